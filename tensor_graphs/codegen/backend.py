@@ -17,7 +17,7 @@ from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.defined_ops import DefinedOp
@@ -44,7 +44,7 @@ def kernels() -> list[Kernel]:
                    toolchain=libraries.made_with(), contiguous=True),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
                    module=__name__, traffic=traffic, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(),
-                   contiguous=True, strided=strided)]
+                   contiguous=True, strided=strided, shares=shares)]
 
 
 def refuse(spec: Spec) -> str | None:
@@ -56,6 +56,12 @@ def refuse(spec: Spec) -> str | None:
 def build(spec: Spec) -> NativeCall:
     """The call of the kernel of a spec; it is compiled when it is needed. Raises NotLowered."""
     return call_of(_program(spec), len(spec.inputs))
+
+
+def shares(spec: Spec) -> Sharing:
+    """Which outputs of the loops of a spec may lie in the memory of an operand."""
+    program = _program(spec)
+    return Sharing() if isinstance(program, str) else Sharing(program.shared, program.updated)
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:

@@ -57,7 +57,7 @@ def refuse(spec: Spec) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _refused(definition: Definition) -> str | None:
-    found = loops.loops_of(definition)
+    found = loops.loops_of(definition, updates=False)
     if isinstance(found, str):
         return found
     if any(s.scan is not None for nest in found.nests for s in nest.stages):

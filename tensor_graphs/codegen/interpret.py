@@ -54,6 +54,9 @@ class _ProgramRun:
         for array, given in zip(program.operands, operands, strict=True):
             flat = wide(given.reshape(-1), array.dtype)
             self.memory[array] = _WrittenArray(array, flat.shape, flat)
+        for output, operand in program.updated:
+            array, old = program.outputs[output], self.memory[program.operands[operand]]
+            self.memory[array] = _WrittenArray(array, old.shape, old.values.copy())
 
     def outputs(self) -> list[Numbers]:
         for nest in self.program.nests:

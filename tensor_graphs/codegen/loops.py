@@ -9,6 +9,7 @@ from typing import Any
 
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.hidden import without_hidden
+from tensor_graphs.codegen.in_place import shared_by
 from tensor_graphs.codegen.lanes import laned
 from tensor_graphs.codegen.lower import NotLowered, lower, stays
 from tensor_graphs.codegen.online import online
@@ -64,29 +65,33 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
     if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
         return None
     try:
-        program = lower(definition, apart)
+        program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
         found = online(program, TILES * tile.rows)
         if found is None or _too_many(program) is not None:
             return None
         laned(program, tile.lanes)
         without_hidden(program, found)
+        program.shared = program.updated
     except (NotLowered, LanguageError):
         return None
     return program
 
 
 @lru_cache(maxsize=4096)
-def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False) -> StageProgram | str:
+def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram | str:
     """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere. few_rows:
-    products of weights are streams over them (streams.py), however many rows there may be: at how many they pay is for prices."""
+    products of weights are streams over them (streams.py), however many rows there may be: at how many they pay is for prices.
+    updates: what some rows are written into is taken to be there already (`StageProgram.updated`)."""
     streams = _streams_of(definition, apart) if few_rows else None
     if isinstance(streams, StageProgram):
         return streams
     try:
-        program = arranged(lower(definition, apart))
+        program = arranged(lower(definition, apart, updates=updates))
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
         return str(e)
+    plain = loops_of(definition) if apart else None                 # rows that lie anywhere may be where those of no gaps are
+    program.shared = plain.shared if isinstance(plain, StageProgram) else shared_by(program)
     elements, turns = _counted(program, 1)
     if turns > MOST_TURNS * elements:
         return streams or f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
@@ -96,6 +101,7 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
 def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
     try:
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
+        program.shared = program.updated
     except (NotLowered, LanguageError) as e:
         return str(e)
     elements, turns = _counted(program, 0)
@@ -107,11 +113,14 @@ def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
 def _counted(program: StageProgram, end: int) -> tuple[int, int]:
     """Elements that are read and written, of a table those that are asked for, and turns of the innermost loops; end: at the least
     sizes (0), or at the largest (1)."""
-    elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs}, 0
+    updated = [program.outputs[o] for o, _ in program.updated]
+    elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs if a not in updated}, 0
     for nest in program.nests:
         for s in nest.stages:
             sizes = {axis.name: d.bounds(axis.size)[end] for axis in (*nest.axes[:s.level], *s.axes, *s.reduce)}
             turns += math.prod(sizes.values())
+            if s.target in updated:
+                elements[s.target] = math.prod(sizes.values())
             gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
             for v in values_in(*s.roots(), *gathered):
                 if v.op == "load" and v.attr[0].role == "operand":

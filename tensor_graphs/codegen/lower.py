@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,17 +73,18 @@ def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
 
 
 def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None,
-          few_rows: bool = False) -> StageProgram:
+          few_rows: bool = False, updates: bool = False) -> StageProgram:
     """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their strides, or True:
     their rows may lie anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is
     dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole).
-    few_rows: products are numbers of nests of their own, and what they multiply is made before. Raises NotLowered."""
+    few_rows: products are numbers of nests of their own, and what they multiply is made before. updates: of rows that are written
+    into an operand only those are stored, as `StageProgram.updated` says. Raises NotLowered."""
     roots, order, dear = _read(definition)
     factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
     kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
-        made = _PartLowering(definition, roots, order, kept, apart, factors)
+        made = _PartLowering(definition, roots, order, kept, apart, factors, _updates(definition, roots, order) if updates else {})
         program = made.program()
         if not made.whole or again is not None:
             program.again = tuple(i for i, node in enumerate(numbered) if node not in kept)
@@ -207,6 +209,36 @@ def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
     return frozenset(kept)
 
 
+@dataclass(frozen=True)
+class _Update:
+    """Rows that are written into an operand from `start` on, along an axis. shape: of the rows that lie inside."""
+
+    operand: int
+    rows: Node
+    axis: int
+    start: Dim
+    shape: tuple[Dim, ...]
+
+    def placed(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Where a row's element lies in the operand."""
+        return (*index[:self.axis], index[self.axis] + self.start, *index[self.axis + 1:])
+
+
+def _updates(definition: Definition, roots: Sequence[Node], order: Sequence[Node]) -> dict[Node, _Update]:
+    """The outputs that are an operand with some rows written at a place that is known, where nothing else reads either."""
+    read = Counter(x for node in order for x in node.inputs)
+    found = {}
+    for root in roots:
+        if root.op.name == "scatter" and root.attrs["mode"] == "set" and not read[root] and roots.count(root) == 1:
+            (base, at, rows), axis = root.inputs, root.attrs["axis"]
+            start = _place(at)
+            if base.op is leaves.ARGUMENT and read[base] == 1 and start is not None and dim_ge(start, 0) is True:
+                inside = d.dim_min(rows.shape[axis], d.dim_max(base.shape[axis] - start, 0))
+                shape = (*rows.shape[:axis], inside, *rows.shape[axis + 1:])
+                found[root] = _Update(definition.arguments.index(base), rows, axis, start, shape)
+    return found
+
+
 def _factors(order: Sequence[Node]) -> dict[Node, list[Node]]:
     """The products among nodes (sums of what is larger than one of its factors), each with its factors that are computed."""
     found: dict[Node, list[Node]] = {}
@@ -227,12 +259,14 @@ def _under(node: Node, ops: Collection[str]) -> Node:
 
 @dataclass(eq=False)
 class _Kept:
-    """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes."""
+    """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes. along: axes of
+    a stage that has it at each turn when its readers need it there."""
 
     node: Node
     reads: list[tuple[Nest, int, tuple[Dim, ...]]] = field(default_factory=list)
     array: Array | None = None
     level: int = 0
+    along: tuple[Axis, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -256,9 +290,10 @@ def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
 
 class _PartLowering:
     def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node],
-                 apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]]) -> None:
+                 apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]], updates: Mapping[Node, _Update]) -> None:
         self.roots, self.order, self.products = list(roots), order, factors
         self.streams: set[Nest] = set()                             # nests of products
+        self.updates = updates
         self.values = Values()
         given = definition.arguments
         if isinstance(apart, bool):
@@ -305,17 +340,25 @@ class _PartLowering:
                 stage.value = self.resolved(stage.value)            # no scan of lowering has a start
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
         free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
-        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*_dims(self.order), *free))
+        updated = tuple((i, self.updates[r].operand) for i, r in enumerate(self.roots) if r in self.updates)
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*_dims(self.order), *free),
+                            updated=updated)
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
         node = kept.node
         running = self.running(node)
         nest, level = self.place(kept, node.rank if running is None else running.axis)
-        if nest is None:
+        update = self.updates.get(node)
+        inside = node.shape if update is None else update.shape
+        beside = self.beside(kept) if output is not None and node.op.name not in REDUCTIONS else None
+        if beside is not None:
+            nest, level, kept.along = beside
+            axes = kept.along
+        elif nest is None:
             if node in self.dear and output is None:
                 self.whole.add(node)
-            nest, axes = self.own_nest(node, running)
+            nest, axes = self.own_nest(node, inside, running)
         else:
             axes = tuple(self.axis("j", s) for s in node.shape[level:])
         if node in self.products:
@@ -326,7 +369,7 @@ class _PartLowering:
         if running is not None and running.backwards:
             index[running.axis] = shape[running.axis] - 1 - index[running.axis]
         if output is not None:
-            kept.array, target = output, _offset(index, shape)
+            kept.array, target = output, _offset(index if update is None else update.placed(index), shape)
         else:
             inner = shape[level:] if nest.axes and self.is_shared(kept, nest) else shape
             number = sum(k.array is not None for k in self.kept.values())
@@ -346,6 +389,8 @@ class _PartLowering:
             rest = iter(index)
             value = read(x, tuple(found[i].symbol if i in found else next(rest) for i in range(x.rank)), None)
             reduce = tuple(found.values())
+        elif update is not None:
+            value = read(update.rows, tuple(index), None)
         else:
             value = read.computed(node, tuple(index), None)
         stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
@@ -359,7 +404,7 @@ class _PartLowering:
         shape = kept.node.shape
         nest, level = self.place(kept, kept.node.rank)
         if nest is None:
-            nest, axes = self.own_nest(kept.node)
+            nest, axes = self.own_nest(kept.node, shape)
             level = len(nest.axes)
         else:
             axes = tuple(self.axis("j", s) for s in shape[level:])
@@ -403,26 +448,39 @@ class _PartLowering:
         for _, inside, index in kept.reads:
             same = 0
             for axis, at, size in zip(nest.axes[:inside], index, kept.node.shape, strict=False):
-                if at != axis.symbol or not same_dim(size, axis.size):
+                within = same_dim(size, axis.size) or (kept.node not in self.roots and dim_ge(size, axis.size) is True)
+                if at != axis.symbol or not within:
                     break
                 same += 1
             level = min(level, same)
         whole = (nest in self.streams and level < len(nest.axes)) or (kept.node in self.products and level < kept.node.rank)
         return (nest, level) if level and not whole else (None, -1)
 
-    def own_nest(self, node: Node, running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
-        """A nest before all that there are, over all axes of a node but the last, which is its stage's own; outputs of one shape
-        share one. A reduction along memory has no axis of its own: a number for each turn of the nest. A scan has its axis, and
-        those inside of it."""
+    def beside(self, kept: _Kept) -> tuple[Nest, int, tuple[Axis, ...]] | None:
+        """Of an output that is read at each turn's own element alone: the nest and the axes of who reads it."""
+        if len({(id(nest), level, index) for nest, level, index in kept.reads}) != 1:
+            return None
+        nest, level, index = kept.reads[0]
+        for s in nest.stages:
+            axes = (*nest.axes[:level], *s.axes)
+            if s.level == level and s.monoid is None and s.axes and index == tuple(a.symbol for a in axes) and all(
+                    same_dim(a.size, size) for a, size in zip(axes, kept.node.shape, strict=True)):
+                return nest, level, s.axes
+        return None
+
+    def own_nest(self, node: Node, shape: tuple[Dim, ...], running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
+        """A nest before all that there are, over all axes of what is made of a node but the last, which is its stage's own; outputs
+        of one shape share one. A reduction along memory has no axis of its own: a number for each turn of the nest. A scan
+        has its axis, and those inside of it."""
         shares = node in self.roots and node.op.name not in REDUCTIONS and not self.kept[node].reads
-        if shares and node.shape in self.nest_of:
-            return self.nest_of[node.shape]
+        if shares and shape in self.nest_of:
+            return self.nest_of[shape]
         cut = running.axis if running is not None else node.rank if self.one_each(node) else max(node.rank - 1, 0)
-        nest = Nest(tuple(self.axis("i", s) for s in node.shape[:cut]), [])
-        axes = tuple(self.axis("j", s) for s in node.shape[cut:])
+        nest = Nest(tuple(self.axis("i", s) for s in shape[:cut]), [])
+        axes = tuple(self.axis("j", s) for s in shape[cut:])
         self.nests.append(nest)
         if shares:
-            self.nest_of[node.shape] = nest, axes
+            self.nest_of[shape] = nest, axes
         return nest, axes
 
     def one_each(self, node: Node) -> bool:
@@ -466,7 +524,7 @@ class _PartLowering:
             offset = _offset(index[array.level:], shape[array.level:])
         else:
             # an output that is read again in its own nest is there once the axes that it was written in are at their turn
-            names = frozenset(a.name for a in nest.axes[:kept.level]) if self.is_shared(kept, nest) and kept.level else frozenset()
+            names = frozenset(a.name for a in (*nest.axes[:kept.level], *kept.along)) if self.is_shared(kept, nest) else frozenset()
             offset = _offset(index, shape)
         return self.values.make("load", computed_in(array.dtype), *args, attr=(array, offset, names))
 

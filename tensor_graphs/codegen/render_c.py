@@ -107,6 +107,9 @@ class _Renderer:
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
         self.declared: set[Array] = set()                           # numbers of a turn that stages begin with
         self.open_axes: list[str] = []
+        over = [pair for pair in program.shared if pair not in program.updated]     # what is read and may be written over
+        self.shared = {program.outputs[o] for o, _ in over} | {program.operands[i] for _, i in over}
+        self.last_stored: dict[Array, str] = {}                            # by array: what this turn of the open loop stored
         self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
 
     # ---- text ----
@@ -121,7 +124,7 @@ class _Renderer:
         write.open(f"typedef struct {self.name}_arguments")
         for a in (*p.outputs, *p.operands):
             const = "" if a.role == "output" else "const "
-            write(f"{const}{STORED[a.dtype.name]} *restrict {a.name};")
+            write(f"{const}{STORED[a.dtype.name]} *{self.alone(a)}{a.name};")
         for a in p.scratch:
             if a.level == 0:
                 write(f"{c_type(a.dtype)} *restrict {a.name};")
@@ -144,6 +147,10 @@ class _Renderer:
         write()
         self.entry()
         return "\n".join(write.lines) + "\n"
+
+    def alone(self, array: Array) -> str:
+        """How a pointer says that nothing else leads to its memory."""
+        return "" if array in self.shared else "restrict "
 
     def beside(self, i: int) -> list[int]:
         """The nests that run with the one of this number."""
@@ -198,7 +205,7 @@ class _Renderer:
             if x.name in used:
                 const = "const " if x.role == "operand" else ""
                 kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
-                write(f"{const}{kind} *restrict {x.name} = a->{x.name};")
+                write(f"{const}{kind} *{self.alone(x)}{x.name} = a->{x.name};")
         for name in self.dims:
             write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
             write(f"(void){dim_name(name)};")
@@ -360,6 +367,8 @@ class _Renderer:
         t = v.dtype
         if v.op == "load":
             array, offset, _ = v.attr
+            if array in self.last_stored:
+                return self.last_stored[array]
             read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{c_of(offset)}]")
             if array.role != "scratch":
                 read = {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
@@ -471,6 +480,9 @@ class _Renderer:
         for each in group:
             self.declare(each.value)
             self.put(each, self.ref(each.value))
+            if each.target.dtype is each.value.dtype and not each.joined:
+                self.last_stored[each.target] = self.ref(each.value)       # who reads it in this loop reads this element
+        self.last_stored.clear()
         for axis in reversed(opened):
             self.end(axis)
 

@@ -33,6 +33,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32
 
+Pairs = tuple[tuple[int, int], ...]
+
 Monoid = Literal["sum", "max", "product"]
 """how values are taken together: an associative operation with an identity (0, the least number or −∞, 1)"""
 
@@ -289,7 +291,9 @@ class Nest:
 class StageProgram:
     """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel. dear,
     again: how many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation:
-    by which rules it was made of what was lowered, one line each (online.py)."""
+    by which rules it was made of what was lowered, one line each (online.py). updated: pairs of an output and an operand, which
+    nothing reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it
+    may lie, the updated ones included (in_place.py)."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -299,6 +303,8 @@ class StageProgram:
     dear: int = 0
     again: tuple[int, ...] = ()
     derivation: tuple[str, ...] = ()
+    updated: Pairs = ()
+    shared: Pairs = ()
 
     @property
     def scratch(self) -> list[Array]:

@@ -87,6 +87,8 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
     plain = loops.loops_of(definition)
     if isinstance(plain, str):
         return plain
+    if plain.updated:
+        return "it writes rows into what is there, of which no schedule is searched"
     try:
         return actions.replay(definition, said.schedule)
     except TensorGraphsError as e:

@@ -109,7 +109,7 @@ def program_of(asked: AskedSpec) -> TurnsProgram | str:
     turns = Turns(spec.inputs, spec.attrs)
     body = turns.step
     distinct = tuple(dict.fromkeys(body.outputs))
-    step = loops_of(Definition(body.arguments, distinct, definition_digest(distinct)))
+    step = loops_of(Definition(body.arguments, distinct, definition_digest(distinct)), updates=False)
     if isinstance(step, str):
         return f"in its step: {step}"
     length = turns.sliced[0].shape[0]

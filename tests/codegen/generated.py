@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -34,17 +35,24 @@ class Library:
         self.library = ctypes.CDLL(str(path))
         self.programs = programs
 
-    def run(self, number: int, definition: Definition, arrays: Sequence[np.ndarray], dims: Mapping[str, int]) -> list[np.ndarray]:
-        """The outputs of one program for C-contiguous operands. Raises AssertionError where it writes behind an output."""
+    def run(self, number: int, definition: Definition, arrays: Sequence[np.ndarray], dims: Mapping[str, int],
+            shared: Mapping[int, int] = MappingProxyType({})) -> list[np.ndarray]:
+        """The outputs of one program for C-contiguous operands. shared: outputs that lie in the memory of an operand, by their
+        numbers. Raises AssertionError where it writes behind an output."""
         outs, memory = [], []
-        for o in definition.outputs:
+        kept = [np.ascontiguousarray(a) for a in arrays]
+        for number_of, o in enumerate(definition.outputs):
             shape = tuple(d.evaluate(s, dims) for s in o.shape)
             size = math.prod(shape) * o.dtype.itemsize
             raw = np.full(size + GUARD, 0xA5, np.uint8)
             memory.append((raw, size))
             outs.append(raw[:size].view(o.dtype.numpy).reshape(shape))
+            old = shared.get(number_of, dict(self.programs[number].updated).get(number_of))
+            if old is not None:                                     # what is updated is there already
+                outs[-1][...] = kept[old]
+            if number_of in shared:
+                kept[shared[number_of]] = outs[-1]
         sizes = [int(dims[str(s)]) for s in self.programs[number].dims]
-        kept = [np.ascontiguousarray(a) for a in arrays]
         pointers = [raw.ctypes.data for raw, _ in memory] + [a.ctypes.data for a in kept]
         function = getattr(self.library, f"kernel{number}")
         function.restype = None

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +20,21 @@ from tensor_graphs.kernels.kernel import HostCall, Spec
 from tensor_graphs.kernels.registry import by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.strides import Strides, is_contiguous
+from tensor_graphs.language.node import apply
+from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.distrust.memory_guards import guarded
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.profiling.measure.cover import BINS, covered, layout_points, rows_are_independent, size_points, taken_ways
+from tensor_graphs.profiling.measure.bench import Bench
+from tensor_graphs.profiling.measure.cover import (
+    BINS,
+    covered,
+    layout_points,
+    rows_are_independent,
+    size_points,
+    taken_ways,
+    ways_in_place,
+)
 from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
@@ -205,3 +218,21 @@ def test_a_number_that_matters_to_no_result_may_be_nan_there() -> None:
 @pytest.mark.parametrize("most", [6, 7, 8, 9])
 def test_rows_are_looked_at_within_the_range_of_their_dim(most: int) -> None:
     assert rows_are_independent(signature_of(tg.tanh(tg.input("x", (tg.dim("n", 1, most), 16), tg.f32))), "n") is (most >= 7)
+
+
+def test_outputs_share_memory_with_operands_pair_by_pair_and_all_at_once(tmp_path: Path) -> None:
+    """As a step of an optimizer does, which writes over each of its states."""
+    operands = [tg.input(name, (6,), tg.f32) for name in "xyz"]
+    x, y, z = operands
+    part = part_between([x * 0.9 + z, y * 0.9 + z * z], operands)
+    signature, kernel = signature_of(apply(part, operands)), kernel_named("gen.loops")
+    pairs = kernel.sharing(signature.spec).pairs
+    assert {(0, 0), (1, 1)} <= set(pairs) and len(ways_in_place(kernel, signature)) == len(pairs) + 1
+    with (tmp_path / "outputs").open("wb") as file:
+        bench = Bench(signature.graph, kernel, file.fileno())
+        for way in ways_in_place(kernel, signature):
+            inputs, guards = guarded({name: np.ones(6, np.float32) for name in signature.graph.inputs}, True)
+            out = bench.outputs({})
+            shared = bench.share(inputs, guards, out, way)
+            assert shared == {n for n in inputs if any(g is guards[n] for g in out.values())}
+            assert len(shared) == (2 if way == len(pairs) else 1)

@@ -1,0 +1,44 @@
+"""in_place: which outputs of a program may lie in the memory of an operand.
+
+An output whose rows alone are stored lies in its operand's by its meaning (`StageProgram.updated`). Another may where each element
+of the operand is read at the turn that writes the same element, before it is written, or by a nest that is done by then.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.stages import Array, Nest, Pairs, Stage, StageProgram, values_in
+from tensor_graphs.language.atomic import same_dim
+
+
+def shared_by(program: StageProgram) -> Pairs:
+    """Pairs (output, operand) that may share memory, of an arranged program."""
+    taken = dict(program.updated)
+    free = [(o, y) for o, y in enumerate(program.outputs) if o not in taken]
+    alike = [(o, i) for o, y in free for i, x in enumerate(program.operands)
+             if x.dtype == y.dtype and i not in taken.values() and same_dim(x.size, y.size)]
+    return (*program.updated, *((o, i) for o, i in alike if _read_before(program, program.operands[i], program.outputs[o])))
+
+
+def _read_before(program: StageProgram, x: Array, y: Array) -> bool:
+    writers = [(k, nest, s) for k, nest in enumerate(program.nests) for s in nest.stages if s.target is y]
+    if len(writers) != 1:
+        return False
+    ((last, own, writer),) = writers
+    gathered = [v for root in program.values.gathered.values() for v in values_in(root)]
+    if any(v.op == "load" and v.attr[0] is x for v in gathered):
+        return False
+    for k, nest in enumerate(program.nests):
+        for s in nest.stages:
+            reads = [v for v in values_in(*s.roots()) if v.op == "load" and v.attr[0] is x]
+            if reads and not (k < last and not all(n.advice.beside for n in program.nests[k + 1:last + 1])):
+                same = k == last and all(v.attr[1] == writer.index for v in reads)
+                if not (same and _in_turn(own, s, writer)):
+                    return False
+    return True
+
+
+def _in_turn(nest: Nest, reader: Stage, writer: Stage) -> bool:
+    """Whether a stage runs before another, or is it, in loops over the same axes."""
+    plain = all(s.monoid is None and s.scan is None and s.within is None for s in (reader, writer))
+    return (plain and reader.axes == writer.axes and reader.level == writer.level
+            and nest.stages.index(reader) <= nest.stages.index(writer))
