@@ -17,6 +17,7 @@ from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES
 
@@ -52,7 +53,11 @@ def copy_kernel() -> Kernel:
 
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
-    return _refused(loops.definition_of(spec))
+    definition = loops.definition_of(spec)
+    found = loops.loops_of(definition) if isinstance(spec.op, DefinedOp) else ""
+    if isinstance(found, StageProgram) and found.updated:
+        return "it writes rows into what is there, which here is a kernel of its own"
+    return _refused(definition)
 
 
 @lru_cache(maxsize=4096)

@@ -448,8 +448,8 @@ class _PartLowering:
         for _, inside, index in kept.reads:
             same = 0
             for axis, at, size in zip(nest.axes[:inside], index, kept.node.shape, strict=False):
-                within = same_dim(size, axis.size) or (kept.node not in self.roots and dim_ge(size, axis.size) is True)
-                if at != axis.symbol or not within:
+                if at != axis.symbol or not (same_dim(size, axis.size) or (
+                        self.updates and kept.node not in self.roots and dim_ge(size, axis.size) is True)):
                     break
                 same += 1
             level = min(level, same)

@@ -54,15 +54,23 @@ class PartRecipe:
 class PartOp(DefinedOp):
     """An anonymous composite: for operands of the written dtypes and ranks, its dims standing for any size in their ranges.
 
-    recipes: other ways to say it. bound: the operands that parameters alone decide, where the part stands; what follows from those
-    alone is computed once, when the graph is bound. alone: nothing in it is computed beside it too, so that prices add up.
+    dims: those that its operands' shapes do not mention, which its calls name (`attrs`). recipes: other ways to say it. bound: the
+    operands that parameters alone decide, where the part stands; what follows from those alone is computed once, when the graph is
+    bound. alone: nothing in it is computed beside it too, so that prices add up.
     """
 
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[PartRecipe] = (),
                  bound: Collection[int] = (), alone: bool = False) -> None:
-        super().__init__(name, arguments, outputs, printed=False)
+        self.dims = other_dims(outputs, arguments)
+        super().__init__(name, arguments, outputs, printed=bool(self.dims))
         self.recipes, self.bound, self.alone = tuple(recipes), frozenset(bound), alone
+        self._attrs = self.attrs
         self.order: tuple[str, ...] = ()                # the operands' names in somebody's graph; they decide nothing
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Of a call with the written types."""
+        return {"dims": self.dims} if self.dims else {}
 
     @property
     def key(self) -> str:
@@ -123,12 +131,12 @@ def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "
     return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound, alone=alone)
 
 
-def has_no_other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> bool:
-    """Whether the piece between operands and outputs mentions the dims of its operands' shapes alone: a call of it names no others,
-    so that a part has none."""
+def other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> tuple[d.Expr, ...]:
+    """The dims that the piece between operands and outputs mentions and its operands' shapes do not, by name."""
     own = {str(s) for o in operands for t in o.types for s in d.symbols_in(t.shape)}
-    return all(str(s) in own for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
-               for s in d.symbols_in(value))
+    found = {str(s): s for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
+             for s in d.symbols_in(value)}
+    return tuple(found[name] for name in sorted(found.keys() - own))
 
 
 def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:

@@ -11,7 +11,9 @@ definition has the words that stood there, so what it is computed by, one kernel
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tensor_graphs.codegen.loops import loops_of
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
@@ -22,7 +24,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
-from tensor_graphs.language.part import PartOp, has_no_other_dims, known_when_bound, part_between
+from tensor_graphs.language.part import PartOp, known_when_bound, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer
 from tensor_graphs.rewrites.reword import Reworded, formed
@@ -37,10 +39,12 @@ MOST_OPERANDS, MOST_STEPS = 12, 40
 
 def fuse(graph: Graph) -> Reworded:
     """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
-    first = _with_parts(graph, _Clusters(graph).offers())
-    second = _with_parts(first.graph, _AroundProducts(first.graph).offers())
-    images = {**second.images, **{n: second.images.get(m, m) for n, m in first.images.items()}}
-    return Reworded(second.graph, {**first.parts, **second.parts}, images)
+    made = Reworded(graph)
+    for clusters in (_Clusters, _AroundProducts, _Siblings):
+        more = _with_parts(made.graph, clusters(made.graph).offers())
+        images = {**more.images, **{n: more.images.get(m, m) for n, m in made.images.items()}}
+        made = Reworded(more.graph, {**made.parts, **more.parts}, images)
+    return made
 
 
 def _with_parts(graph: Graph, found: list[Offer]) -> Reworded:
@@ -68,7 +72,7 @@ class _Clusters:
         for n in graph.nodes:
             for i in dict.fromkeys(n.inputs):
                 self.readers[i].append(n)
-        self.kept = set(graph.updates.values())
+        self.updates = {n: name for name, n in graph.updates.items()}
         self.roots = set(graph.roots)
         self.of: dict[Node, _Cluster] = {}
         self.known: dict[str, StageProgram | None] = {}
@@ -80,7 +84,7 @@ class _Clusters:
                 made = self.program(steps)
                 if made is not None:
                     self.of |= dict.fromkeys(steps, _Cluster(steps, _work(made), len(made.nests)))
-                    self.join(node)
+            self.join(node)
         out = []
         for cluster in dict.fromkeys(self.of.values()):
             if self.pays(cluster):
@@ -89,7 +93,8 @@ class _Clusters:
         return out
 
     def may_join(self, node: Node) -> bool:
-        return (is_step(node) and len(node.types) == 1 and node in self.fed and node not in self.bound and node not in self.kept
+        rows = node in self.updates and node.op.facts.writes is not None    # the last to be joined, so that the rest is a part
+        return (is_step(node) and len(node.types) == 1 and node in self.fed and node not in self.bound and not rows
                 and not node.op.facts.product and not isinstance(node.op, PartOp))
 
     def step(self, node: Node) -> set[Node]:
@@ -104,20 +109,16 @@ class _Clusters:
 
     def join(self, node: Node) -> None:
         """Join a step with the clusters that it reads, one after another, where that pays."""
-        for source in self.sources(node):
-            a, b = self.of[source], self.of[node]
-            if a is b or self.leads_around(a, b):
-                continue
-            steps = a.steps | b.steps
-            if len(steps) > MOST_STEPS:
-                continue
-            made = self.program(steps)
-            if made is None or not self.saves(a, b, made):
-                continue
-            work = _work(made)
-            if work > TWICE * (a.work + b.work):
-                continue
-            both = _Cluster(steps, work, len(made.nests))
+        for source in self.sources(node) if node in self.of else ():
+            self.join_two(self.of[source], self.of[node])
+
+    def join_two(self, a: _Cluster, b: _Cluster) -> None:
+        steps = a.steps | b.steps
+        if a is b or len(steps) > MOST_STEPS or self.leads_around(a, b):
+            return
+        made = self.program(steps)
+        if made is not None and self.saves(a, b, made) and _work(made) <= TWICE * (a.work + b.work):
+            both = _Cluster(steps, _work(made), len(made.nests))
             for n in steps:
                 self.of[n] = both
 
@@ -198,16 +199,27 @@ class _Clusters:
         operands, outputs = self.border(steps)
         if not operands or len(operands) > MOST_OPERANDS:
             return None
-        if self.graph.dims and not has_no_other_dims(outputs, operands):
-            return None
+        updates = {k: self.updates[o] for k, o in enumerate(outputs) if o in self.updates}
         try:
             part = part_between(outputs, operands)
         except LanguageError:
             return None
+        if part.dims and not updates:
+            return None
         if part.key not in self.known:
             made = loops_of(part.written, False, self.few_rows)
             self.known[part.key] = made if isinstance(made, StageProgram) else None
-        return self.known[part.key]
+        known = self.known[part.key]
+        return known if known is not None and self.in_place(known, updates, operands, outputs) else None
+
+    def in_place(self, made: StageProgram, updates: Mapping[int, str], operands: Sequence[Node], outputs: Sequence[Node]) -> bool:
+        """Whether each state that a part makes anew of its old value is written over it, rows of it as nothing but these rows."""
+        for output, name in updates.items():
+            rows = _writes_rows(outputs[output])
+            old = [(output, i) for i, o in enumerate(operands) if o.op is leaves.STATE and o.attrs["name"] == name]
+            if (rows and output not in dict(made.updated)) or any(pair not in made.shared for pair in old):
+                return False
+        return True
 
 
 class _AroundProducts(_Clusters):
@@ -219,8 +231,11 @@ class _AroundProducts(_Clusters):
         return super().offers() if any(map(_multiplies, self.graph.nodes)) else []
 
     def may_join(self, node: Node) -> bool:
-        somebodys = isinstance(node.op, PartOp) and not node.op.alone       # for which there are kernels: it stays in sight
-        return is_step(node) and node in self.fed and not somebodys and not self.step(node) & (self.bound | self.kept)
+        return self.is_ours(node) and not self.step(node) & self.updates.keys()
+
+    def is_ours(self, node: Node) -> bool:
+        somebodys = isinstance(node.op, PartOp) and not node.op.alone       # for which there are kernels
+        return is_step(node) and node in self.fed and not somebodys and not self.step(node) & self.bound
 
     def step(self, node: Node) -> set[Node]:
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
@@ -235,10 +250,52 @@ class _AroundProducts(_Clusters):
         return streams and (products == [False, True] or super().saves(a, b, both))
 
 
+class _Siblings(_AroundProducts):
+    """Rows of a state with what makes them, and steps that one step reads and that read nothing of each other, in a graph that has
+    its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
+
+    few_rows = False
+
+    def offers(self) -> list[Offer]:
+        return _Clusters.offers(self)
+
+    def may_join(self, node: Node) -> bool:
+        return self.is_ours(node) and not _multiplies(node)
+
+    def pays(self, cluster: _Cluster) -> bool:
+        return sum(map(is_step, cluster.steps)) > 1
+
+    def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
+        return _work(both) <= a.work + b.work
+
+    def join(self, node: Node) -> None:
+        if node in self.updates:
+            super().join(node)
+        first, *others = self.sources(node) or [node]
+        for other in others:
+            a, b = self.of[first], self.of[other]
+            if not self.reads(a, b) and not self.reads(b, a):
+                self.join_two(a, b)
+
+    def reads(self, a: _Cluster, b: _Cluster) -> bool:
+        return any(self.of[n] is b for s in a.steps for n in self.sources(s))
+
+
 def _multiplies(node: Node) -> bool:
     return node.op.facts.product or (isinstance(node.op, PartOp) and any(map(_multiplies, walk(node.op.written.outputs))))
 
 
+def _writes_rows(node: Node) -> bool:
+    """Whether a value is another one with some rows written."""
+    while node.op is leaves.ITEM or isinstance(node.op, PartOp):
+        made = node.inputs[0] if node.op is leaves.ITEM else node
+        if not isinstance(made.op, PartOp):
+            return False
+        node = made.op.written.outputs[node.attrs.get("index", 0)]
+    return node.op.facts.writes is not None
+
+
+@lru_cache(maxsize=1024)
 def _work(program: StageProgram) -> int:
     """Element steps at the largest sizes."""
     return d.bounds(steps_of(program))[1]

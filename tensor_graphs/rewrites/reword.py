@@ -27,7 +27,7 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, has_no_other_dims, known_when_bound, part_between
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
@@ -263,11 +263,11 @@ class _RewordSearch:
         every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
                       outputs, frozenset(inside), tuple(others.values()))
         own = every.alone(outputs)
-        if own is None or not has_no_other_dims(outputs, every.operands):
+        if own is None or other_dims(outputs, every.operands):
             return None
         bound = predicted_error(own)
         usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
-                       and (g := every.alone(o.outputs)) is not None and has_no_other_dims(o.outputs, every.operands)
+                       and (g := every.alone(o.outputs)) is not None and not other_dims(o.outputs, every.operands)
                        and predicted_error(g) <= ROUNDED * bound)
         return replace(every, others=usable) if usable else None
 
@@ -447,7 +447,7 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         op = known.setdefault(key, op)
         given_here = [put(o) for o in ordered]
         with written_at(outputs[0].location):
-            node = apply(op, given_here, {})
+            node = apply(op, given_here, op.attrs)
         counts[op] += 1
         return tuple(leaves.item(node, i) for i in range(len(outputs)))
 

@@ -25,6 +25,7 @@ from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, Path, Paths, Price
+from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.session import Session
@@ -116,9 +117,9 @@ def answer_of(case: Case, point: Point, states: Arrays) -> Answer:
 
 @dataclass(frozen=True)
 class Way:
-    """form: written, prepared (with recipes) or wide. taste: which ways of a signature are preferred: kernels of its backends in
-    their order (coarse), its definition (fine), recipes, or any. pins: signature key or op name -> name of a choice that comes
-    first."""
+    """form: written, prepared (with recipes), fused (neighbouring steps as parts too) or wide. taste: which ways of a signature are
+    preferred: kernels of its backends in their order (coarse), its definition (fine), recipes, or any. pins: signature key or op
+    name -> name of a choice that comes first."""
 
     form: str
     backends: tuple[str, ...]
@@ -132,19 +133,22 @@ class Way:
 
 def ways_of(seed: int) -> list[Way]:
     """Ways to run a graph: each backend first, what is recognised and said otherwise, definitions all the way, any mixture of
-    these, and some of it on a second device."""
+    these, generated loops in one of eight graphs, and some of it on a second device."""
     found = [Way("written", ("numpy",), "coarse", seed), Way("prepared", ("c", "numpy"), "coarse", seed),
              Way("written", ("torch", "numpy"), "coarse", seed), Way("prepared", ALL, "recipes", seed),
              Way("written", ALL, "fine", seed), Way("prepared", ALL, "any", seed)]
     found.append(Way("prepared" if seed % 2 else "written", ("fake", *ALL), "any", seed))
     if seed % 4 == 0:
         found.append(Way("wide", ALL, "any", seed))
+    if seed % 8 == 2:                                               # a run of the C compiler for each graph
+        found.append(Way("fused", ("gen", *ALL), "coarse", seed))
     return found
 
 
 def formed(case: Case, form: str) -> Graph:
-    if form == "prepared":
-        return prepare(case.graph).graph
+    if form in ("prepared", "fused"):
+        made = prepare(case.graph).graph
+        return made if form == "prepared" else fuse(made).graph
     return widen(case.graph) if form == "wide" else case.graph
 
 

@@ -11,7 +11,8 @@ from tensor_graphs.language.composite import expand
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.language.part import has_no_other_dims, part_of
+from tensor_graphs.language.node import apply
+from tensor_graphs.language.part import other_dims, part_between, part_of
 from tensor_graphs.language.text import parse_graph, print_graph
 
 N, K = tg.dim("n", 1, 64), tg.dim("k", 1, 4096)
@@ -70,11 +71,17 @@ def test_what_is_no_part_is_an_error_that_says_why(make: object, says: str) -> N
         part_of(make())                                             # type: ignore[operator]
 
 
-def test_a_part_has_the_dims_of_its_operands_shapes_and_no_others() -> None:
+def test_dims_that_no_operand_has_are_named_by_the_calls_of_a_part() -> None:
     n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
     x, y = tg.input("x", (n, 8), tg.f32), tg.input("y", (m, 8), tg.f32)
-    assert has_no_other_dims([tg.softmax(x)], [x])
+    assert not other_dims([tg.softmax(x)], [x])
     part = x[m - 1]                                                 # m is in an attribute alone
-    assert not has_no_other_dims([part], [x]) and has_no_other_dims([part], [x, y])
+    assert other_dims([part], [x]) == (m,) and not other_dims([part], [x, y])
     made = tg.exp(part)                                             # beyond its operands a piece is not looked at
-    assert has_no_other_dims([made], [part])
+    assert not other_dims([made], [part])
+    op = part_between([part], [x])
+    called = tg.graph(apply(op, [x], op.attrs))
+    k = tg.dim("k", 1, 64)
+    assert expand(apply(op, [x], {"dims": (k,)})) == (x[k - 1],)
+    for again in (graph_from_json(graph_to_json(called)), parse_graph(print_graph(called)), pickle.loads(pickle.dumps(called))):
+        assert again.structural_key == called.structural_key and expand(again.outputs["out"]) == (part,)

@@ -24,6 +24,7 @@ from tensor_graphs.models.gemma3 import gemma3_graph
 from tensor_graphs.paths.lower import PlanError, Program, arena_buffers, reshape_strides
 from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.paths.test_memory import GEMMA, MINILM
 from tests.plans import BACKENDS, check, compiled_of, kernel_counts, plan_of, program_of, worst_error
@@ -278,6 +279,11 @@ HAZARDS: dict[str, tuple[dict[str, Node], dict[tg.State, Node]]] = {
     "constants are outputs": ({"a": tg.constant(3.5), "b": tg.constant(np.arange(6.0).reshape(2, 3)),
                                "c": atomic.fill(2, (4,), tg.i32)}, {}),
     "a bound value is an output": ({"a": tg.sin(tg.constant(np.arange(4.0))), "b": tg.sin(tg.constant(np.arange(4.0))) + 1.0}, {}),
+    "each state becomes a function of both": ({"a": OLD * 2.0}, {S: OLD + OTHER, T: OLD - OTHER * 0.5}),
+    "two states swap, scaled": ({}, {S: OTHER * 2.0, T: OLD * 3.0}),
+    "a state and an output of the same numbers": ({"a": OLD * 0.5 + 1.0}, {S: OLD * 0.5}),
+    "a state is read turned": ({"a": tg.sum(OLD.T * 2.0)}, {S: OLD + OLD[::-1]}),
+    "a state is reduced": ({}, {S: OLD * tg.sum(OLD), T: tg.softmax(OTHER) + OLD}),
     "an output is read by another": ({"a": tg.sin(X), "b": tg.sin(X) * 2.0, "c": tg.exp2(tg.sin(X))}, {}),
 }
 
@@ -290,6 +296,47 @@ def test_whatever_is_written_over_was_read_before(name: str, backend: str) -> No
     inputs = {n: RNG.standard_normal(t.shape).astype(np.float32) for n, t in g.inputs.items()}
     states = {n: RNG.standard_normal(t.shape).astype(np.float32) for n, t in g.states.items()}
     check(g, inputs, states=states, backends=(backend, "numpy"))
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_whatever_a_part_writes_over_was_read_before(name: str) -> None:
+    outputs, updates = HAZARDS[name]
+    g = fuse(tg.graph(outputs, updates)).graph
+    inputs = {n: RNG.standard_normal(t.shape).astype(np.float32) for n, t in g.inputs.items()}
+    states = {n: RNG.standard_normal(t.shape).astype(np.float32) for n, t in g.states.items()}
+    check(g, inputs, states=states, backends=("gen", "numpy"))
+
+
+def test_a_step_of_an_optimizer_is_one_call_that_writes_over_its_states() -> None:
+    p, m, v = (tg.state(name, (40, 5)) for name in "pmv")
+    grad = tg.input("g", (40, 5))
+    new_m, new_v = m.read() * 0.9 + grad * 0.1, v.read() * 0.999 + grad * grad * 0.001
+    g = fuse(tg.graph({}, {p: p.read() - new_m * 0.001 / (tg.sqrt(new_v) + 1e-8), m: new_m, v: new_v})).graph
+    program = program_of(g, ("gen", "numpy"))
+    (step,) = program.instructions
+    becomes = {program.buffers[program.home(o.buffer)].name for o in step.outs}
+    assert becomes == {"p", "m", "v"} and not arena_buffers(program)
+    check(g, {"g": numbers(40, 5)}, states={"p": numbers(40, 5), "m": numbers(5, 40).reshape(40, 5), "v": np.abs(numbers(40, 5))},
+          backends=("gen", "numpy"))
+
+
+@pytest.mark.parametrize("at", [{"n": 1, "p": 0}, {"n": 3, "p": 5}, {"n": 4, "p": 12}, {"n": 0, "p": 16}])
+def test_rows_of_several_caches_are_written_by_one_call_over_what_is_there(at: dict[str, int]) -> None:
+    n, p = tg.dim("n", 0, 16), tg.dim("p", 0, 16)
+    k, v = tg.state("k", (16, 2, 4)), tg.state("v", (16, 2, 4))
+    x, y, q = (tg.input(name, (n, 2, 4)) for name in "xyq")
+    keys, values = k.write(tg.rms_norm(x, tg.input("g", (4,))), at=p), v.write(y, at=p)
+    seen = tg.attention(tg.rms_norm(q), keys[:p + n], values[:p + n], scale=0.5, causal=True, start=p)
+    written = tg.graph({"seen": seen, "old": tg.sum(k.read() * 2.0)}, {k: keys, v: values})
+    g = fuse(written).graph
+    program = program_of(g, ("gen", "numpy"))
+    assert "before_update" not in kernel_counts(program) and "store" not in kernel_counts(program)
+    written_to = [{program.buffers[program.home(o.buffer)].name for o in i.outs} for i in program.instructions]
+    assert sum(bool(names & {"k", "v"}) for names in written_to) == 1
+    inputs = {name: numbers(at["n"], 2, 4) * (i + 1) for i, name in enumerate("xyq")} | {"g": numbers(4)}
+    states = {"k": numbers(16, 2, 4), "v": numbers(16, 8).reshape(16, 2, 4)}
+    if at["n"] + at["p"]:
+        check(g, inputs, states=states, dims={"p": at["p"]}, backends=("gen", "numpy"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

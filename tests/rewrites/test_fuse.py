@@ -134,3 +134,58 @@ def test_what_is_empty_is_reshaped_by_no_remainder(tmp_path: Path) -> None:
     g = tg.graph(tg.reshape(tg.tanh(x + 1.0), (2, 0, 3)) * 2.0)
     model = tg.bind(tg.compile(g, backends=("gen", "numpy"), database=tmp_path / "b.db"), {})
     assert model.run({"x": np.zeros((0, 6), np.float32)})["out"].shape == (2, 0, 3)
+
+
+def decoder_layer() -> tg.Graph:
+    """A layer's attention over a cache, with norms and rotations of queries and keys."""
+    n, p = tg.dim("n", 1, 16), tg.dim("p", 0, 15)
+    k, v = tg.state("k", (16, 1, 8)), tg.state("v", (16, 1, 8))
+    x, g = tg.input("x", (n, 16)), tg.parameter("g", (8,))
+    cos, sin = tg.rope_table(tg.input("at", (n,), tg.i32), head_dim=8, theta=1e4)
+
+    def head(name: str, count: int) -> tg.Tensor:
+        return tg.linear(x, tg.parameter(name, (count * 8, 16))).reshape(n, count, 8)
+
+    q, keys = (tg.rope(tg.rms_norm(head(name, count), g), cos, sin) for name, count in (("q", 2), ("k", 1)))
+    written = {k: k.write(keys, at=p), v: v.write(head("v", 1), at=p)}
+    seen = tg.attention(q, written[k][:p + n], written[v][:p + n], scale=0.3, causal=True, start=p)
+    return tg.graph({"seen": seen}, written)
+
+
+def test_what_attention_reads_is_made_and_written_into_its_caches_by_one_part() -> None:
+    made = fuse(decoder_layer())
+    (whole,) = [n for n in made.graph.nodes if isinstance(n.op, PartOp) and len(n.types) == 3]
+    assert {made.graph.updates[name].inputs[0] for name in ("k", "v")} == {whole}
+    assert [str(d) for d in whole.op.dims] == ["p"] and whole.attrs == {"dims": whole.op.dims}
+    rng = np.random.default_rng(0)
+    values = {"x": rng.standard_normal((3, 16)).astype(np.float32), "at": np.arange(3, dtype=np.int32)}
+    weights = {name: rng.standard_normal(node.shape).astype(np.float32) for name, node in made.graph.parameters.items()}
+    states = {name: rng.standard_normal((16, 1, 8)).astype(np.float32) for name in ("k", "v")}
+    said, written = (interpret(g, values, weights, states, dims={"p": 4}) for g in (made.graph, decoder_layer()))
+    np.testing.assert_array_equal(said.outputs["seen"], written.outputs["seen"])
+    for name in states:
+        np.testing.assert_array_equal(said.updates[name], written.updates[name])
+
+
+def test_steps_that_one_reads_beside_each_other_are_one_part_and_steps_of_each_other_are_not() -> None:
+    x, y = tg.input("x", (64, 32)), tg.input("y", (64, 32))
+    made = fuse(tg.graph(tg.dot(tg.softmax(x), tg.rms_norm(y, G).T)))
+    assert [len(op.written.outputs) for op in made.parts] == [2]
+    first = tg.softmax(x, axis=0)
+    assert not fuse(tg.graph(tg.dot(first, tg.softmax(first, axis=0).T))).parts
+
+
+def test_rows_of_a_state_that_is_read_in_the_same_part_are_written_apart() -> None:
+    """As one part it would be the whole state that is made."""
+    s, p = tg.state("s", (64, 32)), tg.dim("p", 0, 60)
+    x = tg.input("x", (4, 32))
+    graph = tg.graph({"sum": s.read() * 2.0 + s.write(x, at=p) * 3.0}, {s: s.write(x, at=p)})
+    made = fuse(graph)
+    update = made.graph.updates["s"]
+    assert update.op.name == "write_rows" and not any(update is i for op in made.parts for i in walk(op.written.outputs))
+
+
+def test_a_write_at_rows_that_an_input_numbers_stays_a_step() -> None:
+    s, at = tg.state("s", (64, 32)), tg.input("at", (4,), tg.i32)
+    made = fuse(tg.graph({}, {s: s.write(tg.tanh(tg.input("x", (4, 32))) + 1.0, at=at)}))
+    assert made.graph.updates["s"].op.name == "write_at_index"
