@@ -6,10 +6,11 @@ that context too (torch) need no more than that to see what was written. Memory 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ OVERLAPS = (9, 0)
 
 STREAM = 0
 """the default stream of the context"""
+
+STAGED, STAGES = 4096, 64
+"""bytes of a copy that goes by way of memory of the host which the device reads and writes itself, at most, so that nobody waits
+for its beginning; places for such copies, each way"""
 
 _LOST = frozenset({"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
                    "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
@@ -106,6 +111,8 @@ class Cuda(Device):
         self._pool = self.check(driver.cuDeviceGetDefaultMemPool(self.handle), "cuDeviceGetDefaultMemPool")
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self.check(driver.cuMemPoolSetAttribute(self._pool, keep, driver.cuuint64_t(2**64 - 1)), "cuMemPoolSetAttribute")
+        self._stages = int(self.check(driver.cuMemHostAlloc(2 * STAGED * STAGES, 0), "memory of the host that the device reads"))
+        self._staged, self._staging = 0, threading.Lock()
         self._modules: dict[str, Any] = {}
         self._entries: dict[tuple[str, str], Any] = {}
         self._seconds, self._last = 0.0, self.mark()
@@ -175,15 +182,45 @@ class Cuda(Device):
 
     def upload(self, source: Memory, into: Memory) -> None:
         assert source.device is CPU
-        if into.nbytes:
-            self.use()
+        if not into.nbytes:
+            return
+        self.use()
+        if into.nbytes > STAGED:
             self.check(self.driver.cuMemcpyHtoD(into.address, source.address, into.nbytes), "a copy to the device")
+            return
+        with self._staging:
+            place = self._stage()
+            ctypes.memmove(place, source.address, into.nbytes)
+            self.check(self.driver.cuMemcpyHtoDAsync(into.address, place, into.nbytes, STREAM), "a copy to the device")
 
     def download(self, source: Memory, into: Memory) -> None:
-        assert into.device is CPU
-        if source.nbytes:
-            self.use()
-            self.check(self.driver.cuMemcpyDtoH(into.address, source.address, source.nbytes), "a copy from the device")
+        self.download_all([(source, into)])
+
+    def download_all(self, pairs: Sequence[tuple[Memory, Memory]]) -> None:
+        self.use()
+        with self._staging:
+            staged: list[tuple[int, int, int]] = []
+            for source, into in pairs:
+                assert into.device is CPU
+                if source.nbytes > STAGED or len(staged) == STAGES:
+                    self.check(self.driver.cuMemcpyDtoH(into.address, source.address, source.nbytes), "a copy from the device")
+                elif source.nbytes:
+                    place = self._stages + STAGED * (STAGES + len(staged))
+                    begun = self.driver.cuMemcpyDtoHAsync(place, source.address, source.nbytes, STREAM)
+                    self.check(begun, "a copy from the device")
+                    staged.append((into.address, place, source.nbytes))
+            if staged:
+                self.synchronise()
+            for address, place, nbytes in staged:
+                ctypes.memmove(address, place, nbytes)
+
+    def _stage(self) -> int:
+        """A place for a copy to the device; when all were given out, the first again, once what was begun is done."""
+        if self._staged == STAGES:
+            self.synchronise()
+            self._staged = 0
+        self._staged += 1
+        return self._stages + STAGED * (self._staged - 1)
 
     def copy(self, source: Memory, into: Memory) -> None:
         if source.nbytes:

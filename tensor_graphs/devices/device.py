@@ -7,7 +7,7 @@ what the bytes are; `known.py` says which devices there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,11 @@ class Device(ABC):
     def download(self, source: Memory, into: Memory) -> None:
         """Copy memory of this device into memory of the host."""
 
+    def download_all(self, pairs: Sequence[tuple[Memory, Memory]]) -> None:
+        """`download` of each (source, into)."""
+        for source, into in pairs:
+            self.download(source, into)
+
     @abstractmethod
     def copy(self, source: Memory, into: Memory) -> None:
         """Copy within this device."""
@@ -136,6 +141,16 @@ class Device(ABC):
     def captured(self, work: Callable[[Any], None]) -> Any | None:
         """What launches on the stream that it is given, as one thing to `run`; None where there is no such way."""
         return None
+
+
+def transfer_all(pairs: Sequence[tuple[Memory, Memory]], host: Device) -> None:
+    """Copy memories (source, into) to where they are needed; those from one device to the host at once."""
+    devices = {source.device for source, _ in pairs}
+    if len(devices) == 1 and host not in devices and all(into.device is host for _, into in pairs):
+        devices.pop().download_all(pairs)
+        return
+    for source, into in pairs:
+        transfer(source, into, host)
 
 
 def transfer(source: Memory, into: Memory, host: Device) -> None:

@@ -129,6 +129,12 @@ class CompiledGraph:
         self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
         self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
+        self._input_dims, output_dims = ({str(s) for t in types.values() for size in t.shape for s in d.symbols(size)}
+                                         for types in (self._input_types, self._output_types))
+        self._output_sizes = tuple(i for i, n in enumerate(self.dims) if n in output_dims)
+        self._ranges = {n: d.bounds(x) for n, x in self.graph.dims.items()}
+        self._shaped: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...]], dict[str, int]] = {}
+        self._made: dict[tuple[int, ...], list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = {}
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
         self._conditions = conditions_of(self.graph.roots)
         self._gaps = compile_dims([c.gap for c in self._conditions], self.dims)
@@ -300,7 +306,7 @@ class CompiledGraph:
         if session is not None and not isinstance(session, Session):
             raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
         arrays = self._inputs(inputs)
-        binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
+        binding = self._binding(arrays, dims)
         sizes = tuple(binding[n] for n in self.dims)
         if sizes != self._allowed:
             self._check_sizes(sizes)
@@ -316,6 +322,19 @@ class CompiledGraph:
         index = self._cells.index(binding)
         return Placed(index, self.executors[index], sizes, arrays, self._outputs(sizes, binding, out))
 
+    def _binding(self, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> dict[str, int]:
+        """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
+        shapes, and a larger size that no input has. Raises RunError."""
+        key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
+        known = self._shaped.get(key)
+        if known is not None and isinstance(dims, Mapping) and all(
+                type(size) is int and self._ranges[n][0] <= size <= self._ranges[n][1] for n, size in dims.items()):
+            return {**known, **dims}
+        binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
+        if not self._input_dims & set(dims) and len(self._shaped) < MOST_KNOWN:
+            self._shaped[key] = {n: size for n, size in binding.items() if n not in dims}
+        return binding
+
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
              out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
         call = self.placed(inputs, dims, session, out)
@@ -329,7 +348,11 @@ class CompiledGraph:
                 call.executor.run(frame, call.sizes, bases, **options)
             else:
                 with session.lock:
-                    call.executor.run(frame, call.sizes, bases | call.state_bases(session), **options)
+                    states: dict[int, Memory] = {}
+                    if frame.states is not session.places:          # else they lie where the frame has them
+                        frame.states, states = None, call.state_bases(session)
+                    call.executor.run(frame, call.sizes, bases | states, **options)
+                    frame.states = session.places
         finally:
             if call.executor.one_native_call:
                 frame.let_go(bases)
@@ -411,7 +434,7 @@ class CompiledGraph:
             if found is None:
                 if len(self._reused) > 8:
                     self._reused.clear()
-                found = self._reused[sizes] = self._new_outputs(binding, {})
+                found = self._reused[sizes] = self._new_outputs(sizes, binding, {})
             return dict(found)
         if given is not None and not isinstance(given, Mapping):
             named = ", ".join(f"{n!r}: …" for n in self._output_types)
@@ -423,15 +446,21 @@ class CompiledGraph:
                 raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}"
                                + (f"\n  fix: did you mean {near[0]}?" if near else ""))
             arrays[name] = as_output(name, array, self._output_types[name].at(binding))
-        return self._new_outputs(binding, arrays)
+        return self._new_outputs(sizes, binding, arrays)
 
-    def _new_outputs(self, binding: Mapping[str, int], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int],
+                     given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         out = {}
+        key = tuple(sizes[i] for i in self._output_sizes)
+        if not given and key in self._made:
+            return {n: np.empty(shape, dtype) for n, shape, dtype in self._made[key]}
         types = {n: t.at(binding) for n, t in self._output_types.items() if n not in given}
         if (nbytes := sum(int(t.nbytes()) for t in types.values())) >= LARGE:
             require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
         for n in self._output_types:
             out[n] = given[n] if n in given else np.empty(types[n].shape, dtype=types[n].dtype.numpy)
+        if not given and nbytes < LARGE and len(self._made) < MOST_KNOWN:
+            self._made[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
         return out
 
     def _take(self, index: int) -> Frame:

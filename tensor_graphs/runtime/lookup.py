@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensor_graphs.language.dim_functions import compile_dims
-from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.paths.lower import Operand, Program, arena_buffers
 
@@ -61,13 +61,18 @@ class Lookup:
     def close(self) -> None:
         names = list(self._exprs)
         self.n_exprs = len(names)
-        self._evaluate = compile_dims(names, self.dims)
+        moves = [isinstance(x, Expr) for x in names]
+        self._evaluate = compile_dims([x for x, each in zip(names, moves, strict=True) if each], self.dims)
+        self._moving = np.flatnonzero(moves)
+        self._fixed = np.array([0 if each else int(x) for x, each in zip(names, moves, strict=True)], dtype=np.int64)
         self._slot_index = np.array([slot for slot, _ in self._pointers], dtype=np.int64)
         self._expr_index = np.array([expr for _, expr in self._pointers], dtype=np.int64)
 
     def table(self) -> np.ndarray:
         """Room for the values of a run."""
-        return np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
+        made = np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
+        made[:self.n_exprs] = self._fixed
+        return made
 
     def bases(self) -> np.ndarray:
         """Room for the addresses of a run."""
@@ -79,7 +84,7 @@ class Lookup:
 
     def fill(self, table: np.ndarray, slots: np.ndarray, sizes: Sequence[int]) -> None:
         """The values at these sizes."""
-        table[:self.n_exprs] = self._evaluate(*sizes)
+        table[self._moving] = self._evaluate(*sizes)
         table[self.n_exprs:self.n_exprs + len(self._slot_index)] = slots[self._slot_index] + table[self._expr_index]
 
     def binding(self, sizes: Sequence[int]) -> Mapping[str, int]:

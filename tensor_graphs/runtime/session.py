@@ -62,6 +62,7 @@ class Session:
         self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
         self.memory: dict[str, Memory] = {}                # of every state, as a run puts it into its table
+        self.places = object()                             # another one once a state has moved
         self.reset()
 
     def __repr__(self) -> str:
@@ -118,6 +119,7 @@ class Session:
             moved = device.allocate(held.nbytes)
             transfer(held, moved, HOST)
             self.memory[name] = held = moved
+            self.places = object()
             self.arrays.pop(name, None)
             if device is HOST:
                 self.arrays[name] = self._array(name, moved)

@@ -96,7 +96,10 @@ class Driver:
         ctypes.memmove(into, source, nbytes)
         return _said()
 
-    cuMemcpyHtoD = cuMemcpyDtoH = cuMemcpyDtoDAsync = _moved
+    cuMemcpyHtoD = cuMemcpyDtoH = cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = _moved
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, ...]:
+        return self.cuMemAllocAsync(nbytes, 0)
 
     def cuMemsetD8Async(self, address: int, byte: int, nbytes: int, stream: int) -> tuple[Any, ...]:
         if self.lost is not None:

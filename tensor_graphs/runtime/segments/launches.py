@@ -105,9 +105,11 @@ class Launches(Segment):
         self._base, self._pointer, self._address_at, self._value, self._seen = (
             np.array(x, np.int64) for x in (base, pointer, address_at, value, shapes))
         self.devices = list(dict.fromkeys(s.device for s in self.steps))
+        self._bases = np.unique(self._base)
 
     def prepare(self) -> None:
         self._pointer += self.lookup.n_exprs                            # pointers come behind the expressions
+        self._places = np.unique(np.concatenate([self._pointer, self._seen]))
         for step in self.steps:
             _load(step.device, step.forms[0])
 
@@ -122,10 +124,9 @@ class Launches(Segment):
             sizes = np.zeros(len(self._value), np.int64)
             kept = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes))
         values = frame.values
-        addresses = frame.bases[self._base] + values[self._pointer].view(np.uint64)
-        key = addresses.tobytes() + values[self._seen].tobytes()
+        key = frame.bases[self._bases].tobytes() + values[self._places].tobytes()
         if key != kept.key:
-            self._fill(frame, kept, addresses)
+            self._fill(frame, kept, frame.bases[self._base] + values[self._pointer].view(np.uint64))
             kept.key = key
         sizes = values[self._value]
         if sizes.tobytes() != kept.given:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensor_graphs.devices.device import Memory, transfer
+from tensor_graphs.devices.device import Memory, transfer, transfer_all
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.frame import Frame
@@ -31,8 +31,8 @@ class Transfers(Segment):
                       for index, ins in zip(indices, instructions, strict=True)]
 
     def run(self, frame: Frame) -> None:
-        for k in range(len(self.steps)):
-            self.one(frame, k)
+        pairs = [(self._part(frame, step.source, step), self._part(frame, step.into, step)) for step in self.steps]
+        transfer_all([pair for pair in pairs if pair[0].nbytes], HOST)
 
     def time(self, frame: Frame, seconds: Any) -> None:
         for k, step in enumerate(self.steps):
