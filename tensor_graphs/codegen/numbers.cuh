@@ -29,7 +29,9 @@ typedef unsigned long long uint64_t;
 
 /* ---- launches ---- */
 
-/* Where launches follow each other, lets the next be placed, then waits for all that those before have written. */
+/* Where launches follow each other, lets the next be placed, then waits for all that those before have written. What a kernel only
+ * reads, after this, is not `__restrict__`: such is read by a path whose cache this does not empty, and the memory may have held
+ * other values when an earlier kernel read it on the same multiprocessor. */
 TG_INLINE void after_those_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -10,8 +10,9 @@ A value of a row that every stage reads where it wrote it is held in registers; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tensor_graphs.codegen.render_c import (
     STORED,
@@ -132,12 +133,7 @@ class _Cuda(_Renderer):
 
     def rendered(self) -> Rendered:
         p, write = self.program, self.write
-        bodies = []
-        for i, nest in enumerate(p.nests):
-            self.write.lines, kept = [], self.write.lines
-            self.nest(i, nest)
-            bodies.append(self.write.lines)
-            self.write.lines = kept
+        bodies = self.bodies()
         write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
         if all(a.dtype in (bf16, f16) for a in p.outputs):
             write("#define NARROW")
@@ -152,22 +148,43 @@ class _Cuda(_Renderer):
         pieces += [d.ceil_div(n * computed_in(a.dtype).itemsize, 256) * 256 for a, n in self.long_rows]
         return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
 
+    def bodies(self) -> list[list[str]]:
+        """The lines of each kernel."""
+        return [self.apart(partial(self.nest, i, nest)) for i, nest in enumerate(self.program.nests)]
+
+    def apart(self, emit: Callable[[], None]) -> list[str]:
+        """The lines that `emit` writes."""
+        self.write.lines, kept = [], self.write.lines
+        emit()
+        made, self.write.lines = self.write.lines, kept
+        return made
+
     def parameters(self) -> str:
         p = self.program
-        said = [f"{STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.outputs]
-        said += [f"const {STORED[a.dtype.name]} *__restrict__ {a.name}" for a in p.operands]
+        apart = {a for n in p.nests for s in n.stages for a in self.read(s) if all(a is not o.target for o in n.stages)}
+
+        def alone(a: Array) -> str:                                 # numbers.cuh, after_those_before, says which may be restrict
+            return "" if a in apart else "__restrict__ "
+
+        said = [f"{STORED[a.dtype.name]} *{alone(a)}{a.name}" for a in p.outputs]
+        said += [f"const {STORED[a.dtype.name]} *{a.name}" for a in p.operands]
         said += ["const int64_t *__restrict__ sizes"] if self.dims else []
-        said += [f"{c_type(a.dtype)} *__restrict__ {a.name}" for a in p.scratch if a.level == 0]
+        said += [f"{c_type(a.dtype)} *{alone(a)}{a.name}" for a in p.scratch if a.level == 0]
         said += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
         return ", ".join(said)
 
     def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
-        entry = f"{self.name}{i}"
-        self.launches.append(Launch(entry, grid, block, shared, waits=True))
+        self.enter(f"{self.name}{i}", grid, block, shared)
+        self.write("after_those_before();")
+
+    def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
+              given: Mapping[str, int] | None = None) -> None:
+        """given: dims that are known where this is launched."""
+        self.launches.append(Launch(entry, grid, block, shared, waits=True, early=early))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
         for at, name in enumerate(self.dims):
-            self.write(f"const index_t {dim_name(name)} = (index_t)sizes[{at}];")
-        self.write("after_those_before();")
+            size = f"(index_t)sizes[{at}]" if name not in (given or {}) else str((given or {})[name])
+            self.write(f"const index_t {dim_name(name)} = {size};")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
     def open(self, line: str = "") -> None:
@@ -603,10 +620,7 @@ class _Cuda(_Renderer):
             kind, row = c_type(array.dtype), d.ceil_div(array.size, 4) * 4
             self.long_rows.append((array, row * d.dim_min(grid, RESIDENT) * groups))
             write(f"{kind} *const {array.name} = {array.name}_rows + ((index_t)blockIdx.x * {groups} + group) * {c_of(row)};")
-        for s in nest.stages:
-            if s.monoid is not None and not s.axes and group > 32:
-                long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
-                write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
+        self.of_warps(nest, loops, group)
         write(f"const index_t count = {c_of(turns)};")
         every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
         self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
@@ -625,8 +639,15 @@ class _Cuda(_Renderer):
         self.close()
         self.close_kernel()
 
-    def shared_among(self, nest: Nest, outer: Sequence[Axis]) -> tuple[dict[int, _Loop], int]:
-        """The loop of each stage, by its place, and how many threads share a turn."""
+    def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
+        """Room for a number of each warp, where several of them reduce together."""
+        for s in nest.stages:
+            if s.monoid is not None and not s.axes and group > 32:
+                long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
+                self.write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
+
+    def shared_among(self, nest: Nest, outer: Sequence[Axis], group: int = 0) -> tuple[dict[int, _Loop], int]:
+        """The loop of each stage, by its place, and how many threads share a turn (group: as many)."""
         along = {k: s.axes or s.reduce for k, s in enumerate(nest.stages) if s.axes or s.reduce}
         shared = [k for k in along if not (nest.stages[k].axes and nest.stages[k].reduce)]
         pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
@@ -634,8 +655,9 @@ class _Cuda(_Renderer):
         packs = -(-most // pack)
         fewest, turns = d.bounds(d.product(a.size for a in outer))
         held = HELD if any(s.axes for s in nest.stages) else HELD_READ
-        each, group = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1, 1
-        while group < 1024 and group * each < packs:
+        each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
+        given, group = group, group or 1
+        while not given and group < 1024 and group * each < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
@@ -648,10 +670,11 @@ class _Cuda(_Renderer):
             loops[k] = _Loop(tuple(axes), own, group, turns_of if short else 0, exact)
         return loops, group
 
-    def places(self, nest: Nest, loops: dict[int, _Loop], groups: int) -> tuple[list[tuple[Array, int]], list[Array], int]:
-        """Where the rows of a nest are: in registers (`self.registers`), in shared memory, in scratch."""
+    def places(self, nest: Nest, loops: dict[int, _Loop], groups: int,
+               at: int = 0) -> tuple[list[tuple[Array, int]], list[Array], int]:
+        """Where the rows of a nest are: in registers (`self.registers`), in shared memory from `at` on, in scratch."""
         self.registers = {}
-        in_shared, in_scratch, at = list[tuple[Array, int]](), list[Array](), 0
+        in_shared, in_scratch = list[tuple[Array, int]](), list[Array]()
         for k, s in enumerate(nest.stages):
             array = s.target
             if array.role != "scratch" or array.level == 0 or _is_number(array):

@@ -24,7 +24,7 @@ TG_INLINE int64_t keys_of_part(int64_t seen) {
 TG_INLINE float weight(float score, float top) { return top == -INFINITY ? 0.0f : expf(score - top); }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
-    Y *__restrict__ y, const Q *__restrict__ q, const K *__restrict__ k, const V *__restrict__ v, const int64_t *__restrict__ sizes,
+    Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
     float *__restrict__ sums, float *__restrict__ tops) {
     const int64_t s = sizes[0], start = sizes[1];
     __shared__ __align__(16) float shared_sum[PARTS][GROUP][D];
@@ -143,8 +143,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
 }
 
 extern "C" __global__ void __launch_bounds__(256) attention_joined(
-    Y *__restrict__ y, const Q *__restrict__ q, const K *__restrict__ k, const V *__restrict__ v, const int64_t *__restrict__ sizes,
-    const float *__restrict__ sums, const float *__restrict__ tops) {
+    Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
+    const float *sums, const float *tops) {
     const int64_t s = sizes[0], start = sizes[1];
     const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * SPLITS;
     const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;

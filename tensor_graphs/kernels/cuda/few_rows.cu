@@ -16,18 +16,18 @@
 #define RESULTS float *__restrict__ tops, int *__restrict__ places
 #define MADE tops, places
 #define FIRST Y *__restrict__ y, int *__restrict__ index
-#define LAST const int64_t *__restrict__ sizes, float *__restrict__ tops, int *__restrict__ places
+#define LAST const int64_t *sizes, float *__restrict__ tops, int *__restrict__ places
 #else
 #define OUTPUTS Y *__restrict__ y
 #define RESULTS OUTPUTS
 #define MADE y
 #define FIRST OUTPUTS
-#define LAST const int64_t *__restrict__ sizes
+#define LAST const int64_t *sizes
 #endif
 #ifdef BIAS
-#define OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias
+#define OPERANDS const X *x, const W *w, const B *bias
 #else
-#define OPERANDS const X *__restrict__ x, const W *__restrict__ w
+#define OPERANDS const X *x, const W *w
 #endif
 
 typedef Pack<W, PACK> Taken[AT_ONCE][COLUMNS];
@@ -41,7 +41,7 @@ TG_INLINE void take_better(float &top, int &at, float other, int place) {
 #endif
 
 /* Of each row of w that a warp has, what its turns from `turn` on read. */
-TG_INLINE void take(Taken &taken, const W *__restrict__ w, int column, int turn, int lane) {
+TG_INLINE void take(Taken &taken, const W *w, int column, int turn, int lane) {
 #pragma unroll
     for (int t = 0; t < AT_ONCE; t++) {
         const int k = ((turn + t) * 32 + lane) * PACK;
@@ -52,7 +52,7 @@ TG_INLINE void take(Taken &taken, const W *__restrict__ w, int column, int turn,
 }
 
 /* R rows of x, of which `here` are there, with the columns that a warp has; of w the first turns are there. */
-template <int R> TG_INLINE void rows_of(OUTPUTS, const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias,
+template <int R> TG_INLINE void rows_of(OUTPUTS, const X *x, const W *w, const B *bias,
                                         int64_t row, int here, int column, int lane, Taken &taken) {
     float part[R][COLUMNS];
 #pragma unroll
@@ -98,7 +98,7 @@ template <int R> TG_INLINE void rows_of(OUTPUTS, const X *__restrict__ x, const 
 }
 
 /* What a block does: up to R rows of x from `row` on. */
-template <int R> TG_INLINE void some_rows(RESULTS, const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias,
+template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const B *bias,
                                           int64_t row, int64_t rows) {
     const int lane = threadIdx.x % 32, here = (int)(rows - row < R ? rows - row : R);
     int column = (blockIdx.x % BLOCKS * WARPS + threadIdx.x / 32) * COLUMNS;
@@ -150,10 +150,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) one_row(FIRST
 }
 
 #ifdef BEST
-extern "C" __global__ void __launch_bounds__(256) best_of_row(Y *__restrict__ y, int *__restrict__ index, const X *__restrict__ x,
-                                                               const W *__restrict__ w,
-                                                               const int64_t *__restrict__ sizes, const float *__restrict__ tops,
-                                                               const int *__restrict__ places) {
+extern "C" __global__ void __launch_bounds__(256) best_of_row(Y *__restrict__ y, int *__restrict__ index, const X *x,
+                                                               const W *w,
+                                                               const int64_t *sizes, const float *tops,
+                                                               const int *places) {
     __shared__ float shared_top[256];
     __shared__ int shared_at[256];
     const int64_t row = blockIdx.x;

@@ -7,7 +7,7 @@
 
 typedef int index_t;
 
-extern "C" __global__ void __launch_bounds__(256) nest0(uint16_t *__restrict__ y0, const uint16_t *__restrict__ x0, float *__restrict__ y0p) {
+extern "C" __global__ void __launch_bounds__(256) nest0(uint16_t *__restrict__ y0, const uint16_t *x0, float *y0p) {
     after_those_before();
     /* sum, in parts */
     __shared__ float tile[8][256];
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) nest0(uint16_t *__restrict__ y
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) nest1(uint16_t *__restrict__ y0, const uint16_t *__restrict__ x0, float *__restrict__ y0p) {
+extern "C" __global__ void __launch_bounds__(256) nest1(uint16_t *__restrict__ y0, const uint16_t *x0, float *y0p) {
     after_those_before();
     /* sum of the parts */
     __shared__ float tile[8][128];

@@ -8,7 +8,7 @@
 
 typedef int index_t;
 
-extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y0, const uint16_t *__restrict__ x0) {
+extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y0, const uint16_t *x0) {
     after_those_before();
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
     __shared__ float warps_t3[32];
