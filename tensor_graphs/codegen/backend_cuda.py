@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from tensor_graphs.codegen import backend, loops
+from tensor_graphs.codegen import backend, cuda_streams, loops, render_cuda
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
 from tensor_graphs.codegen.lower import NotLowered, lower
-from tensor_graphs.codegen.render_cuda import rendered
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.codegen.streams import streamed
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
-                   toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided)]
+                   traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided)]
 
 
 def copy_kernel() -> Kernel:
@@ -54,25 +54,43 @@ def copy_kernel() -> Kernel:
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
     definition = loops.definition_of(spec)
-    found = loops.loops_of(definition) if isinstance(spec.op, DefinedOp) else ""
+    found = loops.loops_of(definition) if _few_rows(spec) else ""
     if isinstance(found, StageProgram) and found.updated:
         return "it writes rows into what is there, which here is a kernel of its own"
-    return _refused(definition)
+    return _refused(definition, _few_rows(spec))
+
+
+def _few_rows(spec: Spec) -> bool:
+    """Whether its products may be streams: in parts, as for C (backend.py)."""
+    return isinstance(spec.op, DefinedOp)
 
 
 @lru_cache(maxsize=4096)
-def _refused(definition: Definition) -> str | None:
-    found = loops.loops_of(definition, updates=False)
+def _refused(definition: Definition, few_rows: bool) -> str | None:
+    found = loops.loops_of(definition, few_rows=few_rows, updates=False)
     if isinstance(found, str):
         return found
     if any(s.scan is not None for nest in found.nests for s in nest.stages):
         return "it is a scan, which is not written for GPUs"
+    if cuda_streams.is_streams(found):
+        try:
+            cuda_streams.rendered(program_of(definition, few_rows=True))
+        except NotLowered as e:
+            return str(e)
     return None
+
+
+def traffic(spec: Spec) -> Dim:
+    """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
+    found = loops.loops_of(loops.definition_of(spec), few_rows=_few_rows(spec), updates=False)
+    if isinstance(found, str):
+        raise NotLowered(found)
+    return cuda_streams.traffic_of(found) if cuda_streams.is_streams(found) else backend.traffic_in(found)
 
 
 def build(spec: Spec) -> LaunchCall:
     """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(loops.definition_of(spec))
+    return call_of(loops.definition_of(spec), _few_rows(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
@@ -80,9 +98,13 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
     definition = loops.definition_of(spec)
-    if _refused(definition) is not None:
+    if _refused(definition, _few_rows(spec)) is not None:
         return None
-    return _call(program_of(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides)))
+    apart = tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides)
+    try:
+        return _call(program_of(definition, apart, _few_rows(spec)))
+    except NotLowered:                                              # streams, whose weights are to lie in rows
+        return None
 
 
 @lru_cache(maxsize=1024)
@@ -91,18 +113,23 @@ def text_of(spec: Spec) -> str:
     return build(spec).text
 
 
-def call_of(definition: Definition) -> LaunchCall:
+def call_of(definition: Definition, few_rows: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    refused = _refused(definition)
+    refused = _refused(definition, few_rows)
     if refused is not None:
         raise NotLowered(refused)
-    return _call(program_of(definition))
+    return _call(program_of(definition, None, few_rows))
 
 
-def program_of(definition: Definition, strides: Sequence[Strides] | None = None) -> StageProgram:
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None, few_rows: bool = False) -> StageProgram:
     """The loops of a definition as they are rendered here, for operands that lie with these strides (None: one element behind the
-    other); they belong to the caller."""
-    program = arranged(lower(definition, False if strides is None else strides))
+    other); they belong to the caller. few_rows: with products as streams, where loops_of has such. Raises NotLowered."""
+    apart = False if strides is None else strides
+    found = loops.loops_of(definition, few_rows=few_rows, updates=False)
+    if few_rows and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
+        program = streamed(arranged(lower(definition, apart, few_rows=True)))
+    else:
+        program = arranged(lower(definition, apart))
     for nest in program.nests:
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)
@@ -111,6 +138,7 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None)
 
 
 def _call(program: StageProgram) -> LaunchCall:
+    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else render_cuda.rendered
     whole = rendered(program)
     single = rendered(program, aligned=False)
     other = LaunchCall(single.text, single.launches, program.dims, single.scratch)

@@ -12,6 +12,7 @@ from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.node import Node
 
 GUARD = 64
 """bytes behind each output that must stay as they are"""
@@ -60,15 +61,20 @@ def run(device: Device, definition: Definition, arrays: Sequence[np.ndarray], di
         shift: int = 0) -> list[np.ndarray]:
     """The outputs for C-contiguous operands. shift: elements by which everything is moved off its alignment.
     Raises AssertionError where it writes behind an output, NotLowered."""
+    return run_call(device, call_of(definition), definition.outputs, arrays, dims, shift)
+
+
+def run_call(device: Device, call: LaunchCall, outputs: Sequence[Node], arrays: Sequence[np.ndarray], dims: Mapping[str, int],
+             shift: int = 0) -> list[np.ndarray]:
+    """The same of a call with outputs of these types."""
     likes, outs = [], []
-    for o in definition.outputs:
+    for o in outputs:
         like = np.empty(tuple(d.evaluate(s, dims) for s in o.shape), o.dtype.numpy)
         memory = device.allocate(like.nbytes + GUARD + shift * o.dtype.itemsize)
         device.fill(memory, 0xA5)
         likes.append(like)
         outs.append(device.part(memory, shift * o.dtype.itemsize, like.nbytes + GUARD))
     ins = [uploaded(device, a, shift * a.itemsize) for a in arrays]
-    call = call_of(definition)
     Launched(device, call, outs, ins, dims)()
     found = []
     for like, memory in zip(likes, outs, strict=True):
