@@ -25,9 +25,11 @@ from tensor_graphs.codegen.stages import (
     lies_across,
     values_in,
 )
+from tensor_graphs.codegen.unrounded import in_f64
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import f32
 
 CHUNK = 1 << 14
 """elements of one part of a sum over everything"""
@@ -274,7 +276,9 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
         if any(first.name in v.symbols for v in program.values.gathered.values()):
             return [nest]
     values, name = program.values, stage.target.name                # of two nests that are cut the names differ
-    parts = Array(f"{name}p", "scratch", 0, stage.value.dtype, part.size)
+    if stage.monoid == "sum" and scan is None and value.dtype is f32:
+        value = in_f64(values, value)                               # one number of many, which may cancel; memory takes as long
+    parts = Array(f"{name}p", "scratch", 0, value.dtype, part.size)
     total = Axis(f"{first.name}t", part.size)
     read = values.load(parts, total.symbol)
     nests = [Nest((part,), [Stage(parts, part.symbol, (), value, 1, inner, stage.monoid, f"{stage.note}, in parts")])]

@@ -90,6 +90,30 @@ TG_INLINE float f32_fma(float x, float y, float z) { return __builtin_fmaf(x, y,
 TG_INLINE float f32_fma(float x, float y, float z) { return (float)((double)x * y + z); }
 #endif
 
+/* x as two f32, to 48 bits where it is normal: high, cut off, and low, of its sign and 0 only with it, so that infinity times either is
+ * the same infinity.
+ * In vector registers: the way to others and back would take as long as the rest. */
+TG_INLINE double f64_cut(double x) {
+    typedef double two __attribute__((vector_size(16)));
+    typedef uint64_t bits __attribute__((vector_size(16)));
+    const two cut = (two)((bits)(two){x, 0} & (bits){~(uint64_t)0x1fffffff, 0});
+    return cut[0];
+}
+TG_INLINE float f32_high(double x) { return (float)f64_cut(x); }
+TG_INLINE float f32_low(double x) {
+    const double size = __builtin_fabs(x), high = f64_cut(size);
+    const float rest = (float)(size - high), far = (float)high * 0x1p-48f, least = far > 0x1p-149f ? far : 0x1p-149f;
+    const float low = rest > least ? rest : least; /* inf - inf is not above it either */
+    return __builtin_copysignf(low < (float)high ? low : (float)high, (float)x);
+}
+
+/* x / d, rounded once, by high + low = 1 / d where f32 has that; of a loop over x the compiler makes two. */
+TG_INLINE int bool_inverted(double inverse) { return __builtin_fabs(inverse) < 0x1p126 && __builtin_fabs(inverse) > 0x1p-100; }
+TG_INLINE float f32_over(float x, float d, int inverted, float high, float low) {
+    if (inverted) return f32_fma(x, high, x * low);
+    return x / d;
+}
+
 /* erfc z = e^(-z^2) N(z) / D(z), all in f32: a loop over it fills whole registers; relative error 4e-7. 2 - erfc(-x) below 0.
  * N / D is e^(z^2) erfc z on [0, 11] to 7e-9: least squares of N - D e^(z^2) erfc z, each point weighed by 1 / D of the last fit
  * (Sanathanan and Koerner, 1963) and by how large its error was (Lawson, 1961). Of the kind that has positive coefficients, so

@@ -2,8 +2,9 @@
 
 The text is to be read: the program's stages stand above it as a comment, values are written once, where all that they depend on is
 known. Loops over the axis that walks memory have bodies without branches, which the compiler turns into vector instructions. A sum
-of floats is accumulated in f32 over a block of elements and in f64 beyond, as the hand-written kernels do. How many, and how loops
-are walked beside that, is the program's advice (`StageAdvice`, `NestAdvice`).
+of f32 is accumulated in registers of f32 over a block of elements and in f64 beyond, as the hand-written kernels do; what it comes
+to stays f64 (unrounded.py). How many elements, and how loops are walked beside that, is the program's advice (`StageAdvice`,
+`NestAdvice`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tensor_graphs.codegen.stages import (
     of_a_floor,
     values_in,
 )
+from tensor_graphs.codegen.unrounded import unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -51,7 +53,7 @@ MOST_WORK = 1 << 40
 
 def rendered(program: StageProgram, name: str = "generated") -> str:
     """The C text of a program; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
-    return _Renderer(program, name).text()
+    return _Renderer(unrounded(program), name).text()
 
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
@@ -508,15 +510,15 @@ class _Renderer:
         write, t, last = self.write, s.value.dtype, s.reduce[-1]
         total, part = f"total{s.value.number}", f"part{s.value.number}"
         kind, start, combine, done = self.monoid(s)
-        blocks = s.monoid == "sum" and t.is_float
-        write(f"{'double' if blocks else kind} {total} = {'0.0' if blocks else start};")
+        blocks = s.monoid == "sum" and t is f32                     # a lane holds few values, and f64 goes on with their sum
+        write(f"{'double' if blocks else kind} {total} = {start};")
         for axis in s.reduce[:-1]:
             self.loop(axis)
             self.declare(s.value, only_ready=True)
         if blocks:
             write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
             write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
-            write(f"{kind if s.advice.lanes == 1 else 'double'} {part} = 0;")
+            write(f"double {part} = 0;")
             self.taken(s, ("begin", "end"), kind, part, "0", combine)
             write(f"{total} += {part};")
             write.close()
@@ -524,21 +526,24 @@ class _Renderer:
             self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
         for axis in reversed(s.reduce[:-1]):
             self.end(axis)
-        self.put(s, f"({kind}){total}" if blocks else done.format(total))
+        kept = c_type(s.target.dtype)
+        self.put(s, f"({kept}){total}" if s.monoid == "sum" and t.is_float and kept != "double" else done.format(total))
 
     def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
         """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
-        many vectors of accumulators beside each other, which do not wait for each other."""
+        many vectors of accumulators beside each other, which do not wait for each other; sums of f32 by at least one, as the
+        variable is f64."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
         sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
-        if lanes == 1:
+        if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
             self.loop(last, bounds, f"omp simd reduction({sign} : {into})")
             self.declare(s.value)
             write(combine.format(acc=into, x=self.ref(s.value)))
             self.end(last)
             return
         low, high = bounds
-        many = f"{lanes} * {'VW' if kind in ('float', 'int32_t', 'uint32_t') else 'VD'}"
+        wide = "VW" if kind in ("float", "int32_t", "uint32_t") else "VD"
+        many = wide if lanes == 1 else f"{lanes} * {wide}"
         write(f"{kind} lane[{many}];")
         write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {start};")
         write(f"int64_t at = {low};")
@@ -557,10 +562,13 @@ class _Renderer:
         self.declare(s.value)
         write(combine.format(acc=into, x=self.ref(s.value)))
         self.end(last)
-        if s.monoid == "sum":                                       # a lane holds few values, so that sums of some are as good
-            beside = " + ".join(f"lane[{k} * {many} / {lanes} + l]" for k in range(lanes))
-            many = f"{many} / {lanes}"
+        if s.monoid == "sum" and lanes > 1:                         # a lane holds few values, so that sums of some are as good
+            beside = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
+            many = wide
             write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {beside};")
+        if s.monoid == "sum" and kind == "float":
+            write(f"{into} += v_sum_wide(v_load(lane));")
+            return
         write(f"#pragma {pragma}")
         taken = f"lane[l] > {into} ? lane[l] : {into}" if s.monoid == "max" else f"{into} {sign} lane[l]"
         write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")

@@ -50,7 +50,7 @@ def test_axes_that_walk_memory_as_one_are_one() -> None:
 def test_what_is_reduced_in_a_row_is_a_number_of_that_row_and_no_array() -> None:
     made = program(tg.rms_norm(X, G))
     (kept,) = made.scratch
-    assert (kept.level, kept.size) == (1, 1) and "float t1;" in rendered(made)
+    assert (kept.level, kept.size) == (1, 1) and "double t1;" in rendered(made)
 
 
 def test_a_program_is_printed_with_what_is_used_twice_under_a_name() -> None:

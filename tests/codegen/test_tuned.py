@@ -79,7 +79,8 @@ def test_another_process_makes_it_of_its_text() -> None:
 def test_the_text_shows_the_schedule_and_the_loops_as_it_arranges_them() -> None:
     s = signature_of(softmax())
     text = tuned.text_of(tuned.tuned(s, schedule(s, Again(1, 0))), s.spec)
-    assert "Again 1 (value 0)" in text and text.count("f32_exp(") == 2 != backend.text_of(s.spec).count("f32_exp(")
+    assert "Again 1 (value 0)" in text and text.count("f32_exp(") == 3      # registers of a sum, what is left, the quotient
+    assert backend.text_of(s.spec).count("f32_exp(") == 1
 
 
 def test_a_source_that_says_nothing_is_refused() -> None:

@@ -22,7 +22,7 @@ static void generated_nest0(void *context, int part, int parts) {
         (void)_i0;
         /* sum */
         {
-            double total0 = 0.0;
+            double total0 = 0;
             for (int64_t begin = 0, end; begin < 1024; begin = end) {
                 end = tg_min(begin + 2048, 1024);
                 double part0 = 0;
@@ -42,9 +42,8 @@ static void generated_nest0(void *context, int part, int parts) {
                     const float v0 = x0[(1024 * _i0 + _r1)];
                     part0 += v0;
                 }
-                for (int64_t l = 0; l < 4 * VW / 4; l++) lane[l] = lane[0 * 4 * VW / 4 + l] + lane[1 * 4 * VW / 4 + l] + lane[2 * 4 * VW / 4 + l] + lane[3 * 4 * VW / 4 + l];
-                #pragma omp simd reduction(+ : part0)
-                for (int64_t l = 0; l < 4 * VW / 4; l++) part0 = part0 + lane[l];
+                for (int64_t l = 0; l < VW; l++) lane[l] = lane[0 * VW + l] + lane[1 * VW + l] + lane[2 * VW + l] + lane[3 * VW + l];
+                part0 += v_sum_wide(v_load(lane));
                 total0 += part0;
             }
             y0[_i0] = (float)total0;

@@ -2,7 +2,8 @@
  *     t3[0] = max over _r4 in 0..64 of (x0[64*_i0 + _r4] * 0.125)
  *     t2[_j3] = exp(((x0[64*_i0 + _j3] * 0.125) + (t3[0] * -1.0)))    over _j3 in 0..64
  *     t1[0] = sum over _r2 in 0..64 of t2[_r2]
- *     y0[64*_i0 + _j1] = div(t2[_j1], t1[0])    over _j1 in 0..64 */
+ *     y0[64*_i0 + _j1] = over(t2[_j1], cast(t1[0]), inverted(v23), high(v23), low(v23))    over _j1 in 0..64
+ *         where v23 = reciprocal(t1[0]) */
 #include "numbers.h"
 
 typedef struct generated_arguments {
@@ -48,27 +49,44 @@ static void generated_nest0(void *context, int part, int parts) {
             t2[_j3] = v17;
         }
         /* sum */
-        float t1;
+        double t1;
         {
-            double total18 = 0.0;
+            double total18 = 0;
             for (int64_t begin = 0, end; begin < 64; begin = end) {
                 end = tg_min(begin + 512, 64);
-                float part18 = 0;
+                double part18 = 0;
+                float lane[VW];
+                for (int64_t l = 0; l < VW; l++) lane[l] = 0;
+                int64_t at = begin;
+                for (; at + VW <= end; at += VW) {
+                    #pragma GCC ivdep
+                    for (int64_t l = 0; l < VW; l++) {
+                        const int64_t _r2 = at + l;
+                        const float v18 = t2[_r2];
+                        lane[l] += v18;
+                    }
+                }
                 #pragma omp simd reduction(+ : part18)
-                for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                for (int64_t _r2 = at; _r2 < end; _r2++) {
                     const float v18 = t2[_r2];
                     part18 += v18;
                 }
+                part18 += v_sum_wide(v_load(lane));
                 total18 += part18;
             }
-            t1 = (float)total18;
+            t1 = total18;
         }
         /* div */
+        const float v24 = (float)t1;
+        const double v23 = 1.0 / t1;
+        const int v25 = bool_inverted(v23);
+        const float v26 = f32_high(v23);
+        const float v27 = f32_low(v23);
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 64; _j1++) {
             const float v19 = t2[_j1];
-            const float v21 = v19 / t1;
-            y0[(64 * _i0 + _j1)] = v21;
+            const float v28 = f32_over(v19, v24, v25, v26, v27);
+            y0[(64 * _i0 + _j1)] = v28;
         }
     }
 }

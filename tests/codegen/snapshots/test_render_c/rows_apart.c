@@ -1,6 +1,6 @@
 /* nest over _i0 in 0..n
  *     t1[0] = sum over _r2 in 0..64 of (x0[_i0*_s0_0 + _r2] * x0[_i0*_s0_0 + _r2])
- *     y0[64*_i0 + _j1] = ((x0[_i0*_s0_0 + _j1] * reciprocal(sqrt(((t1[0] * reciprocal(64.0)) + 1e-06)))) * x1[_j1])    over _j1 in 0..64 */
+ *     y0[64*_i0 + _j1] = ((x0[_i0*_s0_0 + _j1] * cast(reciprocal(sqrt(((t1[0] * reciprocal(64.0)) + 1e-06))))) * x1[_j1])    over _j1 in 0..64 */
 #include "numbers.h"
 
 typedef struct generated_arguments {
@@ -27,35 +27,49 @@ static void generated_nest0(void *context, int part, int parts) {
         const int64_t _i0 = turn;
         (void)_i0;
         /* sum */
-        float t1;
+        double t1;
         {
-            double total13 = 0.0;
+            double total13 = 0;
             for (int64_t begin = 0, end; begin < 64; begin = end) {
                 end = tg_min(begin + 512, 64);
-                float part13 = 0;
+                double part13 = 0;
+                float lane[VW];
+                for (int64_t l = 0; l < VW; l++) lane[l] = 0;
+                int64_t at = begin;
+                for (; at + VW <= end; at += VW) {
+                    #pragma GCC ivdep
+                    for (int64_t l = 0; l < VW; l++) {
+                        const int64_t _r2 = at + l;
+                        const float v12 = x0[(_i0 * _s0_0 + _r2)];
+                        const float v13 = v12 * v12;
+                        lane[l] += v13;
+                    }
+                }
                 #pragma omp simd reduction(+ : part13)
-                for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                for (int64_t _r2 = at; _r2 < end; _r2++) {
                     const float v12 = x0[(_i0 * _s0_0 + _r2)];
                     const float v13 = v12 * v12;
                     part13 += v13;
                 }
+                part13 += v_sum_wide(v_load(lane));
                 total13 += part13;
             }
-            t1 = (float)total13;
+            t1 = total13;
         }
         /* mul */
-        const float v3 = 1.0f / 0x1.0000000000000p+6f;
-        const float v15 = t1 * v3;
-        const float v16 = v15 + 0x1.0c6f7a0b5ed8dp-20f;
-        const float v17 = f32_sqrt(v16);
-        const float v18 = 1.0f / v17;
+        const double v23 = 1.0 / 0x1.0000000000000p+6;
+        const double v24 = t1 * v23;
+        const double v26 = v24 + 0x1.0c6f7a0b5ed8dp-20;
+        const double v27 = f64_sqrt(v26);
+        const double v28 = 1.0 / v27;
+        const float v29 = (float)v28;
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 64; _j1++) {
             const float v0 = x0[(_i0 * _s0_0 + _j1)];
-            const float v19 = v0 * v18;
+            const float v30 = v0 * v29;
             const float v10 = x1[_j1];
-            const float v20 = v19 * v10;
-            y0[(64 * _i0 + _j1)] = v20;
+            const float v31 = v30 * v10;
+            y0[(64 * _i0 + _j1)] = v31;
         }
     }
 }
