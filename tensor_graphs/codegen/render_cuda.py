@@ -20,6 +20,7 @@ from tensor_graphs.codegen.render_c import (
     _is_number,
     _most,
     _Renderer,
+    _used,
     across,
     c_of,
     c_type,
@@ -121,6 +122,7 @@ class _Cuda(_Renderer):
         self.held: dict[str, str] = {}                              # arrays in registers: where this element of a row is
         self.divisors: list[dict[int, str]] = []
         self.uniform: dict[int, str] = {}                           # conditions that hold for all lanes of a pack or for none
+        self.made_here: set[Array] = set()                             # what the stages that are written together make
         self.wide = any(d.bounds(a.size)[1] >= WIDE for a in self.all_arrays()) or any(
             _most((*n.axes, *s.axes, *s.reduce)) >= WIDE for n in program.nests for s in n.stages)
 
@@ -244,7 +246,7 @@ class _Cuda(_Renderer):
     def packable(self, v: Value, axis: Axis, pack: int) -> bool:
         """Whether a load has `pack` elements that lie beside each other along an axis, beginning at a multiple of them."""
         array, offset, _ = v.attr
-        return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held
+        return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held and array not in self.made_here
                 and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
                 and all(_uniform(a, axis, pack) for a in v.args))
 
@@ -345,9 +347,14 @@ class _Cuda(_Renderer):
 
     def is_flat(self, nest: Nest) -> bool:
         stages = nest.stages
-        made = {s.target.name for s in stages}
         return all(s.monoid is None and s.level == len(nest.axes) and s.axes == stages[0].axes and s.target.level == 0
-                   and not any(a.name in made for a in self.read(s)) for s in stages)
+                   and all(self.own_elements(nest, s, before) for before in stages[:k]) for k, s in enumerate(stages))
+
+    def own_elements(self, nest: Nest, s: Stage, before: Stage) -> bool:
+        """Whether a stage reads of what one before it makes at most the element of its own turn."""
+        reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] is before.target]
+        return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
+                             and all(v.attr[1] == before.index and not v.args for v in reads))
 
     def read(self, s: Stage) -> list[Array]:
         return list(_arrays(self.program, s))[1:]
@@ -483,12 +490,19 @@ class _Cuda(_Renderer):
 
     def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
         """Stored stages at the element (or the pack of them that begins) at the open axes; packs lie along the last."""
+        self.made_here = {s.target for s in stages}
+        self.at_each(stages, axes, pack)
+        self.made_here = set()
+        self.last_stored.clear()
+
+    def at_each(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
         write = self.write
         if pack == 1:
             for s in stages:
                 write(f"/* {s.note} */")
                 self.declare(s.value)
                 self.put(s, self.ref(s.value))
+                self.last_stored[s.target] = self.ref(s.value)      # who reads it reads this element
             return
         axis = axes[-1]
         assert self.open_axes.pop() == axis.name
@@ -511,6 +525,7 @@ class _Cuda(_Renderer):
                 write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
             else:
                 self.put(s, self.ref(s.value))
+            self.last_stored[s.target] = self.ref(s.value)
         self.close_lanes(axis)
         for k, s in enumerate(stages):
             if k in outs:

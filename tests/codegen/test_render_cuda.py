@@ -111,7 +111,22 @@ def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
             "halves": (tg.rope(q, c, s),), "rows": (tg.softmax(r * 20.0),), "rows twice": (tg.rms_norm(r, g), r + 1.0),
             "one of a row": (tg.logsumexp(wide) - tg.where(hit, wide, 0.0).sum(axis=1),), "columns": (x.sum(axis=0),),
             "columns in parts": (given("x", dtype, 600, 72).sum(axis=0),), "flat": (tg.gelu(x * 3.0),),
-            "tails": (tg.erfc(x * 3.0),)}
+            "tails": (tg.erfc(x * 3.0),), "outputs of each other": of_each_other(r, given("u", dtype, 9, 264)),
+            "outputs of each other, one by one": of_each_other(given("r", dtype, 7, 5), given("u", dtype, 7, 5))}
+
+
+def of_each_other(x: Node, y: Node) -> tuple[Node, ...]:
+    mean = x * 0.9 + y * 0.1
+    over = tg.less(mean, x)
+    return mean, x - mean * y, over, tg.where(over, mean * mean, y)
+
+
+def test_outputs_of_each_other_are_threads_of_their_elements() -> None:
+    """No block has to wait for itself, and nothing is read back."""
+    x, y = given("x", tg.f32, 1 << 20), given("y", tg.f32, 1 << 20)
+    (launch,) = call_of(definition_of(*of_each_other(x, y))).launches
+    assert launch.grid == (1 << 20) // (4 * launch.block)
+    assert "pack_at<4>(y" not in call_of(definition_of(*of_each_other(x, y))).text
 
 
 def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarray], shift: int) -> None:
