@@ -13,7 +13,7 @@ from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.streams import streamed
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
-                   traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided)]
+                   traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
 
 
 def copy_kernel() -> Kernel:
@@ -53,28 +53,31 @@ def copy_kernel() -> Kernel:
 
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
-    definition = loops.definition_of(spec)
-    found = loops.loops_of(definition) if _few_rows(spec) else ""
-    if isinstance(found, StageProgram) and found.updated:
-        return "it writes rows into what is there, which here is a kernel of its own"
-    return _refused(definition, _few_rows(spec))
+    return _refused(loops.definition_of(spec), _of_part(spec))
 
 
-def _few_rows(spec: Spec) -> bool:
-    """Whether its products may be streams: in parts, as for C (backend.py)."""
+def shares(spec: Spec) -> Sharing:
+    """Of which outputs only the rows that differ from an operand are stored."""
+    found = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
+    return Sharing() if isinstance(found, str) else Sharing(found.updated, found.updated)
+
+
+def _of_part(spec: Spec) -> bool:
+    """Whether products may be streams, and rows be written where they are: in parts, as for C (backend.py); an op that is one of
+    the two by itself has a kernel by hand."""
     return isinstance(spec.op, DefinedOp)
 
 
 @lru_cache(maxsize=4096)
-def _refused(definition: Definition, few_rows: bool) -> str | None:
-    found = loops.loops_of(definition, few_rows=few_rows, updates=False)
+def _refused(definition: Definition, of_part: bool) -> str | None:
+    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
     if isinstance(found, str):
         return found
     if any(s.scan is not None for nest in found.nests for s in nest.stages):
         return "it is a scan, which is not written for GPUs"
     if cuda_streams.is_streams(found):
         try:
-            cuda_streams.rendered(program_of(definition, few_rows=True))
+            cuda_streams.rendered(program_of(definition, of_part=True))
         except NotLowered as e:
             return str(e)
     return None
@@ -82,7 +85,7 @@ def _refused(definition: Definition, few_rows: bool) -> str | None:
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
-    found = loops.loops_of(loops.definition_of(spec), few_rows=_few_rows(spec), updates=False)
+    found = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
     if isinstance(found, str):
         raise NotLowered(found)
     return cuda_streams.traffic_of(found) if cuda_streams.is_streams(found) else backend.traffic_in(found)
@@ -90,7 +93,7 @@ def traffic(spec: Spec) -> Dim:
 
 def build(spec: Spec) -> LaunchCall:
     """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(loops.definition_of(spec), _few_rows(spec))
+    return call_of(loops.definition_of(spec), _of_part(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
@@ -98,11 +101,11 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
     definition = loops.definition_of(spec)
-    if _refused(definition, _few_rows(spec)) is not None:
+    if _refused(definition, _of_part(spec)) is not None:
         return None
     apart = tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides)
     try:
-        return _call(program_of(definition, apart, _few_rows(spec)))
+        return _call(program_of(definition, apart, _of_part(spec)))
     except NotLowered:                                              # streams, whose weights are to lie in rows
         return None
 
@@ -113,23 +116,24 @@ def text_of(spec: Spec) -> str:
     return build(spec).text
 
 
-def call_of(definition: Definition, few_rows: bool = False) -> LaunchCall:
+def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    refused = _refused(definition, few_rows)
+    refused = _refused(definition, of_part)
     if refused is not None:
         raise NotLowered(refused)
-    return _call(program_of(definition, None, few_rows))
+    return _call(program_of(definition, None, of_part))
 
 
-def program_of(definition: Definition, strides: Sequence[Strides] | None = None, few_rows: bool = False) -> StageProgram:
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False) -> StageProgram:
     """The loops of a definition as they are rendered here, for operands that lie with these strides (None: one element behind the
-    other); they belong to the caller. few_rows: with products as streams, where loops_of has such. Raises NotLowered."""
+    other); they belong to the caller. of_part: products are streams, where loops_of has such, and rows are written where they are.
+    Raises NotLowered."""
     apart = False if strides is None else strides
-    found = loops.loops_of(definition, few_rows=few_rows, updates=False)
-    if few_rows and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
+    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    if of_part and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:
-        program = arranged(lower(definition, apart))
+        program = arranged(lower(definition, apart, updates=of_part))
     for nest in program.nests:
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)

@@ -151,8 +151,45 @@ class _Cuda(_Renderer):
         return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
 
     def bodies(self) -> list[list[str]]:
-        """The lines of each kernel."""
-        return [self.apart(partial(self.nest, i, nest)) for i, nest in enumerate(self.program.nests)]
+        """The lines of each kernel: of a nest, or of several that have to do nothing with each other."""
+        made: list[list[str]] = []
+        group: list[tuple[Nest, Launch, list[str]]] = []
+        for i, nest in enumerate(self.program.nests):
+            lines = self.apart(partial(self.nest, i, nest))
+            launch = self.launches.pop()
+            if group and not self.may_be_beside([other for other, _, _ in group], nest, group[0][1], launch):
+                made.append(self.beside_each_other([each[1:] for each in group]))
+                group = []
+            group.append((nest, launch, lines))
+        return [*made, self.beside_each_other([each[1:] for each in group])] if group else made
+
+    def may_be_beside(self, others: Sequence[Nest], nest: Nest, first: Launch, launch: Launch) -> bool:
+        """Whether a nest may be blocks of the launch of those before it: it has as many threads, and none reads or writes what
+        another writes. Nests that fill the device have launches of their own."""
+        if launch.block != first.block or any(d.bounds(each.grid)[0] >= ENOUGH for each in (first, launch)):
+            return False
+        written, theirs = ({s.target for n in nests for s in n.stages} for nests in ([nest], others))
+        read, they_read = ({a for n in nests for s in n.stages for a in self.read(s)} for nests in ([nest], others))
+        return not (written & (theirs | they_read) or theirs & read)
+
+    def beside_each_other(self, kernels: Sequence[tuple[Launch, list[str]]]) -> list[str]:
+        """One kernel whose blocks are those of several."""
+        (first, lines), *more = kernels
+        if not more:
+            self.launches.append(first)
+            return lines
+        begun = 2 + len(self.dims)                                  # the head, dims, the wait
+        grid: Dim = 0
+        made = lines[:begun]
+        for launch, own in kernels:
+            made.append(f"    if ((index_t)blockIdx.x < {c_of(grid + launch.grid)}) {{")
+            made.append(f"        const index_t own_block = (index_t)blockIdx.x - {c_of(grid)}, own_blocks = {c_of(launch.grid)};")
+            made += ["    " + line.replace("blockIdx.x", "own_block").replace("gridDim.x", "own_blocks") for line in own[begun:-1]]
+            made += ["        return;", "    }"]
+            grid = grid + launch.grid
+        shared = max(launch.shared for launch, _ in kernels)
+        self.launches.append(Launch(first.entry, grid, first.block, shared, waits=True))
+        return [*made, "}"]
 
     def apart(self, emit: Callable[[], None]) -> list[str]:
         """The lines that `emit` writes."""

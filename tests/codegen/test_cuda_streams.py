@@ -41,7 +41,7 @@ PARTS = [*CASES[::7], (embedded, (24, 128), tg.bf16), (norms, (5, 2560), tg.bf16
 def call_of(kind: Kind, sizes: tuple[int, int], dtype: tg.DType) -> tuple[LaunchCall, PartOp, list[Node], list[Node]]:
     outputs, operands = kind(*sizes, dtype)
     part = part_between(outputs, operands)
-    return backend_cuda.call_of(part.written, few_rows=True), part, outputs, operands
+    return backend_cuda.call_of(part.written, of_part=True), part, outputs, operands
 
 
 def given_and_expected(outputs: list[Node], operands: list[Node], n: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
@@ -91,6 +91,45 @@ def test_weights_are_read_before_the_wait_and_named() -> None:
     assert [operands[i].attrs["name"] for i in row.early] == ["w"] and row.waits
     body = call.text[call.text.index("nest_row("):]
     assert body.index("pack_now") < body.index("after_those_before") < body.index("reduced<256>")
+
+
+def turned(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
+    """Norms of queries, and of keys whose rows go into a state from p on, beside values that go into another."""
+    n, p = tg.dim("n", 1, 30), tg.dim("p", 0, 32)
+    q, key, value = tg.input("q", (n, 4, k)), tg.input("key", (n, k)), tg.input("value", (n, k))
+    keys, values, g = tg.input("keys", (64, k)), tg.input("values", (64, k)), tg.parameter("g", (k,), dtype)
+    outputs = [tg.rms_norm(q, g), tg.write_rows(keys, tg.rms_norm(key, g), start=p),
+               tg.write_rows(values, value, start=p)]
+    return outputs, [q, key, value, keys, values, g]
+
+
+def test_what_has_nothing_to_do_with_each_other_is_one_launch_that_stores_rows_alone(folder: Path) -> None:
+    outputs, operands = turned(0, 256, tg.bf16)
+    part = part_between(outputs, operands)
+    call = backend_cuda.call_of(part.written, of_part=True)
+    assert len(call.launches) == 1
+    for n, p in ((1, 5), (3, 0)):
+        random = np.random.default_rng(n)
+        arrays = {x.attrs["name"]: random.standard_normal([int(d.evaluate(s, {"n": n})) for s in x.shape]).astype(x.dtype.numpy)
+                  for x in operands}
+        graph = tg.graph({f"y{i}": y for i, y in enumerate(outputs)})
+        made = interpret(graph, {k: a for k, a in arrays.items() if k != "g"}, {"g": arrays["g"]}, dims={"n": n, "p": p})
+        expected = [made.outputs[f"y{i}"] for i in range(3)]
+        kinds = [(ref.shape, np.dtype(np.float32)) for ref in expected]
+        whole, *rows = emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n, "p": p})
+        assert_close([whole, *(out[p:p + n] for out in rows)], [expected[0], *(ref[p:p + n] for ref in expected[1:])])
+        for out in rows:
+            assert len(np.unique(np.delete(out.view(np.uint8), range(p, p + n), 0))) == 1       # as it was filled
+
+
+def test_nests_that_read_each_other_or_fill_the_device_are_launches_of_their_own() -> None:
+    x, g = tg.input("x", (64, 256)), tg.parameter("g", (256,))
+    first = tg.rms_norm(x, g)
+    for second, launches in ((tg.rms_norm(tg.flip(first, axis=0), g), 2), (tg.rms_norm(tg.flip(x, axis=0), g), 1)):
+        assert len(backend_cuda.call_of(part_between([first, second], [x, g]).written).launches) == launches
+    x, y = tg.input("x", (16384, 256)), tg.input("y", (16000, 256))
+    large = part_between([tg.rms_norm(x, g), tg.rms_norm(y, g)], [x, y, g])
+    assert len(backend_cuda.call_of(large.written).launches) == 2
 
 
 @pytest.mark.gpu
