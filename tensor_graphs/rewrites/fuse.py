@@ -4,7 +4,8 @@
 
 Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
 as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
-few rows (codegen/streams.py), are joined with what comes before and after them; the parts found first are steps there. A part's
+few rows (codegen/streams.py), are joined with what comes before and after them; the parts found first are steps there. At last
+rows that are written into states are joined with what makes them, and steps that one step reads with each other. A part's
 definition has the words that stood there, so what it is computed by, one kernel or several, is chosen by price like all else.
 """
 
