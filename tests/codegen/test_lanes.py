@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Node, int]] = {                              # and how ma
     "f16": (tg.attention(*qkv(40, 2, 2, 24, tg.f16), scale=0.3), 2),
     "a soft cap": (tg.attention(*qkv(40, 2, 2, 24), scale=0.3, softcap=4.0), 2),
     "rows that crowd the cache": (tg.attention(*qkv(40, 4, 4, 128), scale=0.1), 2),
+    "keys of one block": (tg.attention(tg.input("q", (32, 2, 24)), *(tg.input(n, (32, 2, 24)) for n in "kv"), scale=0.3), 2),
     "a softmax times a matrix": (tg.softmax(tg.input("x", (40, S))) @ W, 1),
 }
 
