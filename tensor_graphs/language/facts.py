@@ -41,6 +41,7 @@ class OpFacts:
     closed: rules that look for composites do not look into its definition: nothing else is made of its pieces.
     sought: a piece of a graph may turn out to be it. False where its attributes cannot be read off a piece, or no piece is small
     enough.
+    contains: atomic ops that its definition has, whatever its attributes and types: a graph that lacks one cannot say it.
     symbol: how a formula writes it between two operands.
     piecewise: operands that its direct evaluation takes as they are stored, in a dtype narrower than float64: it widens them
     itself, a piece at a time, so that a large weight is never held in float64 whole.
@@ -65,6 +66,7 @@ class OpFacts:
     telling: bool = False
     mentioned: bool = False
     closed: bool = False
+    contains: tuple[str, ...] = ()
     sought: bool = True
     symbol: str = ""
     piecewise: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from operator import or_
@@ -173,13 +173,25 @@ def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
                [n for n, (_, marked) in zip(op.attributes, values, strict=True) if marked])
 
 
+def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
+    """What is looked for in a graph of these atomic ops, by the op at the top: every library composite that it may say, for each
+    choice of what changes its definition."""
+    return _forms(frozenset(name for name, op in LIBRARY.items() if not op.opaque and set(op.facts.contains) <= set(atoms)))
+
+
 @cache
-def forms() -> Mapping[str, tuple[Form, ...]]:
-    """What is looked for, by the op at the top: every library composite, for each choice of what changes its definition."""
+def _forms(composites: frozenset[str]) -> Mapping[str, tuple[Form, ...]]:
     found: dict[str, list[Form]] = {}
-    for op in LIBRARY.values():
-        if op.opaque:
-            continue
+    for top, made in ((top, made) for name, op in LIBRARY.items() if name in composites for top, made in forms_of(op).items()):
+        found.setdefault(top, []).extend(made)
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+@cache
+def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
+    """Those of one composite: half of what all take goes into attention."""
+    found: dict[str, list[Form]] = {}
+    if not op.opaque:
         seen: set[str] = set()
         optional = [n for n in op.operands if n in op.optional]
         for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
@@ -687,10 +699,11 @@ def recognise(graph: Graph) -> Recognised:
             inside = _between(c, home[n], operands)
             places.setdefault(home[n], []).append(Occurrence(source.op, tuple(sorted(source.attrs.items())), operands,
                                                              n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
+    known = forms({node.op.name for node in c.node})
     for number, node in enumerate(c.node):
         if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
-        for form in forms().get(node.op.name, ()):
+        for form in known.get(node.op.name, ()):
             for where, place in _places(c, form, number) if c.may_hold(number, form) else ():
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
@@ -717,8 +730,8 @@ def recognise(graph: Graph) -> Recognised:
     values = _built(c, cover, roots, written)
     made = graph.with_roots([values[r] for r in roots])
     images = {n: values[home[n]] for n in nodes if home[n] in values and values[home[n]] is not n}
-    known = Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
-    new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite") - known
+    new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite")
+    new -= Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
     log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
     return Recognised(made, dict(new), before, steps(made), images)
 

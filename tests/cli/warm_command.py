@@ -81,6 +81,7 @@ if __name__ == "__main__":
 
     import tensor_graphs.compiler.compile
     import tensor_graphs.compiler.explain
+    import tensor_graphs.compiler.search
     import tensor_graphs.frontends.generate
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.proof.equality
@@ -88,10 +89,11 @@ if __name__ == "__main__":
     import tensor_graphs.rewrites.rules  # noqa: F401
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend
+    from tensor_graphs.language.atomic import ATOMIC
     from tensor_graphs.rewrites.recognise import forms
 
     command()
-    forms()
+    forms(ATOMIC)
     assert all(kernel.identity for kernel in load_backend("numpy"))
     gc.freeze()     # else each child's collections write to, and so copy, every page that holds an object: 0.4 s of CPU time each
     serve(socket.socket(fileno=int(sys.argv[1])))

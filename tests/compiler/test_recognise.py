@@ -15,7 +15,7 @@ from tensor_graphs.compiler.explain import explain, explain_data
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic
-from tensor_graphs.language.composite import LIBRARY, expand_all
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
@@ -24,7 +24,7 @@ from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
 from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.extract import paid_nodes
-from tensor_graphs.rewrites.recognise import _choices, _types, may_hold_more, recognise, steps, write_out
+from tensor_graphs.rewrites.recognise import FormPart, _choices, _types, forms, forms_of, may_hold_more, recognise, steps, write_out
 from tensor_graphs.runtime.compiled_graph import bind
 
 SPEC = Gemma3Spec(vocabulary=67, hidden=32, ffn=48, heads=4, kv_heads=1, head_dim=16, layers=("sliding", "full", "sliding"),
@@ -222,3 +222,18 @@ def test_what_only_hands_its_operand_on_is_no_composite_to_be_found(made: Callab
     found = interpret(recognise(graph).graph, values).outputs
     for name, expected in interpret(graph, values).outputs.items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("op", [op for op in LIBRARY.values() if op.facts.contains], ids=lambda op: op.name)
+def test_a_composite_is_looked_for_wherever_a_graph_may_say_it(op: CompositeOp) -> None:
+    """Of all of its forms each has the ops that the facts promise, so that a graph without them is none of them."""
+    made = [form for rows in forms_of(op).values() for form in rows]
+    for form in made:
+        parts, stack = set[str](), [form.top]
+        while stack:
+            part = stack.pop()
+            parts.add(part.op.name)
+            stack += [below for _, below in part.operands if isinstance(below, FormPart)]
+        assert parts >= set(op.facts.contains), form
+    assert made and made[0] in forms({*op.facts.contains})[made[0].top.op.name]
+    assert all(form.op is not op for rows in forms(()).values() for form in rows)

@@ -277,7 +277,7 @@ def _rms_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return out
 
 
-@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient)
+@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient, facts=OpFacts(contains=("sum", "sqrt")))
 def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: float = 0.0) -> Node:
     """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis.
 
@@ -326,7 +326,7 @@ def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradient
     return out
 
 
-@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient)
+@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient, facts=OpFacts(contains=("sum", "sqrt")))
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -413,7 +413,7 @@ def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False))
+@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",)))
 def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x[n, c, …] − mean[c]) · rsqrt(var[c] + eps) · weight[c] + bias[c], with the mean and the variance that training left.
 

@@ -407,7 +407,8 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
     return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in found.items()}
 
 
-@library(direct=_attention_direct, gradient=_attention_gradient, facts=OpFacts(product=True, closed=True, sought=False))
+@library(direct=_attention_direct, gradient=_attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,
+                                                                                      contains=("sum", "max", "exp2")))
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
     """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
