@@ -1,63 +1,34 @@
 """compile: graph → plan. Which kernel runs what at which sizes, in what order, in which bytes; all decided before anything runs.
 
-The walk: signatures of the graph → candidates → the cheapest path by price → every kernel on it verified (if it has no verdict
-yet) → repeat until the cheapest path holds verified kernels only → instructions → memory plan.
+Here is what everybody needs: the plan of the same request is taken from its file. Where there is none, the graph is prepared
+(prepare.py) and searched for (search.py); while Python imports these, the processes that the search will wait for are started.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_graphs import blas_threads
 from tensor_graphs.arguments import function
 from tensor_graphs.compiler import plan_file
-from tensor_graphs.compiler.choice import Choice, in_words
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.intermediates import Intermediates, forms
-from tensor_graphs.compiler.measuring import calibrate, compare_all, open_judge
-from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.compiler.request import Request, Wanted, as_given
-from tensor_graphs.compiler.samples import Samples, samples_of
-from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.costs.roofline import uncertainty
-from tensor_graphs.kernels.kernel import Kernel, made_together
-from tensor_graphs.kernels.registry import all_kernels, by_op, compile_ahead, left_out, matching
-from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language import dims as d
+from tensor_graphs.kernels.registry import begin, compile_ahead
 from tensor_graphs.language.calls import worded
-from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp, steps_said
-from tensor_graphs.paths.cells import Cell
+from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.lowered import lowered
-from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
-from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
-from tensor_graphs.phases import phase
-from tensor_graphs.records.database import Database
-from tensor_graphs.records.errors import CorruptDatabase
-from tensor_graphs.records.known import KnownTime, trace_conditions
-from tensor_graphs.records.rows import ProfileRequest
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
-    from tensor_graphs.profiling.measure.judge import Judge
-
-log = logging.getLogger(__name__)
+    from tensor_graphs.records.database import Database
 
 Progress = Callable[[str], None]
 
-MOVES = 64 << 20
-"""bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
 
 def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
@@ -93,11 +64,20 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
 def answer(request: Request, progress: Progress | None = None) -> Plan:
     """The plan of a request: from its file, or chosen. Raises as `compile_graph`."""
     graph, given = request.graph, request.path
-    here = request.here
+    with phase("read plan"):
+        begin(request.names)
+        here = request.here
     file = plan_file.of(request)
     plan = None if file is None else file.read()
     if plan is not None:
         return plan
+    with phase(IMPORT):
+        if given is None:
+            from tensor_graphs.profiling.distrust import template_process  # a door: what is found on file needs no worker
+
+            template_process.begin()
+        from tensor_graphs.compiler.prepare import prepare  # doors, likewise
+        from tensor_graphs.compiler.search import searched
     with phase("prepare"):
         if given is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
@@ -107,14 +87,14 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
             prepared, decided = form_of(graph, given, request.simplify, request.store)
     compile_ahead(here, _ops_of(prepared.graph))
     try:
-        plan = _compiled(request, prepared, progress, decided)
+        plan = searched(request, prepared, progress, decided)
     except PlanError:
         if request.memory_limit is None or given is not None:
             raise
         plain = prepare(graph, request.simplify, recipes=False, backends=here)
         if plain.graph is prepared.graph:
             raise
-        plan = _compiled(request, plain, progress)                  # what recipes make of parameters takes memory
+        plan = searched(request, plain, progress)                  # what recipes make of parameters takes memory
     if file is not None:
         file.write(plan)
     return plan
@@ -124,342 +104,6 @@ def _ops_of(graph: Graph) -> set[str]:
     """The names of a graph's ops, and of those in its parts."""
     parts = [node.op for node in graph.nodes if isinstance(node.op, PartOp)]
     return {node.op.name for nodes in (graph.nodes, *(walk(part.written.outputs) for part in parts)) for node in nodes}
-
-
-@phase("choose")
-def _compiled(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
-    """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
-    NoPathError and PlanError."""
-    if decided is not None and request.intermediates == "auto":
-        return _plan(request, prepared, decided, progress)
-    refused: dict[bool, NoPathError] = {}
-    for form in forms(prepared.graph, request):
-        try:
-            return _plan(request, prepared, form, progress)
-        except NoPathError as e:
-            refused[form.wide] = e
-    raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
-
-
-def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
-    """The plan of one form of the graph. Raises NoPathError and PlanError."""
-    started = time.perf_counter()
-    graph, at, path, here = decided.graph, request.at, request.path, request.here
-    sizes = _largest(graph, request.largest)
-    if path is None and _moves(graph, sizes) > MOVES:
-        with phase("calibrate"):
-            calibrate(request.store, here, request.threads)
-    book = PriceBook.of(request, GUESS_MARGIN)
-    table = by_op(all_kernels(here))
-    samples = samples_of(graph, sizes, at)
-    pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
-    points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
-    with _Chooser(graph, book, table, request.threads, progress or (lambda text: None), points) as chooser:
-        if pinned is not None:
-            chosen = [(cell, binding, chooser.given(found, binding)) for cell, binding, found in pinned]
-        else:
-            assert path is None or isinstance(path, GraphPath)
-            chosen = _chosen(samples, chooser, path)
-    variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
-    with phase("database"):
-        missing = chooser.queue_misses()
-    notes = (*request.notes, *_threads_in_the_way(variants))
-    plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
-                missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
-                book.generation)
-    if plan.capacity is not None or plan.elsewhere:
-        from tensor_graphs.compiler.room import check_room  # a door: on the host alone there is no limit but a given one
-
-        check_room(plan)
-    log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
-             len(variants[0].program.instructions), time.perf_counter() - started)
-    return plan
-
-
-def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Bytes that a run reads or writes at least, at its largest sizes."""
-    leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
-    return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
-
-
-def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
-    """A note where numpy's threads will spin behind its products while native kernels run."""
-    used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
-    mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
-    if not (blas_threads.LATE and mixed):
-        return ()
-    note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "
-            f"that follow; import tensor_graphs first, or set {blas_threads.VARIABLE}={blas_threads.TICKS}")
-    return (note,)
-
-
-def price_points(graph: Graph, at: Mapping[str, int] | None = None,
-                 largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """The sizes at which `compile_graph` asks for prices (table.py)."""
-    return list(samples_of(graph, _largest(graph, largest), at).points.values())
-
-
-def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
-                 largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """`price_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
-    samples = samples_of(graph, _largest(graph, largest), at)
-    asked = [p for i, p in samples.points.items() if i in samples.asked]
-    rest = [p for i, p in samples.points.items() if i not in samples.asked]
-    return (asked, rest) if asked else (rest, [])
-
-
-def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
-    return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, given, "largest")
-
-
-def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
-    """The cells of the box, at which sizes the path of each was priced (where a caller names some of the cell, there; of a cell
-    without a sample, at the next one that has this path), and the path."""
-    found = {i: chooser.cheapest(sizes) if path is None else chooser.given(path, sizes) for i, sizes in samples.points.items()}
-    ways = list({tuple(sorted(each.choices.items())): each for each in found.values()}.values())
-    number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
-    winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in found.items()}
-
-    index = {tuple(sizes[n] for n in samples.box.dims): i for i, sizes in samples.points.items()}
-
-    def cost(way: int, sizes: tuple[int, ...]) -> float:
-        i = index[sizes]
-        return chooser.seconds(found[i] if winners[i] == way else ways[way], samples.points[i])
-
-    chosen, cells = [], [(samples.box, 0)]
-    if len(ways) > 1:
-        from tensor_graphs.compiler.table import Between, cells_of  # a door: most graphs have one way at all sizes
-
-        cells = cells_of(samples.box, samples.axes, winners, Between(samples.axes, cost, samples.points))
-    for cell, way in cells:
-        own = [i for i, sizes in samples.points.items() if winners[i] == way]
-        at = min(own, key=lambda i: (cell.distance(samples.points[i]), i not in samples.asked))
-        chosen.append((cell, samples.points[at], found[at]))
-    return chosen
-
-
-class _Chooser:
-    """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
-
-    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], threads: int | None,
-                 progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
-        self.graph, self.book, self.table, self.threads, self.progress, self.points = graph, book, table, threads, progress, points
-        self.judge: Judge | None = None
-        self.misses: dict[tuple[str, str], ProfileRequest] = {}
-        self.hopes: dict[tuple[str, str], ProfileRequest] = {}
-        self.signatures: dict[str, Signature] = {}
-        self.unmeasured: dict[str, Signature] = {}
-        self.compared: set[tuple[str, str]] = set()
-        self.priced: dict[tuple[tuple[str, int], ...], Paths] = {}
-        """sizes -> the paths of which the cheapest was chosen there"""
-
-    def __enter__(self) -> _Chooser:
-        return self
-
-    @phase("verify")
-    def __exit__(self, *_: object) -> None:
-        if self.judge is not None:
-            self.judge.close()
-            self.judge = None
-
-    def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.price(k, s, binding, optimistic))
-
-    def cheapest(self, binding: Mapping[str, int]) -> GraphPath:
-        """The cheapest path on which every kernel has a verdict; verifies what it must."""
-        while True:
-            paths = self.paths(binding, optimistic=True)
-            try:
-                path = paths.cheapest()
-            except NoPathError as e:
-                # what can still be used must be known too, or the advice would only reach as far as the next refusal
-                if not self._compare(self._unverified(paths), binding):
-                    from tensor_graphs.compiler.no_path import with_reasons  # a door: most graphs have a path
-
-                    raise with_reasons(e, paths, self.book, self.table, binding) from None
-                continue
-            path = self.book.as_tried(self.graph, paths, path, binding)
-            if self._pending(paths, path):
-                self._open().begin()                                # its worker starts while kernels are compiled
-            if self._build(paths, path) and not self._verify(paths, path, binding):
-                self.priced[tuple(sorted(binding.items()))] = paths
-                return path
-
-    def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
-        """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
-        paths = self.priced[tuple(sorted(binding.items()))]
-        priced = paths.still(path)
-        if priced is None:
-            return math.inf
-        ran = self._whole(path, binding)
-        return priced.seconds if ran is None else ran.seconds + paths.charge(priced)
-
-    def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
-        paths = self.paths(binding, optimistic=True)
-        try:
-            self._verify(paths, path, binding)
-            paths = self.paths(binding, optimistic=False)
-            return paths.priced(path)
-        except StalePathError as e:
-            from tensor_graphs.compiler.replay import explained  # the same door: the path was given
-
-            signature = next((s for s in paths.known() if s.key == e.key), None)
-            raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
-
-    def _build(self, paths: Paths, path: GraphPath) -> bool:
-        """Have what the kernels of a path run compiled, together; False where some of it cannot be, so that prices have changed."""
-        wanted = [(a.kernel, self._signature(paths, key)) for key, a in paths.kernels(path).items()
-                  if a.kernel is not None and a.kernel.together is not None]
-        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted])
-        for (kernel, signature), why in zip(wanted, whys, strict=True):
-            if why is not None:
-                log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
-                self.book.unbuildable[kernel.identity, signature.key] = why
-        return not any(whys)
-
-    def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
-        """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
-        return self._compare(self._pending(paths, path), binding)
-
-    def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
-        """The kernels of a path that have no verdict."""
-        return [(a.kernel, signature) for key, a in paths.kernels(path).items()
-                if a.kernel is not None and self.book.verdict(a.kernel, signature := self._signature(paths, key)) is None]
-
-    def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
-        """The kernels without a verdict on the cheapest ways to compute those ops that have one."""
-        found: dict[str, tuple[Kernel, Signature]] = {}
-        stack = [s for s, _ in paths.top]
-        seen: set[str] = set()
-        while stack:
-            s = stack.pop()
-            way = paths.best(s)[1]
-            if s.key in seen or way is None:
-                continue
-            seen.add(s.key)
-            if way.kernel is None:
-                stack.extend(i for i, _ in paths.inner(s, way))
-            elif self.book.verdict(way.kernel, s) is None:
-                found[s.key] = way.kernel, s
-        return list(found.values())
-
-    @phase("verify")
-    def _open(self) -> Judge:
-        """The judge."""
-        if self.judge is None:
-            self.judge = open_judge(self.book.database, self.threads, self.book.device)
-        return self.judge
-
-    @phase("verify")
-    def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
-        """Have these kernels compared with the oracle; True when there were any."""
-        if not pending:
-            return False
-        compare_all(self._open(), [(k, s, {n: int(binding[n]) for n in s.dim_names}) for k, s in pending], self.progress)
-        self.book.load()
-        asked = {(kernel.identity, signature.key) for kernel, signature in pending}
-        if asked & self.compared:                                   # or this would go on for ever
-            file = self.book.database.location
-            kernel, signature = next((k, s) for k, s in pending if (k.identity, s.key) in self.compared)
-            raise CorruptDatabase(f"{file}: what was just filed of {kernel.name} on {signature.title()} is not found there\n"
-                                  "  fix: another database (--db): rows of this one were changed from outside")
-        self.compared |= asked
-        return True
-
-    def _signature(self, paths: Paths, key: str) -> Signature:
-        if key not in self.signatures:
-            for s in paths.known():
-                self.signatures[s.key] = s
-        return self.signatures[key]
-
-    def variant(self, cell: Cell, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
-                backends: Sequence[str]) -> Variant:
-        """Lower a path and lay out its memory."""
-        paths = self.paths(binding, optimistic=False)
-        chosen = paths.kernels(path)
-
-        def kernel_of(key: str) -> Kernel:
-            kernel = chosen[key].kernel
-            assert kernel is not None
-            return kernel
-
-        made = lowered(self.graph, path, kernel_of, backends, largest)
-        evidence = []
-        everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
-
-        rows: dict[str, KnownTime] = {}
-        for key, a in chosen.items():
-            if a.kernel is not None and a.price.measured:
-                timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
-                assert timed is not None
-                rows[key] = timed[0]
-            elif a.kernel is None and a.price.measured:             # a part, as a whole
-                steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
-                whole = self.book.whole_row(binding, self._signature(paths, key), a, steps or ())
-                rows |= {} if whole is None else {key: whole}
-        doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
-        doubts.look_at(rows.values())
-        verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
-                    if a.kernel is not None}
-        compared = trace_conditions(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
-        for key, a in chosen.items():
-            signature = self._signature(paths, key)
-            seconds, measured = everything.seconds(signature, a) - a.charge, a.price.measured and a.kernel is not None
-            rivals = [(o.name, everything.seconds(signature, o), o.price.measured) for o in everything.alternatives(signature)]
-            others = sorted((o for o in rivals if o[0] != a.name and o[1] < math.inf), key=lambda o: o[1])
-            refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
-                            if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
-            refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
-            verdict = verdicts.get(key)
-            found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
-            row = rows.get(key)
-            doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
-            evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                   _said(a), tuple(others), refused, 1.0 if measured else a.price.margin,
-                                   steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
-                                   None if row is None else row.trace_id, None if row is None else doubts.when(row),
-                                   None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
-                                   0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
-                                   in_words(found) if found else "", a.recipe.derivation if a.recipe is not None else ""))
-            calls = path.calls.get(key, 1)
-            if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
-                self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),
-                          f"chosen on a guess for {signature.title()}")
-            elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
-                for o in everything.alternatives(signature):
-                    if o.kernel is not None and not o.price.measured:
-                        saved = seconds - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
-                        if saved > 0:
-                            self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
-                                      f"may be faster than {a.name} for {signature.title()}")
-        return Variant(cell, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
-                       self.book.device.run_seconds, self._whole(path, binding))
-
-    def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
-        tried = self.book.tried(self.graph, binding)
-        return next((WholeRun(each.seconds, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
-
-    def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
-             priority: float, reason: str) -> None:
-        workload = timed_workload(signature, binding)
-        asked[kernel.identity, workload.key] = ProfileRequest(
-            implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), priority=priority, reason=reason)
-        self.unmeasured[signature.key] = signature
-
-    def queue_misses(self) -> tuple[str, ...]:
-        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people."""
-        for signature in self.unmeasured.values():
-            self.book.database.ensure_graph(graph_record(signature))
-        if self.unmeasured:
-            self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
-        return tuple(r.reason for r in self.misses.values())
-
-
-def _said(a: Alternative) -> str:
-    if a.kernel is not None:
-        return a.price.note
-    return "runs its definition" if a.recipe is None else f"runs what {', '.join(a.recipe.rules)} make of it"
 
 
 if not TYPE_CHECKING:                                                # a checker of types reads the signature as it stands there

@@ -12,6 +12,7 @@ from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
     from tensor_graphs.profiling.measure import least_error as rounded
 
     return rounded.least_error(signature, binding)
+
+
+@phase("verify")
+def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
+    """Have the oracle asked what comparisons are going to ask, until it is enough."""
+    from tensor_graphs.profiling.measure.judge import Asked
+
+    judge.foresee([Asked(*each) for each in pending], enough)
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.arguments import function, names, number, whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.finalists import try_finalists
 from tensor_graphs.compiler.intermediates import forms
@@ -23,6 +22,7 @@ from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
 from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.compiler.request import Request, Wanted
+from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, timing_key
 from tensor_graphs.costs.known_rates import known_rates

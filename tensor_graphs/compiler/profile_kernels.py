@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensor_graphs.compiler.choose import PriceBook
-from tensor_graphs.compiler.compile import asked_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.search import asked_points
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed

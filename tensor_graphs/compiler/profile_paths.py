@@ -15,10 +15,10 @@ from functools import partial
 from statistics import median
 
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.compile import asked_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.search import asked_points
 from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel

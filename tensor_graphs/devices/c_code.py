@@ -87,13 +87,29 @@ def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]
     """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
     file that includes it, then in `folders`."""
     found: set[Path] = set()
-    left = [(source.folder if isinstance(source, Text) else source.parent, content_of(source))]
+    left = [(source.folder, _included(content_of(source))) if isinstance(source, Text) else (source.parent, _included_by(source))]
     while left:
-        beside, content = left.pop()
-        for name in map(os.fsdecode, _INCLUDE.findall(content)):
+        beside, included = left.pop()
+        for name in included:
             places = (Path(os.path.normpath(folder / name)) for folder in (beside, *folders))
             header = next((place for place in places if place.is_file()), None)
             if header is not None and header not in found:
                 found.add(header)
-                left.append((header.parent, header.read_bytes()))
+                left.append((header.parent, _included_by(header)))
     return tuple(sorted(found))
+
+
+def _included(content: bytes) -> tuple[str, ...]:
+    """The names in the includes of a C text."""
+    return tuple(map(os.fsdecode, _INCLUDE.findall(content)))
+
+
+def _included_by(file: Path) -> tuple[str, ...]:
+    """Of a file, as it is now; it is read again where it has changed."""
+    facts = os.stat(file)
+    return _read_once(file, (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
+
+
+@functools.lru_cache(maxsize=256)
+def _read_once(file: Path, stamp: tuple[int, ...]) -> tuple[str, ...]:
+    return _included(file.read_bytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -296,11 +297,19 @@ def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
     """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
     cannot be built."""
     found: list[str | None] = [None] * len(wanted)
-    for kernel in {kernel: None for kernel, _ in wanted if kernel.together is not None}:
+
+    def make(kernel: Kernel) -> None:
         at = [i for i, (other, _) in enumerate(wanted) if other is kernel]
         assert kernel.together is not None
         for i, why in zip(at, kernel.together([wanted[i][1] for i in at]), strict=True):
             found[i] = why
+
+    kernels = list(dict.fromkeys(kernel for kernel, _ in wanted if kernel.together is not None))
+    if len(kernels) > 1:                                            # each waits for compilers of its own
+        with ThreadPoolExecutor(len(kernels)) as pool:
+            list(pool.map(make, kernels))
+    else:
+        list(map(make, kernels))
     return found
 
 

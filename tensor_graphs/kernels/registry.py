@@ -24,6 +24,7 @@ from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, of_kind, said
 from tensor_graphs.errors import TensorGraphsError, close_to
+from tensor_graphs.kernels import identity
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
 from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
@@ -393,6 +394,16 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
 def native_library() -> Any:
     """The loaded library of the `c` backend: `.address(symbol)`, `.run(steps, bases, values, seconds=None)`, `.set_threads(n)`."""
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
+
+
+def begin(backends: Sequence[str]) -> None:
+    """Have a thread compile what all native code is linked against, where one of these backends runs such and it is not there yet;
+    meanwhile what the modules of ours say is read, which their kernels' identities are made of."""
+    if {"c", "gen"} & set(backends):
+        importlib.import_module("tensor_graphs.kernels.c.library").ahead(())
+    for name in backends:
+        if name in OURS:
+            identity.reached(backend_module(name).__name__)
 
 
 def compile_ahead(backends: Sequence[str], ops: Collection[str]) -> None:

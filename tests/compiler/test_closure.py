@@ -1,4 +1,4 @@
-"""What `import tensor_graphs.compiler.compile` loads: the way from a graph to a plan, and nothing that is beside it."""
+"""What compiling a graph loads that has no plan on file: the way from a graph to a plan, and nothing that is beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
-BUDGET, ALL = 14_250, 17_900
+BUDGET, ALL = 14_300, 17_900
 """lines of this package: without the library of composites, which grows with every op and is loaded by the page, and with it. What
 goes beyond is behind a door (compiler/measuring.py, rewriting.py), or the budget is raised, aloud"""
 
@@ -22,7 +22,7 @@ NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "fr
 
 SCRIPT = """
 import json, sys
-import tensor_graphs.compiler.compile
+import tensor_graphs.compiler.compile, tensor_graphs.compiler.search
 ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tensor_graphs" and module.__file__}
 print(json.dumps({name: len(open(module.__file__, encoding="utf-8").read().splitlines()) for name, module in ours.items()}))
 """

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler import compile as compile_module
+from tensor_graphs.compiler import search
+from tensor_graphs.compiler.choice import Choice
 from tensor_graphs.compiler.choose import GUESS_MARGIN
-from tensor_graphs.compiler.compile import Choice, compile_graph, price_points
+from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import age, explain, explain_data
 from tensor_graphs.compiler.intermediates import IntermediatesError
 from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.compiler.search import price_points
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
@@ -129,9 +131,10 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
         def compare(self, *args: Any) -> tuple[()]: return ()
         def record(self, *args: Any) -> None: ...
         def begin(self) -> None: ...
+        def foresee(self, *args: Any) -> None: ...
         def close(self) -> None: ...
 
-    monkeypatch.setattr("tensor_graphs.compiler.compile.open_judge", lambda database, *more: Forgetful(database))
+    monkeypatch.setattr("tensor_graphs.compiler.search.open_judge", lambda database, *more: Forgetful(database))
     with pytest.raises(CorruptDatabase, match=r"what was just filed of numpy\.softmax on .* is not found there\n  fix: another"):
         compile_graph(GRAPH, database=database, backends=("numpy",))
 
@@ -564,9 +567,9 @@ def test_what_is_predicted_leaves_out_the_margin_on_guesses_and_counts_the_run(d
 
 def test_the_first_compile_of_a_graph_that_moves_much_calibrates(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(compile_module, "calibrate", lambda *given: asked.append(given))
+    monkeypatch.setattr(search, "calibrate", lambda *given: asked.append(given))
     compile_graph(FIXED, database=database, backends=("numpy",))
     assert not asked                                       # microseconds: nobody waits half a second for them
-    monkeypatch.setattr(compile_module, "MOVES", 1)
+    monkeypatch.setattr(search, "MOVES", 1)
     compile_graph(FIXED, database=database, backends=("numpy",))
     assert len(asked) == 1

@@ -14,7 +14,7 @@ import torch
 import tensor_graphs as tg
 from benchmarks.cpu_graphs import cases
 from benchmarks.twin_plans import gemma, minilm
-from tensor_graphs.compiler import compile as compiling
+from tensor_graphs.compiler import search
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.plan_file import VARIABLE
 from tensor_graphs.language.graph import Graph
@@ -32,13 +32,11 @@ MODELS: Mapping[str, tuple[Graph, Mapping[str, int]]] = {
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, compared or measured: a plan is what is guessed to be cheapest."""
     monkeypatch.setenv(VARIABLE, "off")
-    monkeypatch.setattr(compiling, "calibrate", lambda *_: None)
-    paths = compiling._Chooser.paths
-    monkeypatch.setattr(compiling._Chooser, "paths", lambda chooser, binding, optimistic: paths(chooser, binding, True))
-    monkeypatch.setattr(compiling._Chooser, "_build", lambda *_: True)
-    monkeypatch.setattr(compiling._Chooser, "_verify", lambda *_: False)
-    monkeypatch.setattr(compiling._Chooser, "_open", lambda chooser: chooser)
-    monkeypatch.setattr(compiling._Chooser, "begin", lambda *_: None, raising=False)
+    monkeypatch.setattr(search, "calibrate", lambda *_: None)
+    paths = search._Chooser.paths
+    monkeypatch.setattr(search._Chooser, "paths", lambda chooser, binding, optimistic: paths(chooser, binding, True))
+    monkeypatch.setattr(search._Chooser, "_built", lambda *_: True)
+    monkeypatch.setattr(search._Chooser, "_verify", lambda *_: False)
 
 
 def line(name: str, graph: Graph, database: Database, at: Mapping[str, int] | None = None) -> str:

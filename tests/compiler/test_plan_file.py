@@ -11,8 +11,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.compiler import compile as compile_module
-from tensor_graphs.compiler import plan_file
+from tensor_graphs.compiler import plan_file, search
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
 from tensor_graphs.compiler.request import Request
@@ -51,8 +50,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows with every search."""
     seen: list[object] = []
-    search = compile_module._compiled
-    monkeypatch.setattr(compile_module, "_compiled", lambda *given: (seen.append(given), search(*given))[1])
+    searched = search.searched
+    monkeypatch.setattr(search, "searched", lambda *given: (seen.append(given), searched(*given))[1])
     return seen
 
 
@@ -174,7 +173,7 @@ def test_plans_that_were_not_used_for_long_go(filled: Database, folder: Path, mo
 
 
 def test_who_finds_a_plan_imports_neither_the_search_nor_sqlalchemy() -> None:
-    script = ("import sys, tensor_graphs.compiler.plan_file, tensor_graphs.compiler.choice\n"
+    script = ("import sys, tensor_graphs.compiler.compile, tensor_graphs.compiler.choice\n"
               "print([m for m in sys.modules if m == 'sqlalchemy' or m.startswith(('tensor_graphs.rewrites.egraph', "
-              "'tensor_graphs.profiling', 'tensor_graphs.compiler.compile', 'tensor_graphs.proof'))])")
+              "'tensor_graphs.profiling', 'tensor_graphs.compiler.search', 'tensor_graphs.proof'))])")
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

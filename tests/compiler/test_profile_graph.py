@@ -22,7 +22,8 @@ from safetensors.numpy import save_file
 import tensor_graphs as tg
 from tensor_graphs.compiler import finalists
 from tensor_graphs.compiler import profile_graph as module
-from tensor_graphs.compiler.compile import Choice, compile_graph
+from tensor_graphs.compiler.choice import Choice
+from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of

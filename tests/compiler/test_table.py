@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.compile import asked_points, price_points
 from tensor_graphs.compiler.samples import MOST_TOGETHER, Index, Samples, samples_of, table_dims
+from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.table import MOST, Between, cells_of
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of

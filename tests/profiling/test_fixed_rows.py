@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
@@ -15,7 +16,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.replies import Told
 from tensor_graphs.profiling.measure.fixed_rows import axis_of, called, fewer
 from tensor_graphs.profiling.measure.inputs import Form, Point, point_inputs
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.judge import Asked, Judge
 from tensor_graphs.records.database import Database
 
 X, BIAS, IDS = tg.input("x", (256, 512), tg.f32), tg.input("b", (512,), tg.f32), tg.input("i", (4096,), tg.i32)
@@ -84,3 +85,14 @@ def test_fewer_rows_need_an_op_that_takes_them() -> None:
     graph = signature_of(tg.reshape(X, (512, 256))).graph
     assert fewer(graph, called(0, 256), 24) is None                 # the attribute says how many elements there are
     assert fewer(signature_of(tg.softmax(X)).graph, called(0, 100), 24) is None
+
+
+def test_the_oracle_is_asked_ahead_until_it_is_enough(shared: Database) -> None:
+    kernel, signature = kernel_named("numpy.softmax"), signature_of(tg.softmax(tg.input("s", (tg.dim("n", 1, 64), 8), tg.f32)))
+    asked = Asked(kernel, signature, {"n": 20})
+    with Judge(shared) as judge:
+        judge.foresee([asked], lambda: True)
+        assert not judge._points
+        judge.foresee([asked, asked], lambda: False)
+        (points,) = judge._points.values()
+        assert points == judge._shown(asked) and not judge._points  # taken by whoever compares

@@ -51,6 +51,23 @@ def test_each_judge_has_a_supervisor_of_its_own_from_one_template() -> None:
     assert not any(map(process_tree.works, [*first, *second]))
 
 
+def test_the_first_supervisor_is_forked_from_a_template_that_was_begun_before() -> None:
+    template_process.begin()
+    template_process.begin()
+    (begun,) = template_process._templates.values()
+    with WorkerProcess() as one:
+        assert processes(one)[0] == begun.process.pid and [*template_process._templates.values()] == [begun]
+
+
+def test_a_template_that_does_not_start_is_another_ones_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was begun for starts its own, and says what is wrong where that does not start either."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    template_process.begin()
+    monkeypatch.undo()
+    with WorkerProcess() as one:
+        assert process_tree.works(processes(one)[0])
+
+
 def test_what_a_supervisor_is_given_is_its_own() -> None:
     with WorkerProcess() as one, WorkerProcess() as two:
         for made in (one, two):

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.compile import compile_graph, price_points
+from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
+from tensor_graphs.compiler.search import price_points
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import origin_of

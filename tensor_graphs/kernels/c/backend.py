@@ -23,6 +23,9 @@ from tensor_graphs.language.node import TensorType
 
 NAME = "c"
 SOURCES = Path(__file__).parent
+COPIES = SOURCES / "movement.c"
+LIKELY = (*library.AHEAD, "matmul", "convolutions", "layer_norm")
+"""libraries of kernels that are chosen where they can be; in place of the others there is mostly a generated one"""
 WEIGHT_DTYPES = {f32: 0, bf16: 1, f64: 2}              # enum TG_F32, TG_BF16, TG_F64 in tg.h
 WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
 """Activation dtype -> the weights that may go with it."""
@@ -453,10 +456,12 @@ def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
 
 
 def compile_ahead(ops: Collection[str]) -> None:
-    """Have threads compile the libraries that graphs of these ops are likely to run: those of AHEAD that have a kernel of one."""
+    """Have threads compile the libraries that graphs of these ops are likely to run: those of LIKELY that have a kernel of one.
+    Such a kernel is compared on operands that are copied first, so that copies are compiled with it."""
     parts = {library.part_of(SOURCES / row.file) for row in ROWS if row.op in ops}
     parts |= {library.part_of(screened.SOURCE)} if screened.OP in ops else set()
-    library.ahead([part for part in library.AHEAD if part in parts])
+    likely = [part for part in LIKELY if part in parts]
+    library.ahead([part for part in LIKELY if part in likely or (likely and part == library.part_of(COPIES))])
 
 
 def copy_kernel() -> Kernel:
@@ -468,7 +473,7 @@ def copy_kernel() -> Kernel:
         return call
 
     return Kernel(name="c.copy", backend=NAME, op="copy", build=dense, accepts=lambda spec: None, build_copy=copy_call,
-                  source=_source(SOURCES / "movement.c"), module=__name__, toolchain=library.identity_of(SOURCES / "movement.c"))
+                  source=_source(COPIES), module=__name__, toolchain=library.identity_of(COPIES))
 
 
 def copy_call(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> NativeCall | None:

@@ -19,11 +19,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.distrust.worker import INSIDE
+from tensor_graphs.records.location import VARIABLE as DATABASE
+
+DATA_VARIABLE = "XDG_DATA_HOME"
+"""where a database would be looked for: each worker gets an empty folder, and the variable that names a database is removed"""
 
 START_SECONDS = 60.0
 """the time a template may take to import what it has to"""
@@ -140,6 +145,24 @@ _templates: dict[object, TemplateProcess] = {}
 """by what was inherited, the last used one last"""
 
 _guard = threading.Lock()
+
+
+def shared_environment() -> dict[str, str]:
+    """The environment of all workers, but for what each has of its own: they find the packages that this process finds."""
+    kept = {name: value for name, value in os.environ.items() if name not in (DATABASE, DATA_VARIABLE, INSIDE)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+
+
+def begin() -> None:
+    """Start a template for workers that are going to be needed, unless there is one: it imports while this process goes on. Who
+    forks the first of them meets what goes wrong."""
+    if INSIDE in os.environ:
+        return
+    with _guard:
+        if not _templates:
+            environment = shared_environment()
+            with open(os.devnull, "wb") as said, suppress(OSError):
+                _templates[_inherited(environment, ())] = TemplateProcess(environment, (), said.fileno())
 
 
 def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], ends: Sequence[int]) -> Forked:

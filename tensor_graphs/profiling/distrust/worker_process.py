@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,8 +27,8 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.profiling.distrust import process_tree, template_process
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel, Forged
 from tensor_graphs.profiling.distrust.replies import Mark, Reply, SaidError, clean, parse
+from tensor_graphs.profiling.distrust.template_process import DATA_VARIABLE
 from tensor_graphs.profiling.distrust.worker import INSIDE
-from tensor_graphs.records.location import VARIABLE as DATABASE
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +59,6 @@ FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DIED = "the worker died"
 CRASHED = f"{DIED} (killed by SIGSEGV)"
 """how the log begins of a kernel that read or wrote where nothing is"""
-
-DATA_VARIABLE = "XDG_DATA_HOME"
-"""where a database would be looked for: the worker gets an empty folder, and the variable that names a database is removed"""
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
@@ -166,8 +162,7 @@ class WorkerProcess:
             self.folder = _folder()
             nowhere = Path(self.folder.name, "data")
             nowhere.mkdir()
-        kept = {name: value for name, value in os.environ.items() if name != DATABASE}
-        return {**kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), DATA_VARIABLE: str(nowhere)}
+        return {**template_process.shared_environment(), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
         self._environment, self._token = environment, template_process.token()

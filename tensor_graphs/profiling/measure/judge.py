@@ -595,6 +595,18 @@ class Judge:
         with suppress(Exception):
             self._points[_question(asked)] = self._shown(asked)
 
+    def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
+        """`look_ahead` at what `compare` would be asked first, one after the other until it is enough: while compilers run."""
+        with one_thread():
+            for each in asked:
+                if enough():
+                    return
+                small = smaller(each.kernel, each.signature)
+                if small is not None and not self.is_on_file(each.kernel, small):
+                    each = _of_class(each.kernel, small)
+                if _question(each) not in self._points:
+                    self.look_ahead(each)
+
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
         blocks of a fresh worker: a busy machine looks like a cheat for a moment."""

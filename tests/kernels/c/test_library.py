@@ -130,7 +130,8 @@ def test_ahead_of_a_search_only_libraries_that_its_ops_may_run_are_compiled(monk
     monkeypatch.setattr(library, "ahead", begun.append)
     for ops in ({"softmax", "exp"}, {"linear", "gelu"}, {"linear_argmax", "write_rows", "conv"}):
         backend.compile_ahead(ops)
-    assert begun == [[], ["linear"], ["movement", "screened_argmax"]]
+    assert begun == [[], ["movement", "linear"], ["movement", "screened_argmax", "convolutions"]]
+    assert {*backend.LIKELY} <= set(map(library.part_of, library.sources()))
 
 
 def test_what_is_compiled_ahead_is_compiled_once_and_who_asks_meets_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
