@@ -31,6 +31,9 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph
 MOST, LISTED = 8, 500
 """paths that are run whatever they are; that are looked at for one of each way"""
 
+LONG = 0.05
+"""seconds from which on a path is run twice: most steps on the host would take minutes at the larger shape"""
+
 CLOSE = 1.25
 """times the fastest that the chosen path may take: what two measurements of one thing differ by here"""
 
@@ -59,14 +62,14 @@ def ways_of(path: GraphPath) -> list[str]:
     return [*found, *(["several kernels"] if calls > 1 and not makers & set(WAYS["numpy's"]) else [])]
 
 
-def run(made: CompiledGraph, x: np.ndarray) -> tuple[np.ndarray, float, int, bool]:
+def run(made: CompiledGraph, x: np.ndarray, repeats: int) -> tuple[np.ndarray, float, int, bool]:
     """(the result, seconds of the steps without copies between devices, how many those are, whether one is in vain: of a value that
     is there already, or that came from there)."""
     steps = made.executors[0].program.instructions
     moved = [(i.ins[0].buffer, i.outs[0].buffer, i.device) for i in steps if i.call.engine == "transfer"]
     brought = {into for _, into, _ in moved}
     vain = len({(source, device) for source, _, device in moved}) < len(moved) or any(source in brought for source, _, _ in moved)
-    taken = made.profile({"x": x}, repeats=9)
+    taken = made.profile({"x": x}, repeats=repeats)
     seconds = sum(t for i, (_, _, t) in zip(steps, taken, strict=True) if i.call.engine != "transfer")
     return made.run({"x": x})["out"], seconds, len(moved), vain
 
@@ -87,7 +90,8 @@ def example(shape: tuple[int, ...], device: str, budget: float, database: Path) 
         listed = [chosen.variants[0].path, *itertools.islice(tg.list_paths(g, backends=names, database=database), LISTED)]
         first = {way: path for path in reversed(listed) for way in ways_of(path)}
         for path in {p.id: p for p in (*listed[:MOST], *first.values())}.values():
-            out, seconds, copies, vain = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x)
+            out, seconds, copies, vain = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x,
+                                               9 if path.seconds < LONG else 2)
             error = measure(out, right, tg.f32).max_relative_error
             kernels = [k for k in path.choices.values() if k != "expand"]
             makers = {k.split(".")[0] for k in kernels}

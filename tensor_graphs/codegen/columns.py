@@ -10,8 +10,8 @@ from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
-PARALLEL = 1 << 18
-"""columns and rows together that keep a device busy"""
+PARALLEL = 1 << 16
+"""columns and parts together that keep a device busy; what each part comes to is read again"""
 
 LEAST = 64
 """rows of a part, at least"""
@@ -32,7 +32,8 @@ def _rows_by_rule(nest: Nest) -> int:
     rows = d.bounds(stage.reduce[0].size)[1]
     if rows < 4 * LEAST or not 0 < columns < PARALLEL:
         return 0
-    return max(LEAST, -(-rows // (PARALLEL // columns)))
+    wanted = max(LEAST, -(-rows // -(-PARALLEL // columns)))
+    return next((n for n in range(wanted, min(2 * wanted, rows // 2) + 1) if rows % n == 0), wanted)    # a last part is as long
 
 
 def why_whole(nest: Nest) -> str | None:

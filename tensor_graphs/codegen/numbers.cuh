@@ -75,6 +75,11 @@ TG_INLINE float exp2_fast(float x) {                                /* to 2^-22,
     asm("ex2.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
     return out;
 }
+TG_INLINE float exp2_flushed(float x) {                             /* the same in one instruction, what is not normal is 0 */
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+    return out;
+}
 TG_INLINE float reciprocal_fast(float x) {                          /* to 1 ulp, what is not normal is 0 */
     float out;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
@@ -82,10 +87,14 @@ TG_INLINE float reciprocal_fast(float x) {                          /* to 1 ulp,
 }
 /* NARROW: every output is narrower than f32, so that |x| roundings of f32 are nothing to it. */
 #ifdef NARROW
-TG_INLINE float f32_exp(float x) { return exp2_fast(x * 1.44269504f); }
+TG_INLINE float f32_exp(float x) {                                  /* the square of the root: that is normal, so nothing asks */
+    const float root = exp2_flushed(x * 0.72134752f);
+    return root * root;
+}
 #else
 TG_INLINE float f32_exp(float x) { return expf(x); }
 #endif
+TG_INLINE float f32_exp_in_sum(float x) { return exp2_flushed(x * 1.44269504f); }   /* shifted.py says where that is near enough */
 TG_INLINE double f64_exp(double x) { return exp(x); }
 TG_INLINE float f32_exp2(float x) { return exp2f(x); }
 TG_INLINE double f64_exp2(double x) { return exp2(x); }
@@ -160,6 +169,18 @@ TG_INLINE double f64_max(double a, double b) {
     return a > b ? a : b;
 }
 
+/* The same of two that lie in one word. */
+TG_INLINE uint32_t bf16x2_max(uint32_t a, uint32_t b) {
+    uint32_t out;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+}
+TG_INLINE uint32_t f16x2_max(uint32_t a, uint32_t b) {
+    uint32_t out;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+}
+
 /* A number that many are divided by: its reciprocal, and one step of Newton where nothing leaves the range of normal numbers. What is
  * very small or large is scaled by a power of 2 first, so that its reciprocal is in range too. */
 struct Divisor {
@@ -206,6 +227,21 @@ template <int N, class T> TG_INLINE Pack<T, N> pack_now(const T *from) {
     return pack_at<N>(from);
 }
 template <int N, class T> TG_INLINE void put_pack(T *into, const Pack<T, N> &x) { *reinterpret_cast<Pack<T, N> *>(into) = x; }
+
+template <int N> TG_INLINE void keep_larger_bf16(Pack<uint16_t, N> &most, const Pack<uint16_t, N> &x) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        uint32_t &both = *reinterpret_cast<uint32_t *>(most.at + i);
+        both = bf16x2_max(both, *reinterpret_cast<const uint32_t *>(x.at + i));
+    }
+}
+template <int N> TG_INLINE void keep_larger_f16(Pack<uint16_t, N> &most, const Pack<uint16_t, N> &x) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        uint32_t &both = *reinterpret_cast<uint32_t *>(most.at + i);
+        both = f16x2_max(both, *reinterpret_cast<const uint32_t *>(x.at + i));
+    }
+}
 
 /* ---- a block whose rows have 128 bytes, in shared memory: packs of 16 bytes of row o are moved with o / P, so that neither who
  * writes along columns nor who reads along rows meets another in one bank ---- */

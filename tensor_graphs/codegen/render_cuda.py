@@ -27,6 +27,7 @@ from tensor_graphs.codegen.render_c import (
     dim_name,
     parallel,
 )
+from tensor_graphs.codegen.shifted import is_shifted
 from tensor_graphs.codegen.stages import (
     Array,
     Axis,
@@ -53,8 +54,11 @@ SIDE = 64
 TILE = 128
 """bytes of a row of such a block where it is read in packs: a line of the cache"""
 
-WARPS = 8
-"""of a block of the column form: rows that are read beside each other"""
+WARPS, FEW_WARPS = 16, 8
+"""of a block of the column form: rows that are read beside each other, and where there are hardly any"""
+
+AHEAD, AHEAD_COMPUTED = 16, 4
+"""rows of a warp of the column form that are written out, of what is only added up, and of what is computed first"""
 
 HELD = 4
 """packs of a row that a thread takes where there are turns enough to fill the device"""
@@ -75,7 +79,16 @@ SHARED = 96 << 10
 """bytes of shared memory that the rows of a block take at most"""
 
 RESIDENT = 1056
-"""blocks that have rows in scratch at most: eight of each of 132 multiprocessors"""
+"""blocks that have rows in scratch at most, and that bring rows near before they wait: eight of each of 132 multiprocessors"""
+
+FAR = 4 << 20
+"""bytes of an operand from which on its rows are brought near: of less, most is where it was written last"""
+
+WAIT = "after_those_before();"
+"""of a kernel: what it writes and reads comes after"""
+
+LOWEST = {bf16: "0xff80", f16: "0xfc00"}
+"""bits of -inf, of dtypes whose maxima are taken two at a time"""
 
 WIDE = 1 << 31
 """elements of an array from which on indices have 64 bits"""
@@ -121,6 +134,7 @@ class _Cuda(_Renderer):
         self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
         self.held: dict[str, str] = {}                              # arrays in registers: where this element of a row is
         self.divisors: list[dict[int, str]] = []
+        self.in_sum: set[int] = set()                               # exponentials of which a sum is wanted: shifted.py
         self.uniform: dict[int, str] = {}                           # conditions that hold for all lanes of a pack or for none
         self.made_here: set[Array] = set()                             # what the stages that are written together make
         self.wide = any(d.bounds(a.size)[1] >= WIDE for a in self.all_arrays()) or any(
@@ -178,10 +192,11 @@ class _Cuda(_Renderer):
         if not more:
             self.launches.append(first)
             return lines
-        begun = 2 + len(self.dims)                                  # the head, dims, the wait
+        begun = 1 + len(self.dims)                                  # the head, dims; then what is brought near, the wait
         grid: Dim = 0
-        made = lines[:begun]
+        made = [*lines[:begun], f"    {WAIT}"]
         for launch, own in kernels:
+            begun = own.index(f"    {WAIT}") + 1
             made.append(f"    if ((index_t)blockIdx.x < {c_of(grid + launch.grid)}) {{")
             made.append(f"        const index_t own_block = (index_t)blockIdx.x - {c_of(grid)}, own_blocks = {c_of(launch.grid)};")
             made += ["    " + line.replace("blockIdx.x", "own_block").replace("gridDim.x", "own_blocks") for line in own[begun:-1]]
@@ -214,7 +229,7 @@ class _Cuda(_Renderer):
 
     def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
         self.enter(f"{self.name}{i}", grid, block, shared)
-        self.write("after_those_before();")
+        self.write(WAIT)
 
     def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
               given: Mapping[str, int] | None = None) -> None:
@@ -374,6 +389,8 @@ class _Cuda(_Renderer):
                 return _widened(array, f"{packed}.at[lane]")
         if v.dtype.is_float and of_a_floor(v):                     # not fused with a sum: numbers.h
             return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({self.ref(v.args[0])}, {self.ref(v.args[1])})"
+        if v.number in self.in_sum:
+            return f"f32_exp_in_sum({self.ref(v.args[0])})"
         if v.op == "div" and v.dtype is f32:
             by = next((found[v.args[1].number] for found in reversed(self.divisors) if v.args[1].number in found), None)
             if by is not None:
@@ -610,9 +627,13 @@ class _Cuda(_Renderer):
         pack = self.pack_of([(s, axis)])
         blocks = d.ceil_div(axis.size, 32 * pack)
         kind, start, combine, done = accumulator(s)
-        self.begin(i, d.product(a.size for a in outer) * blocks, 32 * WARPS)
+        warps = WARPS if d.bounds(last.size)[1] > FEW_WARPS // 2 else FEW_WARPS
+        across = 32 + (32 // pack if pack > 1 else 0)               # of a lane's numbers to the next lane's: no two in one bank
+        wide = 8 if kind in ("double", "int64_t", "uint64_t") else 4
+        self.begin(i, d.product(a.size for a in outer) * blocks, 32 * warps, warps * across * pack * wide)
         write(f"/* {s.note} */")
-        write(f"__shared__ {kind} tile[{WARPS}][{32 * pack}];")
+        write("extern __shared__ __align__(16) char rows[];")
+        write(f"{kind} (*const tile)[{across * pack}] = ({kind} (*)[{across * pack}])rows;")
         write(f"const index_t blocks = {c_of(blocks)}, turn = (index_t)blockIdx.x / blocks;")
         write("const int column = threadIdx.x % 32, row = threadIdx.x / 32;")
         write(f"const index_t {axis.name} = ((index_t)blockIdx.x % blocks * 32 + column) * {pack};")
@@ -625,7 +646,7 @@ class _Cuda(_Renderer):
         for over in s.reduce[:-1]:
             self.loop(over)
         self.declare(s.value, only_ready=True)
-        self.loop(last, ("row", c_of(last.size)), "unroll 4", str(WARPS))
+        self.loop(last, ("row", c_of(last.size)), f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}", str(warps))
         self.declare(s.value, only_ready=True)
         self.share_divisors(s.value)
         self.load_packs(s.value, axis, pack)
@@ -638,15 +659,20 @@ class _Cuda(_Renderer):
             self.end(over)
         self.close()
         write("#pragma unroll")
-        write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * 32 + column] = part[lane];")
+        write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * {across} + column] = part[lane];")
         write("__syncthreads();")
-        self.open(f"if (row == 0 && {axis.name} < {c_of(axis.size)})")
-        self.open_lanes(axis, pack)
-        write(f"{kind} total = tile[0][lane * 32 + column];")
         write("#pragma unroll")
-        write(f"for (int each = 1; each < {WARPS}; each++) total = {combine}(total, tile[each][lane * 32 + column]);")
+        self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)")
+        write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
+        write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
+        self.open_axes.append(axis.name)
+        self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})")
+        write(f"{kind} total = tile[0][place];")
+        write("#pragma unroll")
+        write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
         self.put(s, done.format("total"))
-        self.close_lanes(axis)
+        self.close()
+        self.open_axes.pop()
         self.close()
         self.close_kernel()
 
@@ -661,7 +687,9 @@ class _Cuda(_Renderer):
         block = group * groups
         in_shared, in_scratch, shared = self.places(nest, loops, groups)
         grid = d.ceil_div(turns, groups)
-        self.begin(i, d.dim_min(grid, RESIDENT) if in_scratch else grid, block, shared)
+        self.enter(f"{self.name}{i}", d.dim_min(grid, RESIDENT) if in_scratch else grid, block, shared)
+        self.bring_rows(nest, outer, loops, group, groups)
+        write(WAIT)
         write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
         if shared:
             write("extern __shared__ __align__(16) char rows[];")
@@ -690,6 +718,38 @@ class _Cuda(_Renderer):
             self.sync(group)
         self.close()
         self.close_kernel()
+
+    def bring_rows(self, nest: Nest, outer: Sequence[Axis], loops: dict[int, _Loop], group: int, groups: int) -> None:
+        """What the first blocks load of large operands is brought near while others still run: the memory would be idle between the
+        last loads of one launch and the first of the next. Nothing is read, so it does not matter who writes there."""
+        axes, far = {a.name for a in outer}, dict[tuple[str, Dim], tuple[Value, _Loop]]()
+        for k, s in enumerate(nest.stages):
+            loop = loops.get(k)
+            if loop is None or not loop.turns or len(loop.axes) != 1 or s.level != len(outer):
+                continue
+            (axis,) = loop.axes
+            for v in values_in(s.value):
+                if v.op != "load" or v.args or v.attr[0].role != "operand" or not self.packable(v, axis, loop.pack):
+                    continue
+                array, offset, _ = v.attr
+                names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - set(self.dims)
+                if names and names <= axes and d.bounds(array.size)[1] * _width(array) >= FAR:
+                    far.setdefault((array.name, offset - axis.symbol), (v, loop))
+        if not far:
+            return
+        before = list(self.open_axes)
+        self.open(f"if (blockIdx.x < {RESIDENT})")
+        self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+        last = f"{c_of(d.product(a.size for a in outer))} - 1"
+        turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
+        self.write(f"const index_t turn = {turn};")
+        self.split_index("turn", outer)
+        for v, loop in far.values():
+            self.open_loop(loop)
+            self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
+            self.close_loop(loop)
+        self.close()
+        self.open_axes = before
 
     def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
         """Room for a number of each warp, where several of them reduce together."""
@@ -866,7 +926,7 @@ class _Cuda(_Renderer):
         elif s.axes:
             self.each_alone(s, loop, live)
         else:
-            self.together(s, loop, group, live)
+            self.together(nest, s, loop, group, live)
         if s.target.name not in self.registers and not _is_number(s.target) and any(
                 a is s.target for other in nest.stages for a in self.read(other)):
             self.sync(group)
@@ -889,16 +949,22 @@ class _Cuda(_Renderer):
         self.put(s, text)
         self.close()
 
-    def together(self, s: Stage, loop: _Loop, group: int, live: str) -> None:
+    def together(self, nest: Nest, s: Stage, loop: _Loop, group: int, live: str) -> None:
         """A reduction that the threads of a turn share."""
         write = self.write
         kind, start, combine, done = accumulator(s)
         part, pack = f"part_{s.target.name}", loop.pack
         if not loop.turns and s.monoid == "sum" and kind == "float":    # long, so that what floats drop adds up
             kind, done = "double", "(float)({})"
+        lowest = None                                               # of narrow floats that are compared two at a time, as they are
+        if s.monoid == "max" and s.value.op == "load" and not s.value.args and self.packable(s.value, loop.axes[-1], pack):
+            lowest = LOWEST.get(s.value.attr[0].dtype)
         write(f"{kind} {part}[{pack}];")
+        if lowest:
+            write(f"Pack<uint16_t, {pack}> most_{part};")
         write("#pragma unroll")
-        write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {start};")
+        write(f"for (int lane = 0; lane < {pack}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
+        self.in_sum = {s.value.number} if s.value.dtype is f32 and is_shifted(self.program, nest, s) else set()
         self.registers_of(loop)
         self.open_loop(loop)
         self.rows_of(s, loop)
@@ -910,13 +976,19 @@ class _Cuda(_Renderer):
             assert self.open_axes.pop() == axis.name
             self.declare(s.value, only_ready=True)
             self.load_packs(s.value, axis, pack)
-            self.open_lanes(axis, pack)
-            self.declare(s.value)
-            write(f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
-            self.close_lanes(axis)
+            if lowest:
+                write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
+            else:
+                self.open_lanes(axis, pack)
+                self.declare(s.value)
+                write(f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+                self.close_lanes(axis)
             self.open_axes.append(axis.name)
         self.close_loop(loop)
-        self.held = {}
+        if lowest:
+            write("#pragma unroll")
+            write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {_widened(s.value.attr[0], f'most_{part}.at[lane]')};")
+        self.held, self.in_sum = {}, set()
         write("#pragma unroll")
         write(f"for (int lane = 1; lane < {pack}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
         shared = f"warps_{s.target.name}" if group > 32 else f"({kind} *)0"

@@ -71,9 +71,20 @@ inline float ptx_max_NaN_f32(float a, float b) {
     if (a != a || b != b) return __uint_as_float(0x7fffffff);
     return a == b ? (__float_as_uint(a) >> 31 ? b : a) : a > b ? a : b;
 }
+inline unsigned ptx_max_NaN_bf16x2(unsigned a, unsigned b) {
+    const float high = ptx_max_NaN_f32(as_bits<float, unsigned>(a & 0xffff0000u), as_bits<float, unsigned>(b & 0xffff0000u));
+    const float low = ptx_max_NaN_f32(as_bits<float, unsigned>(a << 16), as_bits<float, unsigned>(b << 16));
+    return (unsigned)ptx_cvt_rn_bf16_f32(high) << 16 | ptx_cvt_rn_bf16_f32(low);
+}
+inline unsigned ptx_max_NaN_f16x2(unsigned a, unsigned b) {
+    const float high = ptx_max_NaN_f32(ptx_cvt_f32_f16((unsigned short)(a >> 16)), ptx_cvt_f32_f16((unsigned short)(b >> 16)));
+    const float low = ptx_max_NaN_f32(ptx_cvt_f32_f16((unsigned short)a), ptx_cvt_f32_f16((unsigned short)b));
+    return (unsigned)ptx_cvt_rn_f16_f32(high) << 16 | ptx_cvt_rn_f16_f32(low);
+}
 inline float ptx_min_NaN_f32(float a, float b) { return -ptx_max_NaN_f32(-a, -b); }
 inline float normal(float x) { return fabsf(x) < 1.17549435e-38f ? 0 * x : x; }
 inline float ptx_ex2_approx_f32(float x) { return exp2f(x); }
+inline float ptx_ex2_approx_ftz_f32(float x) { return normal(exp2f(normal(x))); }
 inline float ptx_rcp_approx_ftz_f32(float x) { return normal(1 / normal(x)); }
 
 /* one word of what a kernel is given */

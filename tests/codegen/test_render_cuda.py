@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.codegen import render_cuda
 from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.devices import nvrtc
@@ -18,7 +19,7 @@ from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall
 from tensor_graphs.language.composite import Definition
-from tensor_graphs.language.dtypes import DTYPES, DType, parse_dtype
+from tensor_graphs.language.dtypes import DTYPES, DType, bf16, parse_dtype
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
@@ -153,6 +154,27 @@ def test_each_form_is_what_the_oracle_says(name: str, kind: str, folder: Path) -
 
 EDGES = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-38, 3e38, -3e38, 1e31, 1e-31, 9.1, 9.5, -9.5, 12.5, 88.0,
          -88.0, -95.0, -104.0, 100.0, 1e30, 1e-30, 5e-39, 1e20, 1e-20]
+
+
+@pytest.mark.parametrize("name", ["rows", "rows twice", "one of a row"])
+def test_rows_of_large_operands_are_brought_near_before_it_waits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = small(bf16)[name]
+    assert "bring(" not in call_of(definition_of(*outputs)).text
+    monkeypatch.setattr(render_cuda, "FAR", 1)
+    text = call_of(definition_of(*outputs)).text
+    before, after = text.split("after_those_before();")
+    assert "bring(x0 + (" in before and "bring(" not in after and "bring(x2" not in text, "what all rows share is near"
+    on_host(folder, outputs, _values(make_graph(dict(enumerate_names(outputs)))), 0)
+
+
+def test_columns_beside_each_other_share_their_room(folder: Path) -> None:
+    """Two sums in one launch, of which each takes 18 KB; the 600 rows are 8 parts of 75."""
+    given_here = [given(name, bf16, 600, 256) for name in "abcde"]
+    outputs = tuple(x.sum(axis=0) for x in given_here)
+    call = call_of(definition_of(*outputs))
+    assert len(call.launches) == 6 and all(each.shared <= 18 << 10 for each in call.launches)
+    nvrtc.compiled(call.text, "sm_90", HEADER.parent)
+    on_host(folder, outputs, _values(make_graph(dict(enumerate_names(outputs)))), 0)
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f32"])

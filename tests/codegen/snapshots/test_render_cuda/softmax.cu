@@ -9,6 +9,17 @@
 typedef int index_t;
 
 extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y0, const uint16_t *x0) {
+    if (blockIdx.x < 1056) {
+        const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
+        const index_t turn = (index_t)blockIdx.x;
+        const index_t _i0 = turn;
+        #pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const index_t at = (k * 128 + thread) * 8;
+            const index_t _r4 = at;
+            bring(x0 + (4096 * _i0 + _r4));
+        }
+    }
     after_those_before();
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
     __shared__ float warps_t3[32];
@@ -27,22 +38,17 @@ extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y
         }
         /* reduce_max */
         float part_t3[8];
+        Pack<uint16_t, 8> most_part_t3;
         #pragma unroll
-        for (int lane = 0; lane < 8; lane++) part_t3[lane] = -(float)INFINITY;
+        for (int lane = 0; lane < 8; lane++) most_part_t3.at[lane] = 0xff80;
         #pragma unroll
         for (int k = 0; k < 4; k++) {
             const index_t at = (k * 128 + thread) * 8;
             const index_t _r4 = at;
-            #pragma unroll
-            for (int lane = 0; lane < 8; lane++) {
-                const index_t first__r4 = _r4;
-                {
-                    const index_t _r4 = first__r4 + lane;
-                    const float v10 = bf16_to_f32(row_x0_10[k].at[lane]);
-                    part_t3[lane] = Max()(part_t3[lane], (float)v10);
-                }
-            }
+            keep_larger_bf16(most_part_t3, row_x0_10[k]);
         }
+        #pragma unroll
+        for (int lane = 0; lane < 8; lane++) part_t3[lane] = bf16_to_f32(most_part_t3.at[lane]);
         #pragma unroll
         for (int lane = 1; lane < 8; lane++) part_t3[0] = Max()(part_t3[0], part_t3[lane]);
         const float t3 = reduced<128>(part_t3[0], Max(), warps_t3);
