@@ -237,6 +237,10 @@ AT_ONCE = 6
 """signatures of which the oracle's answers are kept: those that are compared, that workers run, and the next"""
 
 
+FORESEEN = AT_ONCE // 2
+"""of which the oracle is asked while compilers run; so many others may come before them"""
+
+
 class Judge:
     """Asks a worker to run kernels, compares, records. One judge per process is enough; use it as a context manager."""
 
@@ -596,9 +600,10 @@ class Judge:
             self._points[_question(asked)] = self._shown(asked)
 
     def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
-        """`look_ahead` at what `compare` would be asked first, one after the other until it is enough: while compilers run."""
+        """`look_ahead` at what `compare` is going to be asked, one after the other until it is enough: while compilers run. At few:
+        of many, the first answers would be forgotten before they are compared with."""
         with one_thread():
-            for each in asked:
+            for each in asked[:FORESEEN]:
                 if enough():
                     return
                 small = smaller(each.kernel, each.signature)
