@@ -107,6 +107,12 @@ TG_INLINE float f32_low(double x) {
     return __builtin_copysignf(low < (float)high ? low : (float)high, (float)x);
 }
 
+/* What is added besides high: nothing where that is all, so that a number less itself is 0. */
+TG_INLINE float f32_rest(double x) {
+    const float rest = (float)(x - f64_cut(x));
+    return rest == rest ? rest : 0; /* of an infinity */
+}
+
 /* x / d, rounded once, by high + low = 1 / d where f32 has that; of a loop over x the compiler makes two. */
 TG_INLINE int bool_inverted(double inverse) { return __builtin_fabs(inverse) < 0x1p126 && __builtin_fabs(inverse) > 0x1p-100; }
 TG_INLINE float f32_over(float x, float d, int inverted, float high, float low) {

@@ -106,9 +106,10 @@ class _Unrounded:
                             make("high", f32, inverse), make("low", f32, inverse))
             if v.op in ("add", "mul") and self.both:
                 number, x = sorted(args, key=lambda a: a.dtype is f32)
-                high, low = make("high", f32, number), make("low", f32, number)
+                high = make("high", f32, number)
                 if v.op == "add":
-                    return make("add", f32, make("add", f32, x, high), low)
+                    return make("add", f32, make("add", f32, x, high), make("rest", f32, number))
+                low = make("low", f32, number)
                 return make("fma", f32, x, high, make("mul", f32, x, low))
         if v.op == "cast" and v.dtype is f64 and args[0].dtype is f64:
             return args[0]

@@ -57,6 +57,16 @@ def test_a_product_with_a_number_of_its_row_is_rounded_once(length: int) -> None
     assert error(graph, {"x": normal(length), "y": np.rint(4 * normal(length, 1))}) <= 2.0**-24
 
 
+def test_the_variance_of_equal_numbers_is_0() -> None:
+    n = tg.dim("n", 1, LONG)
+    graph = tg.graph(tg.var(tg.input("x", (ROWS, n)), axis=1))
+    made = written(graph)
+    library = Library([arranged(lower(made))])
+    for size in (1, 2, 64):
+        (out,) = library.run(0, made, [np.full((ROWS, size), np.float32(0.3))], {"n": size})
+        np.testing.assert_array_equal(out, 0)
+
+
 def test_a_sum_of_all_that_cancels_is_as_near_as_any() -> None:
     values = normal(5 * CHUNK).reshape(-1)
     values = np.concatenate([values, -np.float32([values.astype(np.float64).sum() - 1e-3])]).astype(np.float32)
