@@ -32,11 +32,11 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.compile import price_points
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import _verified, profile_graph
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.search import price_points
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op

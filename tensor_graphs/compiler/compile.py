@@ -72,7 +72,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
     if plan is not None:
         return plan
     with phase(IMPORT):
-        if given is None:
+        if given is None and file is not None:                       # nothing on file: the graph is new, and will be compared
             from tensor_graphs.profiling.distrust import template_process  # a door: what is found on file needs no worker
 
             template_process.begin()

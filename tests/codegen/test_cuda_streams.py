@@ -11,6 +11,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend_cuda
+from tensor_graphs.codegen.cuda_streams import MANY_COLUMNS
 from tensor_graphs.devices import cuda
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import LaunchCall
@@ -72,7 +73,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", PARTS, ids=lambda case: f"{case[0].__name__}-{case[1][0]}x{case[1][1]}-{case[2]}")
 def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> None:
     call, _, outputs, operands = call_of(*case)
-    for n, shift in ((1, 0), (1, 1), (3, 0)):
+    many = case[1][0] > MANY_COLUMNS[0][0]                          # thousands of columns take seconds each here
+    for n, shift in ((1, 1),) if many else ((1, 0), (1, 1), (3, 0)):
         arrays, expected = given_and_expected(outputs, operands, n)
         kinds = [(ref.shape, np.dtype(y.dtype.numpy)) for y, ref in zip(outputs, expected, strict=True)]
         assert_close(emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n}, shift), expected)
