@@ -96,3 +96,12 @@ def test_the_oracle_is_asked_ahead_until_it_is_enough(shared: Database) -> None:
         judge.foresee([asked, asked], lambda: False)
         (points,) = judge._points.values()
         assert points == judge._shown(asked) and not judge._points  # taken by whoever compares
+
+
+def test_a_part_of_which_a_worker_has_the_words_alone_is_compared_on_few_rows(judge: Judge) -> None:
+    """Its numbers are spread over the shape, which is a fixed one there."""
+    steps = tg.graph((X * 3.0 + 7.0) * X)
+    asked = Asked(kernel_named("gen.loops"), signature_of(part_of(steps)(X)), {})
+    assert judge._look_for_rows(asked.signature, BASE) is not None
+    ((_, verdict),) = judge.compare([asked])
+    assert verdict.status == "PASSED", verdict.log

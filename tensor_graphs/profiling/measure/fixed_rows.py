@@ -22,11 +22,12 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import is_static
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.language.part import PartOp, between
+from tensor_graphs.language.part import between
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
     operands = {x: leaves.input(each, _with(x.shape, axes[each], count), x.dtype) for each, x in graph.inputs.items()}
     try:
         inputs = [operands[i] for i in node.inputs]
-        if isinstance(node.op, PartOp):                             # it takes its own sizes only, its steps take others
+        if isinstance(node.op, DefinedOp):                          # a part takes its own sizes only, its steps take others
             made: Sequence[Node] = _steps(node.op, inputs, size_of(name), count)
         else:
             again = apply(node.op, inputs, node.attrs)
@@ -96,7 +97,7 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
     return Fewer(found, axes, {each: axis for each, axis in outputs.items() if axis is not None})
 
 
-def _steps(part: PartOp, inputs: Sequence[Node], size: int, count: int) -> list[Node]:
+def _steps(part: DefinedOp, inputs: Sequence[Node], size: int, count: int) -> list[Node]:
     """The outputs of a part's steps on other operands. Shapes that steps name say `count` where they said `size`: if that is wrong,
     so are the rows that come out."""
     made = dict(zip(part.written.arguments, inputs, strict=True))
