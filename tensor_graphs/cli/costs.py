@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.cli.verbs import Verbs
+
+if TYPE_CHECKING:
+    from tensor_graphs.costs.training import Sample
+
+Made = TypeVar("Made")
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +35,7 @@ def train(
     schedules that searches have looked at: later searches measure what it ranks first."""
     from tensor_graphs.costs import learned
     from tensor_graphs.costs.searched import schedules_of
-    from tensor_graphs.costs.training import CannotTrain, fitted, samples_of
+    from tensor_graphs.costs.training import fitted, samples_of
 
     if forget:
         for what in (learned.CALLS, learned.SCHEDULES):
@@ -42,14 +48,7 @@ def train(
     with options.database(db, create=False) as database:
         samples = {learned.CALLS: samples_of(database, options.backends(backends), threads),
                    learned.SCHEDULES: schedules_of(database, threads)}
-    models, refused = {}, []
-    for what, each in samples.items():
-        try:
-            models[what] = fitted(each)
-        except CannotTrain as e:
-            refused.append(e)
-    if not models:
-        raise refused[0]
+    models = _of_each(samples, fitted)
     files = {what: str(learned.keep(model, what)) for what, model in models.items()}
     if json:
         options.print_json({what: {"rows": model.rows, "features": len(model.names), "file": files[what]}
@@ -60,22 +59,30 @@ def train(
     print("tg costs check says how good it is on ops that it has not seen; tg costs train --forget removes it")
 
 
-def check(db: options.DatabaseAt = None, backends: options.Backends = None, threads: options.Threads = None,
-          json: options.Json = False) -> None:
-    """Predict each fifth of the graphs on file from the others: the model, the roofline, the nearest neighbour."""
-    from tensor_graphs.costs.searched import schedules_of
-    from tensor_graphs.costs.training import APART, CannotTrain, checked, samples_of
+def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sample]], Made]) -> dict[str, Made]:
+    """What is made of each kind of samples, of those of which there are enough. Raises CannotTrain where there are of none."""
+    from tensor_graphs.costs.training import CannotTrain
 
-    with options.database(db, create=False) as database:
-        asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}
     found, refused = {}, []
     for what, each in asked.items():
         try:
-            found[what] = checked(each)
+            found[what] = make(each)
         except CannotTrain as e:
             refused.append(e)
     if not found:
         raise refused[0]
+    return found
+
+
+def check(db: options.DatabaseAt = None, backends: options.Backends = None, threads: options.Threads = None,
+          json: options.Json = False) -> None:
+    """Predict each fifth of the graphs on file from the others: the model, the roofline, the nearest neighbour."""
+    from tensor_graphs.costs.searched import schedules_of
+    from tensor_graphs.costs.training import APART, checked, samples_of
+
+    with options.database(db, create=False) as database:
+        asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}
+    found = _of_each(asked, checked)
     graphs = {what: len({s.graph for s in each}) for what, each in asked.items()}
     if json:
         options.print_json({what: {"rows": len(asked[what]), "graphs": graphs[what],

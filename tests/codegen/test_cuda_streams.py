@@ -12,7 +12,6 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend_cuda
 from tensor_graphs.codegen.cuda_streams import MANY_COLUMNS
-from tensor_graphs.devices import cuda
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
@@ -135,7 +134,6 @@ def test_nests_that_read_each_other_or_fill_the_device_are_launches_of_their_own
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(cuda.why_missing() is not None, reason="no GPU")
 @pytest.mark.parametrize("case", [*CASES, *PARTS], ids=lambda case: f"{case[0].__name__}-{case[1][0]}x{case[1][1]}-{case[2]}")
 def test_streams_agree_with_the_oracle_on_a_gpu(case: Case) -> None:
     call, _, outputs, operands = call_of(*case)
