@@ -186,6 +186,10 @@ class LlamaCppDecoder:
             raise ValueError("step() before prefill(): there is no text to continue")
         return self._run([self._token])
 
+    def feed(self, token: int) -> int:
+        """Feed this token in place of the one returned last; the next one."""
+        return self._run([token])
+
     def reset(self) -> None:
         """Forget the text; the model stays loaded."""
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self._context), True)
@@ -211,7 +215,8 @@ class LlamaCppDecoder:
 
 
 def serve(decoder: LlamaCppDecoder) -> None:
-    """Answer lines of stdin until it ends: "prefill [ids]", "step" and "reset", each with {"token", "seconds"} on stdout."""
+    """Answer lines of stdin until it ends: "prefill [ids]", "step", "feed id" and "reset", each with {"token", "seconds"} on
+    stdout."""
     for line in sys.stdin:
         command, _, ids = line.strip().partition(" ")
         token = None
@@ -220,6 +225,8 @@ def serve(decoder: LlamaCppDecoder) -> None:
             token = decoder.prefill(json.loads(ids))
         elif command == "step":
             token = decoder.step()
+        elif command == "feed":
+            token = decoder.feed(int(ids))
         elif command == "reset":
             decoder.reset()
         else:
@@ -245,6 +252,9 @@ class LlamaCppProcess:
 
     def step(self) -> int:
         return int(self._ask("step")["token"])
+
+    def feed(self, token: int) -> int:
+        return int(self._ask(f"feed {token}")["token"])
 
     def reset(self) -> None:
         self._ask("reset")
@@ -327,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode after it")
     parser.add_argument("--repeats", type=int, default=3, help="how often the prefill is timed")
     parser.add_argument("--seed", type=int, default=0, help="of the prompt's random ids")
-    parser.add_argument("--serve", action="store_true", help='answer "prefill [ids]", "step" and "reset" on stdin')
+    parser.add_argument("--serve", action="store_true", help='answer "prefill [ids]", "step", "feed id" and "reset" on stdin')
     args = parser.parse_args(arguments)
     for name in ("threads", "prompt", "repeats"):
         if getattr(args, name) < 1:
