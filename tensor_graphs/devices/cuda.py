@@ -89,7 +89,8 @@ class Replay:
 
 
 class Cuda(Device):
-    """One GPU. alignment: what the pool gives, and more than the widest access."""
+    """One GPU. alignment: what the pool gives, and more than the widest access. target: what texts are compiled for; of 9.0 that
+    has the instructions that no later generation has (tensor_cores.cuh)."""
 
     kind = "cuda"
     alignment = 256
@@ -108,6 +109,7 @@ class Cuda(Device):
                                                              attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
         self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.architecture = f"sm_{self.capability[0]}{self.capability[1]}"
+        self.target = f"{self.architecture}a" if self.capability == (9, 0) else self.architecture
         self._pool = self.check(driver.cuDeviceGetDefaultMemPool(self.handle), "cuDeviceGetDefaultMemPool")
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self.check(driver.cuMemPoolSetAttribute(self._pool, keep, driver.cuuint64_t(2**64 - 1)), "cuMemPoolSetAttribute")
@@ -281,7 +283,7 @@ class Cuda(Device):
         with self._lock:
             if (text, name) not in self._entries:
                 if text not in self._modules:
-                    cubin = nvrtc.compiled(text, self.architecture, HEADERS)
+                    cubin = nvrtc.compiled(text, self.target, HEADERS)
                     self._modules[text] = self.check(d.cuModuleLoadData(cubin), "loading an image")
                 self._entries[text, name] = self.check(d.cuModuleGetFunction(self._modules[text], name.encode()), f"finding {name}")
             found = self._entries[text, name]
