@@ -8,9 +8,9 @@
 Ours twice: `token` is what `tg run` does when it decodes greedily (the likeliest token alone is asked for, and found exactly from
 8-bit codes of the head and the few rows that may win); `logits` computes all of them, as transformers does.
 Printed per dtype: milliseconds per step of each (median, quartiles), the ratios of transformers' step to ours, the bytes that the
-step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches, and the price
-of the walk itself: a step in which every kernel does nothing, over the real step. Steps take
-turns (token, logits, theirs), so that a noisy neighbour slows all.
+step reads over the read bandwidth measured in the same run (the limit), how much of that bandwidth our step reaches (and below it
+what reading the weights alone gives: a guest's memory is not all alike), and the price of the walk itself: a step in which every
+kernel does nothing, over the real step. Steps take turns (token, logits, theirs), so that a noisy neighbour slows all.
 
 --prefill N: a prompt of so many tokens as well, read into an empty cache, in turns like the steps: milliseconds of each.
 
@@ -61,6 +61,8 @@ TIES, TIE = 3, 0.05
 262144 random logits is mostly 0.1 to 0.4 ahead; another window or scale of the scores changes all of them."""
 PREFILLS = 9
 """Prompts of each that count."""
+LARGE = 1 << 20
+"""bytes of a weight, from which on it counts in what its memory gives: where weights lie may be read slower than other memory"""
 PAUSE = 0.04
 """Seconds of sleep before each turn: longer than the threads of the one before it spin (OpenBLAS's do for 27 ms)."""
 
@@ -94,17 +96,16 @@ def write_folder(folder: Path, shape: str, dtype: str) -> None:
     AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
-def read_bandwidth(seconds: float = 1.0) -> float:
-    """byte/s that the pool's threads read from memory, streaming over 512 MB; the best of several passes."""
-    library = native_library()
-    data = np.ones(512 << 20, dtype=np.uint8)
-    out = np.zeros(1, dtype=np.uint32)
-    best = 0.0
+def read_bandwidth(arrays: Sequence[np.ndarray], seconds: float = 1.0) -> float:
+    """byte/s that the pool's threads read from memory, streaming over these arrays; the best of several passes."""
+    library, out = native_library(), np.zeros(1, dtype=np.uint32)
+    nbytes, best = sum(a.nbytes for a in arrays), 0.0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        library.call("tg_read_stream", [out.ctypes.data, data.ctypes.data], [data.nbytes])
-        best = max(best, data.nbytes / (time.perf_counter() - start))
+        for a in arrays:
+            library.call("tg_read_stream", [out.ctypes.data, a.ctypes.data], [a.nbytes])
+        best = max(best, nbytes / (time.perf_counter() - start))
     return best
 
 
@@ -233,7 +234,8 @@ def compare(folder: Path, dtype: str, given: argparse.Namespace, llama: LlamaCpp
     if tokens[0] != tokens[1] or (dtype == "float32" and tokens[0] != tokens[2]):
         raise SystemExit(f"the tokens differ, so the times say nothing: {tokens}")
     b = seconds[2]
-    bandwidth = read_bandwidth()
+    bandwidth = read_bandwidth([np.ones(512 << 20, dtype=np.uint8)])
+    of_weights = read_bandwidth([a for a in ours[1].compiled.parameters.values() if a.nbytes >= LARGE])
     prompts = prefills([*ours, theirs], llama, given.prefill) if given.prefill else None
     beside = {"ms": quartiles(llama_seconds), "ratio": float(np.median(b) / np.median(llama_seconds)),
               "agreeing_tokens": agreeing, "compared_tokens": PROOF} if llama else None
@@ -244,7 +246,8 @@ def compare(folder: Path, dtype: str, given: argparse.Namespace, llama: LlamaCpp
         rows.append({
             "dtype": dtype, "output": decoder.output, "threads": threads, "ours_ms": quartiles(a), "transformers_ms": quartiles(b),
             "ratio": float(np.median(b) / np.median(a)), "paired_ratio": float(np.median(np.array(b) / np.array(a))),
-            "read_bandwidth_GBps": bandwidth / 1e9, "limit_ms": limit * 1e3, "share_of_bandwidth": limit / float(np.median(a)),
+            "read_bandwidth_GBps": bandwidth / 1e9, "weights_GBps": of_weights / 1e9,
+            "limit_ms": limit * 1e3, "share_of_bandwidth": limit / float(np.median(a)),
             "planned_bytes": decoder.plan.memory(n=1, m=1, p=64).total,
             "prefill_ms": prompts and {"ours": prompts[i], "transformers": prompts[2], "llama_cpp": prompts[3] if llama else None},
             "no_op_ms": no_op * 1e3, "no_op_share": no_op / real, "tokens": tokens[0], "llama_cpp": beside,
@@ -290,6 +293,7 @@ def main() -> None:
         print(f"{r['dtype']:10s} {r['output']:7s} {r['ours_ms'][1]:9.2f} {r['transformers_ms'][1]:9.2f} {r['ratio']:6.2f} "
               f"{r['paired_ratio']:7.2f} {r['limit_ms']:9.2f} {r['read_bandwidth_GBps']:8.1f} {r['share_of_bandwidth']:6.1%} "
               f"{r['no_op_share']:6.2%} {last}".rstrip())
+        print(f"{'':10s} the memory where the weights lie was read at {r['weights_GBps']:.1f} GB/s")
         if r["prefill_ms"]:
             print(f"{'':10s} prompt of {args.prefill} tokens, ms: "
                   + ", ".join(f"{name} {ms[1]:.1f} ({ms[0]:.1f} to {ms[2]:.1f})" for name, ms in r["prefill_ms"].items() if ms))

@@ -1,10 +1,6 @@
 /* linear.c: out[n,m] = x[n,k] . w[m,k]^T + bias[m], for few rows (a stream over the weights) and for many (tiles). */
 #include "gemm.h"
 
-#ifndef TG_PREFETCH
-#define TG_PREFETCH 2560 /* bytes ahead; measured best of 0, 640, 1280, 2560, 5120 */
-#endif
-
 typedef struct linear {
     float *out;
     const float *x, *bias, *panels;
@@ -50,7 +46,7 @@ static void split_pairs(const float *x, int64_t n, int64_t k, float *to) {
 
 /* acc[c][...] += one line of weights times the same elements of each row of x. */
 TG_INLINE void line_products(const int nx, const int bf16, const char *w, const float *const *x, int64_t i, vf acc[STREAM_X][2]) {
-    __builtin_prefetch(w + TG_PREFETCH, 0, 3);
+    tg_ahead(w);
     for (int v = 0; v < 16; v += VW) { /* a line is 16 words */
         vf word = v_load((const float *)w + v);
         if (bf16) {
@@ -254,7 +250,7 @@ static void read_part(void *ctx, int part, int parts) {
     tg_range(s->bytes / 64, 64, part, parts, &from, &to);
     vu acc[4] = {{0}};
     for (int64_t line = from; line < to; line++) {
-        __builtin_prefetch(s->data + line * 64 + TG_PREFETCH, 0, 3);
+        tg_ahead(s->data + line * 64);
         for (int v = 0; v < 16 / VW; v++) {
             vf word = v_load((const float *)(s->data + line * 64) + v * VW);
             acc[v] ^= (vu)word;

@@ -9,7 +9,7 @@
 #include "vec.h"
 
 /* The largest code, the largest short, and how many of their products an int32 holds. */
-enum { CODES = 127, SHORTS = 16383, CHUNK = 1024, STRIP = 16, STREAM_ROWS = 4, AHEAD = 2560 };
+enum { CODES = 127, SHORTS = 16383, CHUNK = 1024, STRIP = 16, STREAM_ROWS = 4 };
 
 TG_INLINE double weight_at(const void *w, int64_t dtype, int64_t i) {
     return dtype == TG_BF16 ? bf16_to_f32(((const uint16_t *)w)[i]) : ((const float *)w)[i];
@@ -142,7 +142,7 @@ static void code_products(const search *s, int64_t c, int64_t from, int64_t to, 
         for (int l = 0; l < STRIP; l++) rest[l] = __builtin_inff(); /* behind the last row: no bounds */
         for (int64_t l = 0; l < rows; l++) {
             const int8_t *code = s->codes + (j0 + l) * k;
-            for (int64_t i = 0; i < k; i += 64) __builtin_prefetch(code + AHEAD + i, 0, 3);
+            for (int64_t i = 0; i < k; i += 64) tg_ahead(code + i);
             for (int64_t i = 0; i < k; i += CHUNK) sum[l] += code_sum(code + i, s->shorts + c * k + i, tg_min(CHUNK, k - i));
         }
         memcpy(scale, s->scale + j0, (size_t)rows * 4);

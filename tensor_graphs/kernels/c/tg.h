@@ -48,6 +48,17 @@ TG_API int tg_parts(int64_t units, int64_t least);
  * region (asked for by its caller); slot 1: private to a part. */
 TG_API void *tg_scratch(int slot, size_t bytes);
 
+/* Asks for what is read some way on in a stream of lines. AMD's Zen cores have it by then, and each hint takes the turn of a load: a
+ * product of one row by f32 weights read 44 GB/s with hints and 57 without, where a pure read made 60 (two Zen 4 cores). On Intel's a
+ * distance of 2560 bytes was the best of 0, 640, 1280, 2560, 5120. */
+TG_INLINE void tg_ahead(const void *stream) {
+#if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
+    (void)stream;
+#else
+    __builtin_prefetch((const char *)stream + 2560, 0, 3);
+#endif
+}
+
 TG_INLINE int64_t tg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TG_INLINE int64_t tg_max_i(int64_t a, int64_t b) { return a > b ? a : b; }
 TG_INLINE int64_t tg_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }

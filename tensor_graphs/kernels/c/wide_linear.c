@@ -3,7 +3,6 @@
 #include "wide_gemm.h"
 
 enum {
-    AHEAD = 2560,      /* bytes to prefetch ahead, as in linear.c */
     STREAM_LIMIT = 6,  /* rows of x that are streamed past; of 4, 6 and 8 the best at k = 640 and 2048 */
     STREAM_X = 4,      /* rows of x that pass by each row of weights together */
     SUMS = 4,          /* vectors per row of x that add up side by side, to hide the latency of an addition */
@@ -50,7 +49,7 @@ TG_INLINE int line_weights(const int dtype) { return dtype == TG_F64 ? 8 : dtype
 /* acc[c][...] += one cache line of weights times the same elements of each row of x. `odd` turns between the sums. */
 TG_INLINE void line_products(const int nx, const int dtype, const char *w, const double *const *x, int64_t i, const int odd,
                              vd acc[STREAM_X][SUMS]) {
-    __builtin_prefetch(w + AHEAD, 0, 3);
+    tg_ahead(w);
     const int sums = nx > 2 ? 2 : SUMS;
     if (dtype == TG_BF16)
         for (int v = 0; v < 16 / VD; v++) {
