@@ -65,6 +65,7 @@ from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block
 from tensor_graphs.profiling.measure.clock import TIMER
 from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
+from tensor_graphs.profiling.measure.doubt import doubtful, moves_of_rows
 from tensor_graphs.profiling.measure.fixed_rows import candidates, fewer, is_fixed, size_of, taken
 from tensor_graphs.profiling.measure.inputs import (
     PAIRED,
@@ -169,10 +170,10 @@ BIG_TRAFFIC = 2.5e8
 
 
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
-               "profiling.measure.descriptors", "profiling.measure.extremes", "profiling.measure.fixed_rows",
-               "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single", "profiling.measure.smaller",
-               "profiling.distrust.protocol", "profiling.distrust.replies", "profiling.distrust.template_process",
-               "profiling.distrust.worker_process", "costs.filing")
+               "profiling.measure.descriptors", "profiling.measure.doubt", "profiling.measure.extremes",
+               "profiling.measure.fixed_rows", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
+               "profiling.measure.smaller", "profiling.distrust.protocol", "profiling.distrust.replies",
+               "profiling.distrust.template_process", "profiling.distrust.worker_process", "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -404,6 +405,12 @@ class Judge:
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
             moves = self.rounding(signature, point, in_full)[name]
             report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
+            if rows is None and not report.within(SAME_MATH[dtype.name]):
+                graph, answer = signature.graph, self.expected_in_full if in_full else self.expected
+                doubt = doubtful(out, ref, dtype, moves, SAME_MATH[dtype.name])
+                found = moves_of_rows(graph, point.binding, lambda: point_inputs(graph, point, by_rows=True),
+                                      lambda: answer(signature, point) or {}, name, doubt, moves)
+                report = report if found is None else measure(out, ref, dtype, rounding=found)
         return report
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
