@@ -337,7 +337,10 @@ class Jittered(AsWritten):
         plus = minus = NOWHERE
         if np.isinf(x).any():                                       # seldom: two more sums of everything
             plus, minus = (super(Jittered, self).sum(n, (x == infinity).astype(np.float64)) > 0 for infinity in (np.inf, -np.inf))
-        return self._reached(n, super().sum(n, x), super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)), plus, minus)
+        total = super().sum(n, x)
+        if _largest(x) * (x.size / max(1, total.size)) <= _most(n):      # no order of adding leaves the range: two sums less
+            return self._reached(n, total, NOWHERE, NOWHERE)
+        return self._reached(n, total, super().sum(n, _above_zero(x)), super().sum(n, _above_zero(-x)), plus, minus)
 
     def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
         if n.dtype.kind != "float" or n.attrs["mode"] != "add":
@@ -364,14 +367,15 @@ class Jittered(AsWritten):
     def _moved(self, n: At, x: Array) -> Array:
         """The terms of a sum; none becomes infinite by that."""
         step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
+        moved = self.rng.uniform(1.0 - step, 1.0 + step, x.shape)
         with np.errstate(all="ignore"):
-            moved = x * (1.0 + step * self.rng.uniform(-1.0, 1.0, x.shape))
-        return np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
+            moved *= x
+        return moved if _largest(x) <= f64.max / 2 else np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
 
     def _reached(self, n: At, total: Array, up: Array, down: Array, plus: Array = NOWHERE, minus: Array = NOWHERE) -> Array:
         """Sums as some order of adding gives them. up, down: what the positive numbers and the negative ones among the terms add
         up to; plus, minus: where a term is ∞, or −∞, before which the others may have become the other one."""
-        most = (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
+        most = _most(n)
         over, under = up > most, down > most
         turn = self.turns.integers(3, size=total.shape, dtype=np.uint8)     # drawn in any case: one sum's are no other's
         if self.seed % 3 == 0 or not (over.any() or under.any()):
@@ -384,6 +388,16 @@ class Jittered(AsWritten):
 
 ALMOST = 2.0 ** -20
 """share of the largest number by which roundings may move a sum"""
+
+
+def _most(n: At) -> float:
+    """What a sum may come to, of terms of one sign, that overflows in no order."""
+    return (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
+
+
+def _largest(x: Array) -> float:
+    """Of the sizes of these numbers; NaN where one is none."""
+    return float(np.maximum(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 def _above_zero(x: Array) -> Array:

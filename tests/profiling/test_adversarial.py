@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 import tensor_graphs as tg
@@ -13,6 +14,8 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.same_math import SAME_MATH
+from tensor_graphs.profiling.distrust.replies import Told
+from tensor_graphs.profiling.measure import adversarial
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, settled_rows
 from tensor_graphs.profiling.measure.extremes import Extreme
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs
@@ -80,6 +83,54 @@ def test_an_answer_that_hangs_on_rounding_is_no_answer() -> None:
     assert any(settled(attention, "equal")), "but for a row of which the values happen to cancel"
     flat = tg.layer_norm(tg.input("x", (N, 7), tg.f32))
     assert not is_settled(flat, "equal") and is_settled(flat, "wide")
+
+
+def test_only_the_rows_that_are_asked_for_are_settled_and_nothing_is_computed_where_none_is_left(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (tg.input(name, (n, 2, 8), tg.f32) for name, n in (("q", N), ("k", M), ("v", M)))
+    signature = signature_of(tg.attention(q, k, v, scale=0.5))
+    (point,) = (p for p in adversarial_points(signature) if p.extreme == "large")
+    answer = interpret(signature.graph, point_inputs(signature.graph, point), dims=point.binding).outputs
+    ((name, every),) = settled_rows(signature, point, answer, SAME_MATH).items()
+    assert not every.all()
+    asked = np.zeros_like(every)
+    asked[np.flatnonzero(~every)[:1]] = True
+    times: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        times.append(more["jitter"])
+        return interpret(*args, **more)
+
+    monkeypatch.setattr(adversarial, "interpret", counted)
+    assert not settled_rows(signature, point, answer, SAME_MATH, asked={name: asked})[name].any()
+    assert 1 <= len(times) < adversarial.ROUNDED
+    if every.any():
+        asked[np.flatnonzero(every)[0]] = True
+        assert settled_rows(signature, point, answer, SAME_MATH, asked={name: asked})[name].sum() == 1
+    times.clear()
+    assert not settled_rows(signature, point, answer, SAME_MATH, asked={name: np.zeros_like(every)})[name].any() and not times
+
+
+def test_a_row_that_is_wrong_and_settled_is_refused_beside_one_that_is_not_settled(judge: Judge) -> None:
+    """Whole rows that cancel are nobody's fault; a row beside them that is off by a thousandth is the kernel's."""
+    node = tg.linear(tg.input("x", (N, 64), tg.f32), tg.input("w", (24, 64), tg.f32))
+    signature = signature_of(node)
+    point = Point((("n", 9),), 7, form="repeated", axis=1)
+    (name,) = signature.graph.outputs
+    expected = judge.expected(signature, point)
+    assert expected is not None
+    right = expected[name].astype(np.float32)
+
+    def verdict(values: np.ndarray) -> str | None:
+        told = Told({name: values.shape}, (), False)
+        found = judge._compare(signature, point, told, lambda count: values.copy().view(np.uint8).reshape(-1), [0.0] * 4)
+        return None if found is None else found.status
+
+    assert verdict(right) is None
+    off = right.copy()
+    off[4] *= np.float32(1.001)
+    assert judge._wrong_rows(signature, point, name, off, expected[name], 1e-4, False).tolist() == [i == 4 for i in range(9)]
+    assert verdict(off) == "INCORRECT_NUMERICAL"
 
 
 def test_a_kernel_is_not_refused_for_what_no_kernel_can_know(judge: Judge) -> None:

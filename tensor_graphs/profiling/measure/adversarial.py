@@ -111,42 +111,49 @@ def _in_turn(signature: Signature, point: Point, floats: Sequence[str]) -> list[
     return found
 
 
-def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray],
-                 limits: Mapping[str, float], rounding: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
+                 rounding: Mapping[str, np.ndarray] | None = None,
+                 asked: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
     """Of each output, which rows (along its last axis) hang neither on where is rounded nor on the order in which is added.
 
     answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they explain
-    does not unsettle the rest.
+    does not unsettle the rest. asked: of which outputs, and of which of their rows (default: of all); of others nothing is found,
+    and nothing more is computed where none of these is left that may be settled: a product of large matrices takes seconds.
     """
     graph = signature.graph
-    found = {name: np.zeros(rows_of(answer[name]).shape[0], bool) for name in graph.outputs}
+    found = {name: np.ones(rows_of(answer[name]).shape[0], bool) for name in graph.outputs} if asked is None else dict(asked)
     for jitter in range(1, 1 + ROUNDED):
+        if not any(rows.any() for rows in found.values()):
+            break
         try:
             rounded = interpret(graph, point_inputs(graph, point), dims=point.binding, mode="jittered", jitter=jitter).outputs
         except TensorGraphsError as e:
             log.debug("%s cannot be rounded at %s: %s", signature.title(), point, e)
             return {name: np.zeros_like(rows) for name, rows in found.items()}
-        for name, rows in _unmoved(signature, point, answer, limits, rounding, rounded).items():
-            found[name] = rows if jitter == 1 else found[name] & rows
+        found = _unmoved(signature, point, answer, limits, rounding, rounded, found)
     return found
 
 
 def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
-             rounding: Mapping[str, np.ndarray] | None, rounded: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of each output, which rows are the same, but for SETTLED of the error allowed, where they were rounded otherwise."""
+             rounding: Mapping[str, np.ndarray] | None, rounded: Mapping[str, np.ndarray],
+             asked: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of the rows that are asked for, which are the same, but for SETTLED of the error allowed, when rounded otherwise."""
     graph = signature.graph
-    found = {name: np.zeros(rows_of(answer[name]).shape[0], bool) for name in graph.outputs}
-    for name, node in graph.outputs.items():
+    found = {name: rows.copy() for name, rows in asked.items()}
+    for name in found:
+        node = graph.outputs[name]
         other = rows_of(rounded[name].astype(answer[name].dtype))
         limit = SETTLED * limits.get(node.dtype.name, 0.0)
         most = node.dtype.max * MARGIN if node.dtype.kind == "float" and adds_floats(graph) else math.inf
         moves = rows_of(rounding[name]) if rounding is not None and name in rounding else None
-        for i, row in enumerate(rows_of(answer[name])):
+        every = rows_of(answer[name])
+        for i in np.flatnonzero(found[name]):
+            row = every[i]
             near = np.abs(row[np.isfinite(row)], dtype=np.float64).max(initial=0.0) if node.dtype.kind == "float" else 0.0
             explained = None if moves is None else moves[i]
             found[name][i] = near <= most and measure(other[i], row, node.dtype, rounding=explained).within(limit)
-        if not found[name].all():
-            log.debug("%s is not settled at %s: %d rows of %d", signature.title(), point, np.sum(~found[name]), found[name].size)
+        if (lost := np.sum(asked[name] & ~found[name])):
+            log.debug("%s is not settled at %s: %d rows of %d", signature.title(), point, lost, found[name].size)
     return found
 
 

@@ -413,6 +413,22 @@ class Judge:
                 report = report if found is None else measure(out, ref, dtype, rounding=found)
         return report
 
+    def _wrong_rows(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, limit: float,
+                    in_full: bool) -> np.ndarray:
+        """Of each row of an output whether it is off by more than is allowed."""
+        outs, refs = rows_of(out), rows_of(ref)
+        wrong = np.zeros(len(refs), bool)
+        left = [np.arange(len(refs))]
+        while left:                                                 # halves: mostly one row is wrong
+            rows = left.pop()
+            if self._error(signature, point, name, outs[rows], refs[rows], in_full=in_full, rows=rows).within(limit):
+                continue
+            if len(rows) == 1:
+                wrong[rows] = True
+            else:
+                left += np.array_split(rows, 2)
+        return wrong
+
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
         """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
 
@@ -836,7 +852,9 @@ class Judge:
                 expected, in_full = self.expected_in_full(signature, point), True
                 report = self._error(signature, point, name, values, expected[name], in_full=in_full)
             if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
-                rows = settled_rows(signature, point, expected, SAME_MATH, self.rounding(signature, point, in_full))[name]
+                wrong = self._wrong_rows(signature, point, name, values, expected[name], limit, in_full)
+                moves = self.rounding(signature, point, in_full)
+                rows = ~wrong | settled_rows(signature, point, expected, SAME_MATH, moves, {name: wrong})[name]
                 if not rows.any():
                     continue                                        # the answer depends on rounding: no kernel is held to it
                 picked = rows
