@@ -20,6 +20,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
@@ -94,6 +95,8 @@ def call_of(program: StageProgram | str, operands: int) -> NativeCall:
 
 def text_of(spec: Spec) -> str:
     """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
+    if spec.op is SCAN:
+        return turns.text_of(spec)
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)

@@ -133,6 +133,14 @@ def build(spec: Spec) -> NativeCall:
                       shared + own * threads + _scratch(program.carried) + PAGE * (threads + 2), str(code.path))
 
 
+def text_of(spec: Spec) -> str:
+    """The C text of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
+    program = program_of(asked(spec))
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return program.rendered("scan")
+
+
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the loops of several scans at once; for each None, or why it cannot be built. Raises CacheFolderError."""
     found = [program_of(asked(spec)) for spec in specs]

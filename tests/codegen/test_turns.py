@@ -7,6 +7,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import loops, turns
+from tensor_graphs.compiler.source import texts_in
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.leaves import item
@@ -83,5 +84,8 @@ def test_a_step_that_has_no_loops_says_which():
     assert why is not None and why.startswith("in its step: its loops have")
 
 
-def test_a_compile_chooses_the_loops():
-    assert "gen.scan" in str(tg.explain(tg.compile(rnn(), backends=("gen", "numpy"))))
+def test_a_compile_chooses_the_loops_and_their_text_can_be_looked_at():
+    plan = tg.compile(rnn(), backends=("gen", "numpy"))
+    assert "gen.scan" in str(tg.explain(plan))
+    (text,) = texts_in(plan, plan.variants[0], "gen.scan")
+    assert "for (int64_t turn = 0" in text.text and "scan_step(" in text.text
