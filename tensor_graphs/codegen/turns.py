@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries, render_c
+from tensor_graphs.codegen.kept_rows import with_rows
 from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.stages import StageProgram
@@ -117,8 +118,9 @@ def program_of(asked: AskedSpec) -> TurnsProgram | str:
     if len(dims) > library.MAX_INT:
         return f"it has {len(dims)} dims, more than a call takes"
     stacked = tuple(slice_type(t).nbytes() for t in spec.outputs[len(turns.carries):])
-    return TurnsProgram(step, length, tuple(t.nbytes() for t in turns.carries), tuple(slice_type(t).nbytes() for t in turns.sliced),
-                        stacked, tuple(map(distinct.index, body.outputs)), len(turns.others), turns.reverse, dims)
+    sliced = tuple(slice_type(t).nbytes() for t in turns.sliced)
+    return TurnsProgram(with_rows(step), length, tuple(t.nbytes() for t in turns.carries), sliced, stacked,
+                        tuple(map(distinct.index, body.outputs)), len(turns.others), turns.reverse, dims)
 
 
 def build(spec: Spec) -> NativeCall:
