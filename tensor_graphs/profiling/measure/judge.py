@@ -55,7 +55,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.distrust.memory_guards import digest
+from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
@@ -87,6 +87,7 @@ from tensor_graphs.profiling.measure.one_thread import one_thread
 from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.profiling.measure.single import prepared_names
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
+from tensor_graphs.profiling.measure.updated_rows import Updated, Whole, bases, updated
 from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -172,8 +173,9 @@ BIG_TRAFFIC = 2.5e8
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
                "profiling.measure.descriptors", "profiling.measure.doubt", "profiling.measure.extremes",
                "profiling.measure.fixed_rows", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
-               "profiling.measure.smaller", "profiling.distrust.protocol", "profiling.distrust.replies",
-               "profiling.distrust.template_process", "profiling.distrust.worker_process", "costs.filing")
+               "profiling.measure.smaller", "profiling.measure.updated_rows", "profiling.distrust.protocol",
+               "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
+               "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -226,7 +228,7 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
 class _Answers:
     """What the oracle has answered on one signature, by point. took: seconds."""
 
-    expected: dict[Point, dict[str, np.ndarray] | None] = field(default_factory=dict)
+    expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
 
@@ -305,6 +307,15 @@ class Judge:
 
     def _answered(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """As `expected`; where rows are copies of few, of those few."""
+        kept = self._kept(signature, point)
+        return None if kept is None else dict(self._whole(signature, point, kept))
+
+    def _whole(self, signature: Signature, point: Point, kept: Mapping[str, np.ndarray | Updated]) -> Whole:
+        """Outputs as they were kept, each whole once somebody asks for it."""
+        return Whole(kept, lambda: point_inputs(signature.graph, point, by_rows=True))
+
+    def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
+        """As `_answered`; of outputs that are operands but for some rows, these rows."""
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
         key = point.values
@@ -324,13 +335,17 @@ class Judge:
                 known.took[key] = time.perf_counter() - begun
             return known.expected[key]
 
-    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
-        """The oracle's outputs at a point, of the few rows that differ where it has such."""
+    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
+        """The oracle's outputs at a point, of the few rows that differ where it has such, or of those in which an operand was
+        overwritten: answers at all points are kept at once."""
         if point.rows is not None:
             graph, few = few_of(signature.graph, point)
             return dict(interpret(graph, point_inputs(graph, few), dims=few.binding).outputs)
         inputs = point_inputs(signature.graph, point, by_rows=True)
-        return dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+        found = interpret(signature.graph, inputs, dims=point.binding).outputs
+        operands = bases(signature.graph, point.binding)
+        return {name: updated(array, inputs[operands[name]], operands[name]) if name in operands else array
+                for name, array in found.items()}
 
     def _look_for_rows(self, signature: Signature, point: Point) -> tuple[str, int] | None:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
@@ -458,7 +473,7 @@ class Judge:
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
             affordable.append(far)
-        found = [p for i, s in enumerate(affordable) if self.expected(signature, p := Point(_pairs(s), 1000 + i)) is not None]
+        found = [p for i, s in enumerate(affordable) if self._kept(signature, p := Point(_pairs(s), 1000 + i)) is not None]
         if not found:
             raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
                              "compared\n  fix: sizes at which its operands fit together")
@@ -475,7 +490,7 @@ class Judge:
             beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
             found += [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in beside]
             found += size_points(signature, secret)
-        found = [p for p in found if self._answered(signature, p) is not None]
+        found = [p for p in found if self._kept(signature, p) is not None]
         return found if device_of(kernel.backend).is_host else found * RACES
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
@@ -830,8 +845,11 @@ class Judge:
             return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
         if found.mutated:
             return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
-        expected = self.expected(signature, point)
-        assert expected is not None
+        kept = self._kept(signature, point)
+        assert kept is not None
+        expected: Mapping[str, np.ndarray] = self._whole(signature, point, kept)
+        if point.rows is not None:
+            expected = all_rows(signature.graph, point, expected, outputs=True)
         outputs: dict[str, np.ndarray] = {}
         in_full = False
         for name, node in signature.graph.outputs.items():
@@ -841,12 +859,21 @@ class Judge:
                 raise SaidError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
-            data = read(int(np.prod(shape)) * t.dtype.itemsize)
+            limit, picked = SAME_MATH.get(t.dtype.name, 0.0), None
+            if name in found.rows:
+                told, answer = self._rows_told(signature, point, name, found.rows[name], read), kept[name]
+                if isinstance(answer, Updated) and np.array_equal(told.rows, answer.rows):   # all other rows are the operand's
+                    report = self._error(signature, point, name, told.values, answer.values, in_full=False, rows=told.rows)
+                    if report.within(limit):
+                        _take_worse(worst, report)
+                        continue
+                data = bytes_of(told.whole(point_inputs(signature.graph, point)[told.base]))
+            else:
+                data = read(int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
-            values, limit = data.view(t.dtype.numpy).reshape(shape), SAME_MATH.get(t.dtype.name, 0.0)
-            picked = None
+            values = data.view(t.dtype.numpy).reshape(shape)
             report = self._error(signature, point, name, values, expected[name], in_full=in_full)
             if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
                 expected, in_full = self.expected_in_full(signature, point), True
@@ -866,9 +893,7 @@ class Judge:
                     asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
                 out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
                 report = self._error(signature, point, name, out, expected[name], in_full=in_full)
-            errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
-            for i, value in enumerate(errors):
-                worst[i] = value if not value <= worst[i] else worst[i]
+            _take_worse(worst, report)
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
@@ -877,6 +902,21 @@ class Judge:
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
+
+    def _rows_told(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
+        """An output of which the worker tells the rows that differ from an operand's. Raises SaidError where that is not due, or
+        there are no such rows."""
+        t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
+        shape = tuple(map(int, t.shape))
+        if base is None or count > math.prod(shape[:-1]):
+            raise SaidError(f"{count} rows were told of output {name}")
+        numbers, data = read(8 * count), read(count * shape[-1] * t.dtype.itemsize)
+        if numbers.nbytes != 8 * count or data.nbytes != count * shape[-1] * t.dtype.itemsize:
+            raise SaidError(f"of output {name} fewer rows are there than {count}")
+        rows = numbers.view(np.int64)
+        if count and not (rows[0] >= 0 and rows[-1] < math.prod(shape[:-1]) and (np.diff(rows) > 0).all()):
+            raise SaidError(f"the rows that were told of output {name} are not in order")
+        return Updated(shape, base, rows, data.view(t.dtype.numpy).reshape(count, shape[-1]))
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord:
@@ -898,6 +938,12 @@ class Judge:
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
+
+
+def _take_worse(worst: list[float], report: ErrorReport) -> None:
+    """Of each kind of error the larger one, or NaN."""
+    for i, value in enumerate((report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)):
+        worst[i] = value if not value <= worst[i] else worst[i]
 
 
 def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | None) -> str:
