@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.kernels.kernel import HostCall, Kernel
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.memory_guards import bytes_of
@@ -20,11 +22,55 @@ from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.profiling.measure.updated_rows import Updated, bases, changed_rows, updated
 from tensor_graphs.records.database import Database
 
-N, P = tg.dim("n", 1, 64), tg.dim("p", 0, 8192)
+N, P = tg.dim("n", 1, 64), tg.dim("p", 0, 8191)
 ROWS, WIDTH, AT = 8192, 256, {"n": 3, "p": 17}
 CACHE, VALUES = tg.input("cache", (ROWS, 1, WIDTH), tg.f32), tg.input("values", (N, 1, WIDTH), tg.f32)
 WRITE = signature_of(tg.write_rows(CACHE, VALUES, start=P))
 SIZES = tuple(AT.items())
+
+
+Array = np.ndarray
+
+
+def forgets_the_last_row(out: Array, base: Array, value: Array, at: int) -> None:
+    last = base[-1].copy()
+    write(out, base, value, at)
+    out[-1] = last
+
+
+def clears_a_number_far_away(out: Array, base: Array, value: Array, at: int) -> None:
+    write(out, base, value, at)
+    if at < 4000:
+        out[5000, 0, 9] = 0.0
+
+
+def keeps_what_was_in_the_output(out: Array, base: Array, value: Array, at: int) -> None:
+    out[at:at + len(value)] = value[:max(0, len(out) - at)]
+
+
+def write(out: Array, base: Array, value: Array, at: int) -> None:
+    if out is not base:
+        np.copyto(out, base)
+    out[at:at + len(value)] = value[:max(0, len(out) - at)]
+
+
+BODIES = {"right": write, "forgets": forgets_the_last_row, "clears": clears_a_number_far_away,
+          "keeps": keeps_what_was_in_the_output}
+
+
+def kernel_of(name: str) -> Kernel:
+    def run(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        BODIES[name](outs[0], *ins, attrs["start"])
+
+    return Kernel(f"updated_rows.{name}", "numpy", "write_rows", lambda spec: HostCall(run), lambda spec: None, name, __name__,
+                  contiguous=True, in_place=((0, 0),))
+
+
+if os.environ.get("TENSOR_GRAPHS_WORKER"):
+    from tensor_graphs.kernels.registry import register
+
+    for _name in BODIES:
+        register(kernel_of(_name))
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +144,21 @@ def test_rows_that_are_none_are_no_answer(judge: Judge, rows: list[int], count: 
     told = Told({"y0": (ROWS, 1, WIDTH)}, (), False, {"y0": count})
     with pytest.raises(SaidError):
         judge._compare(WRITE, Point(SIZES, 5), told, lambda count: next(itertools.chain(data))[:count], [0.0] * 4)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_worker_tells_the_rows_of_right_and_of_wrong_kernels(judge: Judge, name: str) -> None:
+    told: list[Told] = []
+
+    class Noting(Judge):
+        def _compare(self, signature: Signature, point: Point, found: Told, *more: Any) -> Verdict | None:
+            told.append(found)
+            return super()._compare(signature, point, found, *more)
+
+    with Noting(judge.database) as noting:
+        verdict = noting.examine(kernel_of(name), WRITE, AT)
+    assert verdict.status == ("PASSED" if name == "right" else "INCORRECT_NUMERICAL"), verdict.log
+    assert any(found.rows for found in told)
+    if name == "right":
+        assert verdict.error == 0.0 and {"in_place", "unaligned"} <= set(verdict.covered["layouts"])
+        assert all(found.rows["y0"] <= 64 + 3 for found in told if found.rows)

@@ -311,7 +311,7 @@ def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     if hasattr(mmap, "MADV_NOHUGEPAGE"):                            # of Linux
         with suppress(OSError):                                     # a kernel that was built without them
             memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.uint8, count).view(dtype).reshape(shape)
+    return np.ndarray(tuple(shape), dtype, buffer=memory)
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
