@@ -6,6 +6,7 @@ whether a time can be true. A crash, a hang or a wrong result is a row too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -224,24 +225,27 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
     return Asked(kernel, small, dict.fromkeys(small.dim_names, TYPICAL))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Answers:
-    """What the oracle has answered on one signature, by point. took: seconds."""
+    """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
+    held: int = 0
 
 
 WORKERS = 2
 """at most, of `Judge.compare`"""
 
 AT_ONCE = 6
-"""signatures of which the oracle's answers are kept: those that are compared, that workers run, and the next"""
+"""signatures of which the oracle's answers are kept at least: those that are compared, that workers run, and the next …"""
 
+MOST_HELD = 512 << 20
+"""… and of as many as have so many bytes together: while one that takes long is run, many quick ones come and go"""
 
-FORESEEN = AT_ONCE // 2
-"""of which the oracle is asked while compilers run; so many others may come before them"""
+FORESEEN = 8
+"""of which the oracle is asked while compilers run"""
 
 
 class Judge:
@@ -257,7 +261,7 @@ class Judge:
         self.workers = min(WORKERS, usable_cores())
         """how many may compare at once"""
         self._answers: dict[str, _Answers] = {}
-        """of the oracle, by the key of the signature: of the last AT_ONCE of them"""
+        """of the oracle, by the key of the signature: of the last of them, AT_ONCE or MOST_HELD"""
         self._asking = threading.RLock()
         """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
         self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
@@ -326,7 +330,8 @@ class Judge:
                 require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
                                "smaller sizes, or dims in their place: a dim is compared at small sizes")
                 try:
-                    known.expected[key] = self._computed(signature, point)
+                    known.expected[key] = found = self._computed(signature, point)
+                    known.held += sum(each.nbytes for each in found.values())
                 except (InputError, OutOfMemory):
                     raise
                 except (TensorGraphsError, ValueError, IndexError) as e:
@@ -378,7 +383,7 @@ class Judge:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
         found = self._answers.pop(signature.key, _Answers())
         self._answers[signature.key] = found
-        while len(self._answers) > AT_ONCE:
+        while len(self._answers) > AT_ONCE and sum(each.held for each in self._answers.values()) > MOST_HELD:
             del self._answers[next(iter(self._answers))]
         return found
 
@@ -579,7 +584,7 @@ class Judge:
         if small is None:
             return self.points(asked.kernel, asked.signature, asked.typical)
         found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
-        return [p for p in found if self.expected(asked.signature, p) is not None] or self.points(
+        return [p for p in found if self._kept(asked.signature, p) is not None] or self.points(
             asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
@@ -636,6 +641,10 @@ class Judge:
             return
         with suppress(Exception):
             self._points[_question(asked)] = self._shown(asked)
+
+    def is_foreseen(self, asked: Asked) -> bool:
+        """Whether the oracle was asked about all points of this question."""
+        return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
         """`look_ahead` at what `compare` is going to be asked, one after the other until it is enough: while compilers run. At few:
@@ -1112,6 +1121,10 @@ class _Hearing:
             self._file = None
 
 
+_DONE: Future[None] = Future()
+_DONE.set_result(None)
+
+
 class _Comparison:
     """Kernels that are compared, none of them timed. Workers go from one to the next; meanwhile a thread asks the oracle about what
     comes then, and compares what was returned.
@@ -1124,8 +1137,6 @@ class _Comparison:
         self.classes: dict[tuple[str, str], int] = {}
         """(identity, signature's key) of a class of sizes -> its place in the queue"""
         classes: list[Asked] = []
-        members: list[Asked] = []
-        others: list[Asked] = []
 
         def ask_first(kernel: Kernel, small: Signature | None) -> None:
             """The class of a question, behind its own: `_class_of` would have the judge's worker run that, whoever asks."""
@@ -1136,16 +1147,16 @@ class _Comparison:
             classes.append(_of_class(kernel, small))
 
         for each in asked:
-            small = smaller(each.kernel, each.signature)
-            (others if small is None else members).append(each)
-            ask_first(each.kernel, small)
+            ask_first(each.kernel, smaller(each.kernel, each.signature))
         # what takes long is begun early: the last one would keep a processor idle
-        members.sort(key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])
-        self.queue = [*classes, *members, *others]
+        self.queue = [*classes, *sorted(asked, key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])]
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
+        self.waits_for = [self._class_of(each) for each in self.queue]
+        """of each place the verdict on its class, if it has one that is asked for here"""
         self.workers = min(judge.workers, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
-        self._ahead: list[Future[None]] = []
+        self._ahead: dict[int, Future[None]] = {}
+        """place in the queue -> when the oracle has been asked for it"""
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1)
 
@@ -1155,7 +1166,7 @@ class _Comparison:
             stack.enter_context(self._beside)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
-            self._look_ahead(self.workers)
+            self._look_ahead()
             self.judge.ready()
             for _ in range(1, self.workers):
                 stack.enter_context(self._another())
@@ -1175,20 +1186,33 @@ class _Comparison:
         else:
             yield each, verdict
 
+    def _class_of(self, asked: Asked) -> Future[Verdict] | None:
+        small = smaller(asked.kernel, asked.signature)
+        known = None if small is None else self.classes.get((asked.kernel.identity, small.key))
+        return None if known is None else self.found[known]
+
     def _next(self) -> int | None:
-        try:
-            return self._left.popleft()
-        except IndexError:
-            return None
+        """The first place that waits for nothing, or the first."""
+        with self._lock:
+            found = next((i for i in self._left if self._is_ready(i)), next(iter(self._left), None))
+            if found is not None:
+                self._left.remove(found)
+            return found
+
+    def _is_ready(self, i: int) -> bool:
+        return i in self._ahead and self._ahead[i].done() and self._has_class(i)
+
+    def _has_class(self, i: int) -> bool:
+        known = self.waits_for[i]
+        return known is None or known.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
         """Have a worker run the kernel of this place; its verdict is found by the thread beside it."""
-        each, small = self.queue[i], smaller(self.queue[i].kernel, self.queue[i].signature)
-        self._look_ahead(i + 1 + self.workers)
+        each, known = self.queue[i], self.waits_for[i]
+        self._look_ahead(i)
         self._ahead[i].result()
-        known = None if small is None else self.classes.get((each.kernel.identity, small.key))
         if known is not None:
-            self.found[known].result()
+            known.result()
         compared = self.judge.returned(each, worker)
 
         def find() -> None:
@@ -1203,10 +1227,17 @@ class _Comparison:
 
         self._beside.submit(find)
 
-    def _look_ahead(self, until: int) -> None:
+    def _look_ahead(self, taken: int | None = None) -> None:
+        """Have the oracle asked about the one that a worker has taken, and about some that are left and wait for no class: as many
+        as workers, and one more. Nothing has to be asked where it was while compilers ran."""
         with self._lock:
-            for each in self.queue[len(self._ahead):until]:
-                self._ahead.append(self._beside.submit(self.judge.look_ahead, each))
+            for i in self._left:
+                if self.judge.is_foreseen(self.queue[i]):
+                    self._ahead.setdefault(i, _DONE)
+            free = itertools.islice(filter(self._has_class, self._left), self.workers + 1)
+            for i in [*([] if taken is None else [taken]), *free]:
+                if i not in self._ahead:
+                    self._ahead[i] = self._beside.submit(self.judge.look_ahead, self.queue[i])
 
     @contextmanager
     def _another(self) -> Iterator[None]:
@@ -1235,8 +1266,9 @@ class _Comparison:
 
     def _stop(self) -> None:
         """Nothing else is begun, and nobody waits for what has not ended."""
-        self._left.clear()
-        waited_for: list[Future[Any]] = [*self._ahead, *self.found]
+        with self._lock:
+            self._left.clear()
+        waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
         for each in waited_for:
             each.cancel()
 

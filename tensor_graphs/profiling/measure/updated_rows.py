@@ -33,6 +33,10 @@ class Updated:
     rows: np.ndarray
     values: np.ndarray
 
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.values.nbytes
+
     def whole(self, operand: np.ndarray) -> np.ndarray:
         """All rows; of the operand's dtype, or wider where these values are."""
         made = operand.astype(self.values.dtype)
@@ -87,7 +91,7 @@ def updated(answer: np.ndarray, operand: np.ndarray, base: str) -> np.ndarray | 
     """What the oracle answered, as it differs from an operand; as it is, where most of it does. Equal are rows of equal numbers,
     where NaN equals NaN."""
     a, b = answer.reshape(-1, answer.shape[-1]), operand.reshape(-1, operand.shape[-1])
-    differs = a != b.astype(a.dtype)
+    differs = a != b                                                # numpy widens a piece at a time
     if np.isnan(a[differs]).any():
         differs &= ~(np.isnan(a) & np.isnan(b.astype(a.dtype)))
     rows = np.flatnonzero(differs.any(axis=1))
