@@ -35,6 +35,7 @@ from tensor_graphs.models.transformer import decoder_graph
 from tensor_graphs.profiling.distrust import process_tree
 from tensor_graphs.profiling.measure.inputs import Point
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.profiling.measure.updated_rows import Updated
 
 LISTED = 25
 
@@ -59,10 +60,10 @@ def main() -> None:
             for each in asked:
                 yield each, self.examine(each.kernel, each.signature, each.typical)
 
-        def _answered(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+        def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
             begun = time.process_time()
             try:
-                return super()._answered(signature, point)
+                return super()._kept(signature, point)
             finally:
                 self.oracle += time.process_time() - begun
 

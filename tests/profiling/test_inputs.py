@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -94,3 +97,27 @@ def test_strided_operands_hold_the_same_values(node: Node) -> None:
 def test_a_graph_of_two_ops_is_no_signature() -> None:
     with pytest.raises(ValueError, match="one op is needed, this one has 2"):
         signature_of_graph(tg.graph({"y": tg.relu(tg.exp(tg.input("x", (3,), tg.f32)))}))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says what memory a process has")
+def test_a_large_table_takes_the_memory_of_the_rows_that_are_read_alone() -> None:
+    table = tg.input("t", (1 << 18, 512), tg.f32)                       # 512 MB
+    g = graph_of(tg.gather(table, tg.input("i", (N,), tg.i32), axis=0))
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    made = make_inputs(g, {"n": 500}, 1)
+    index = made["x1"][(made["x1"] >= 0) & (made["x1"] < 1 << 18)]
+    assert made["x0"][index].any(axis=1).all() and len(np.unique(index)) > 400
+    assert resident() - before < 64 << 20
+
+
+def test_operands_with_gaps_are_cut_out_of_arrays_of_different_widths_and_the_largest_out_of_the_narrowest() -> None:
+    small = [tg.input(name, (N, 1, 8), tg.f32) for name in ("a", "b")]
+    g = graph_of(tg.concat(*small, tg.input("c", (4096, 1, 8), tg.f32), axis=0))
+    widths = {name: x.shape[1] for name, x in views_graph(g, "gaps", 1).inputs.items()}
+    assert len(set(widths.values())) == 3 and widths["x2"] == min(widths.values())
+    arrays = make_inputs(g, {"n": 5}, 1)
+    assert {name: a.shape[1] for name, a in as_stored(g, arrays, "gaps", 1).items()} == widths

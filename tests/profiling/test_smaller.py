@@ -26,8 +26,9 @@ from tensor_graphs.profiling.distrust.memory_guards import Guarded
 from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
-from tensor_graphs.profiling.measure.judge import Asked, Judge
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
+from tensor_graphs.profiling.measure.updated_rows import Updated
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.profiling.wrong_at_random import FAMILIES, kernel_of
@@ -139,7 +140,7 @@ def _right(judge: Judge, kernel: Kernel, signature: Signature, points: Sequence[
     with open("/dev/null", "wb") as nowhere:
         bench = Bench(signature.graph, kernel, nowhere.fileno())
         kept: list[np.ndarray] = []
-        def keep(out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> dict[str, int]:
+        def keep(out: Mapping[str, Guarded], values: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]) -> dict[str, int]:
             kept.append(out["y0"].array.copy())
             bench.replies.append({})
             return {"y0": 0}
@@ -225,9 +226,9 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
     asked_by: dict[str, set[int]] = {}
 
     class Noting(Judge):
-        def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+        def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
             asked_by.setdefault(signature.key, set()).add(threading.get_ident())
-            return super().expected(signature, point)
+            return super()._kept(signature, point)
 
     x = tg.input("x", (N, 24), tg.f32)
     softmax, product = signature_of(tg.softmax(x)), linear(451, 261)
@@ -359,3 +360,28 @@ def test_a_worker_that_was_begun_is_the_one_that_is_used_and_ends_with_the_judge
     unused.begin()
     unused.close()
     assert unused.worker.pid is None and unused.worker.supervisor is None
+
+
+def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_another(shared: Database) -> None:
+    """The dearest comes first in the queue; while the oracle is asked about it, kernels that are ready are run."""
+    asked_about_dearest, order = threading.Event(), []
+
+    class Slow(Judge):
+        def look_ahead(self, asked: Asked) -> None:
+            if asked.signature.key == dear.key:
+                assert asked_about_dearest.wait(30)
+            super().look_ahead(asked)
+
+        def returned(self, asked: Asked, worker: WorkerProcess) -> Callable[[], Verdict]:
+            order.append(asked.signature.key)
+            asked_about_dearest.set()
+            return super().returned(asked, worker)
+
+    cheap, dear = (signature_of(tg.softmax(tg.input("x", (N, size), tg.f32))) for size in (8, 640))
+    asked = [Asked(kernel_named("c.softmax"), each, {"n": 2}) for each in (cheap, dear)]
+    with Slow(shared) as judge:
+        judge.workers = 1
+        judge.foresee(asked[:1], lambda: False)
+        assert judge.is_foreseen(asked[0]) and not judge.is_foreseen(asked[1])
+        assert {each.signature.key: v.status for each, v in judge.compare(asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
+    assert order == [cheap.key, dear.key]

@@ -11,7 +11,7 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 T = TypeVar("T")
@@ -54,11 +54,13 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Told:
-    """What is said of one run's outputs. outside: where memory was touched that is not the kernel's."""
+    """What is said of one run's outputs. outside: where memory was touched that is not the kernel's. rows: of an output of which
+    only the rows are told that differ from an operand's, how many these are."""
 
     shapes: Mapping[str, tuple[int, ...]]
     outside: tuple[str, ...]
     mutated: bool
+    rows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,12 +190,15 @@ def _shown(said: dict[str, Any]) -> Shown:
 
 
 def _told(said: object) -> Told:
-    shapes, outside, mutated = _fields("an output", said, "shapes", "outside", "mutated")
+    given = {"rows": {}, **said} if isinstance(said, dict) else said
+    shapes, outside, mutated, rows = _fields("an output", given, "shapes", "outside", "mutated", "rows")
     if not isinstance(shapes, dict) or len(shapes) > MOST_NAMES:
         _wrong("an output's shapes", shapes)
+    if not isinstance(rows, dict) or not rows.keys() <= shapes.keys():
+        _wrong("an output's rows", rows)
     return Told({clean(name, 200): _list("a shape", shape, _size, MOST_RANK) for name, shape in shapes.items()},
                 _list("what was written outside", outside, lambda each: _text("a place", each, 300), 2 * MOST_NAMES),
-                _flag("whether an operand was changed", mutated))
+                _flag("whether an operand was changed", mutated), {clean(name, 200): _size(count) for name, count in rows.items()})
 
 
 def _end(said: dict[str, Any]) -> End:

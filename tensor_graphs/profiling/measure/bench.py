@@ -56,6 +56,7 @@ from tensor_graphs.profiling.measure.single import (
     with_parameters,
 )
 from tensor_graphs.profiling.measure.turns import QUIET_SECONDS
+from tensor_graphs.profiling.measure.updated_rows import bases, changed_rows
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20
@@ -198,6 +199,7 @@ class Bench:
     def show(self, point: Point) -> None:
         """Run the kernel at a point and keep its outputs."""
         made, binding = point_inputs(self.graph, point), point.binding
+        values, updates = made, bases(self.graph, binding)
         self._sizes = binding
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
         if not point.special and point.extreme is None:             # as they are at each such point
@@ -226,7 +228,8 @@ class Bench:
         itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
         shift = itemsize if point.form == "unaligned" else 0
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
-        begins = self._keep(out, {n: g.bytes for n, g in out.items()})
+        rows = {n: changed_rows(out[n].array, values[operand]) for n, operand in updates.items()}
+        begins = self._keep(out, {n: g.bytes for n, g in out.items()}, rows)
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
         outside += plan.lab.outside(plan.frame)
@@ -271,16 +274,28 @@ class Bench:
                         break
         return set(shared)
 
-    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray]) -> dict[str, int]:
+    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
+              rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
         """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms); where each begins.
-        At once: what lay in a buffer could come behind the outputs of the next job."""
-        begins = {}
+        At once: what lay in a buffer could come behind the outputs of the next job. rows: of these outputs the numbers of these
+        rows, and the rows, alone."""
+        begins, rows = {}, rows or {}
         for name in out:
-            begins[name], left = os.lseek(self.file, 0, os.SEEK_END), values[name].data
-            while left:
-                left = left[os.write(self.file, left):]
-        self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False})
+            begins[name] = os.lseek(self.file, 0, os.SEEK_END)
+            if name in rows:
+                array = out[name].array
+                self._write(rows[name].astype(np.int64))
+                self._write(array.reshape(-1, array.shape[-1])[rows[name]])
+            else:
+                self._write(values[name])
+        self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False,
+                             "rows": {n: len(numbers) for n, numbers in rows.items()}})
         return begins
+
+    def _write(self, array: np.ndarray) -> None:
+        left = bytes_of(array).data
+        while left:
+            left = left[os.write(self.file, left):]
 
     def late(self) -> None:
         """Raise LateError if an output is another one than when the kernel returned it."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -258,7 +260,7 @@ class _BigInput:
 
     @cached_property
     def memory(self) -> np.ndarray:
-        made = np.zeros(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
+        made = _page_by_page(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
         if self.is_table:                                           # whoever clamps a row number meets no zeros
             self._hold(made, np.array([0, 1, 2, len(made) - 3, len(made) - 2, len(made) - 1]))
         return made
@@ -299,6 +301,17 @@ class _BigInput:
         between = zip([0, *(at + 1)], [*at, len(self.held)], strict=True)
         return _same_bits(self.memory[at], self.rows[at]) and not any(
             bytes_of(self.memory[a:b]).any() for a, b in between if b > a)
+
+
+def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros whose memory the system gives a page of 4 KB at a time, where something is written. numpy asks for pages of 2 MB for
+    large arrays, so that a few thousand rows, each somewhere else, took the memory of the whole table."""
+    count = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):                            # of Linux
+        with suppress(OSError):                                     # a kernel that was built without them
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.ndarray(tuple(shape), dtype, buffer=memory)
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ whether a time can be true. A crash, a hang or a wrong result is a row too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -55,7 +56,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.distrust.memory_guards import digest
+from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
@@ -87,6 +88,7 @@ from tensor_graphs.profiling.measure.one_thread import one_thread
 from tensor_graphs.profiling.measure.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.profiling.measure.single import prepared_names
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
+from tensor_graphs.profiling.measure.updated_rows import Updated, Whole, bases, updated
 from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -172,8 +174,9 @@ BIG_TRAFFIC = 2.5e8
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.cover",
                "profiling.measure.descriptors", "profiling.measure.doubt", "profiling.measure.extremes",
                "profiling.measure.fixed_rows", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
-               "profiling.measure.smaller", "profiling.distrust.protocol", "profiling.distrust.replies",
-               "profiling.distrust.template_process", "profiling.distrust.worker_process", "costs.filing")
+               "profiling.measure.smaller", "profiling.measure.updated_rows", "profiling.distrust.protocol",
+               "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
+               "costs.filing")
 """modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
 replace what is in them; a judge that finds that it did gives no verdict"""
 
@@ -222,24 +225,27 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
     return Asked(kernel, small, dict.fromkeys(small.dim_names, TYPICAL))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Answers:
-    """What the oracle has answered on one signature, by point. took: seconds."""
+    """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers."""
 
-    expected: dict[Point, dict[str, np.ndarray] | None] = field(default_factory=dict)
+    expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
+    held: int = 0
 
 
 WORKERS = 2
 """at most, of `Judge.compare`"""
 
 AT_ONCE = 6
-"""signatures of which the oracle's answers are kept: those that are compared, that workers run, and the next"""
+"""signatures of which the oracle's answers are kept at least: those that are compared, that workers run, and the next …"""
 
+MOST_HELD = 512 << 20
+"""… and of as many as have so many bytes together: while one that takes long is run, many quick ones come and go"""
 
-FORESEEN = AT_ONCE // 2
-"""of which the oracle is asked while compilers run; so many others may come before them"""
+FORESEEN = 8
+"""of which the oracle is asked while compilers run"""
 
 
 class Judge:
@@ -255,7 +261,7 @@ class Judge:
         self.workers = min(WORKERS, usable_cores())
         """how many may compare at once"""
         self._answers: dict[str, _Answers] = {}
-        """of the oracle, by the key of the signature: of the last AT_ONCE of them"""
+        """of the oracle, by the key of the signature: of the last of them, AT_ONCE or MOST_HELD"""
         self._asking = threading.RLock()
         """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
         self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
@@ -305,6 +311,15 @@ class Judge:
 
     def _answered(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """As `expected`; where rows are copies of few, of those few."""
+        kept = self._kept(signature, point)
+        return None if kept is None else dict(self._whole(signature, point, kept))
+
+    def _whole(self, signature: Signature, point: Point, kept: Mapping[str, np.ndarray | Updated]) -> Whole:
+        """Outputs as they were kept, each whole once somebody asks for it."""
+        return Whole(kept, lambda: point_inputs(signature.graph, point, by_rows=True))
+
+    def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
+        """As `_answered`; of outputs that are operands but for some rows, these rows."""
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
         key = point.values
@@ -315,7 +330,8 @@ class Judge:
                 require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
                                "smaller sizes, or dims in their place: a dim is compared at small sizes")
                 try:
-                    known.expected[key] = self._computed(signature, point)
+                    known.expected[key] = found = self._computed(signature, point)
+                    known.held += sum(each.nbytes for each in found.values())
                 except (InputError, OutOfMemory):
                     raise
                 except (TensorGraphsError, ValueError, IndexError) as e:
@@ -324,13 +340,17 @@ class Judge:
                 known.took[key] = time.perf_counter() - begun
             return known.expected[key]
 
-    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
-        """The oracle's outputs at a point, of the few rows that differ where it has such."""
+    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
+        """The oracle's outputs at a point, of the few rows that differ where it has such, or of those in which an operand was
+        overwritten: answers at all points are kept at once."""
         if point.rows is not None:
             graph, few = few_of(signature.graph, point)
             return dict(interpret(graph, point_inputs(graph, few), dims=few.binding).outputs)
         inputs = point_inputs(signature.graph, point, by_rows=True)
-        return dict(interpret(signature.graph, inputs, dims=point.binding).outputs)
+        found = interpret(signature.graph, inputs, dims=point.binding).outputs
+        operands = bases(signature.graph, point.binding)
+        return {name: updated(array, inputs[operands[name]], operands[name]) if name in operands else array
+                for name, array in found.items()}
 
     def _look_for_rows(self, signature: Signature, point: Point) -> tuple[str, int] | None:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
@@ -363,7 +383,7 @@ class Judge:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
         found = self._answers.pop(signature.key, _Answers())
         self._answers[signature.key] = found
-        while len(self._answers) > AT_ONCE:
+        while len(self._answers) > AT_ONCE and sum(each.held for each in self._answers.values()) > MOST_HELD:
             del self._answers[next(iter(self._answers))]
         return found
 
@@ -458,7 +478,7 @@ class Judge:
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
             affordable.append(far)
-        found = [p for i, s in enumerate(affordable) if self.expected(signature, p := Point(_pairs(s), 1000 + i)) is not None]
+        found = [p for i, s in enumerate(affordable) if self._kept(signature, p := Point(_pairs(s), 1000 + i)) is not None]
         if not found:
             raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
                              "compared\n  fix: sizes at which its operands fit together")
@@ -475,7 +495,7 @@ class Judge:
             beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
             found += [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in beside]
             found += size_points(signature, secret)
-        found = [p for p in found if self._answered(signature, p) is not None]
+        found = [p for p in found if self._kept(signature, p) is not None]
         return found if device_of(kernel.backend).is_host else found * RACES
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
@@ -564,7 +584,7 @@ class Judge:
         if small is None:
             return self.points(asked.kernel, asked.signature, asked.typical)
         found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
-        return [p for p in found if self.expected(asked.signature, p) is not None] or self.points(
+        return [p for p in found if self._kept(asked.signature, p) is not None] or self.points(
             asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
@@ -621,6 +641,10 @@ class Judge:
             return
         with suppress(Exception):
             self._points[_question(asked)] = self._shown(asked)
+
+    def is_foreseen(self, asked: Asked) -> bool:
+        """Whether the oracle was asked about all points of this question."""
+        return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
         """`look_ahead` at what `compare` is going to be asked, one after the other until it is enough: while compilers run. At few:
@@ -830,8 +854,11 @@ class Judge:
             return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
         if found.mutated:
             return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
-        expected = self.expected(signature, point)
-        assert expected is not None
+        kept = self._kept(signature, point)
+        assert kept is not None
+        expected: Mapping[str, np.ndarray] = self._whole(signature, point, kept)
+        if point.rows is not None:
+            expected = all_rows(signature.graph, point, expected, outputs=True)
         outputs: dict[str, np.ndarray] = {}
         in_full = False
         for name, node in signature.graph.outputs.items():
@@ -841,12 +868,21 @@ class Judge:
                 raise SaidError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
-            data = read(int(np.prod(shape)) * t.dtype.itemsize)
+            limit, picked = SAME_MATH.get(t.dtype.name, 0.0), None
+            if name in found.rows:
+                told, answer = self._rows_told(signature, point, name, found.rows[name], read), kept[name]
+                if isinstance(answer, Updated) and np.array_equal(told.rows, answer.rows):   # all other rows are the operand's
+                    report = self._error(signature, point, name, told.values, answer.values, in_full=False, rows=told.rows)
+                    if report.within(limit):
+                        _take_worse(worst, report)
+                        continue
+                data = bytes_of(told.whole(point_inputs(signature.graph, point)[told.base]))
+            else:
+                data = read(int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
-            values, limit = data.view(t.dtype.numpy).reshape(shape), SAME_MATH.get(t.dtype.name, 0.0)
-            picked = None
+            values = data.view(t.dtype.numpy).reshape(shape)
             report = self._error(signature, point, name, values, expected[name], in_full=in_full)
             if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
                 expected, in_full = self.expected_in_full(signature, point), True
@@ -866,9 +902,7 @@ class Judge:
                     asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
                 out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
                 report = self._error(signature, point, name, out, expected[name], in_full=in_full)
-            errors = (report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)
-            for i, value in enumerate(errors):
-                worst[i] = value if not value <= worst[i] else worst[i]
+            _take_worse(worst, report)
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
@@ -877,6 +911,21 @@ class Judge:
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
+
+    def _rows_told(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
+        """An output of which the worker tells the rows that differ from an operand's. Raises SaidError where that is not due, or
+        there are no such rows."""
+        t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
+        shape = tuple(map(int, t.shape))
+        if base is None or count > math.prod(shape[:-1]):
+            raise SaidError(f"{count} rows were told of output {name}")
+        numbers, data = read(8 * count), read(count * shape[-1] * t.dtype.itemsize)
+        if numbers.nbytes != 8 * count or data.nbytes != count * shape[-1] * t.dtype.itemsize:
+            raise SaidError(f"of output {name} fewer rows are there than {count}")
+        rows = numbers.view(np.int64)
+        if count and not (rows[0] >= 0 and rows[-1] < math.prod(shape[:-1]) and (np.diff(rows) > 0).all()):
+            raise SaidError(f"the rows that were told of output {name} are not in order")
+        return Updated(shape, base, rows, data.view(t.dtype.numpy).reshape(count, shape[-1]))
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord:
@@ -898,6 +947,12 @@ class Judge:
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
+
+
+def _take_worse(worst: list[float], report: ErrorReport) -> None:
+    """Of each kind of error the larger one, or NaN."""
+    for i, value in enumerate((report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)):
+        worst[i] = value if not value <= worst[i] else worst[i]
 
 
 def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | None) -> str:
@@ -1066,6 +1121,10 @@ class _Hearing:
             self._file = None
 
 
+_DONE: Future[None] = Future()
+_DONE.set_result(None)
+
+
 class _Comparison:
     """Kernels that are compared, none of them timed. Workers go from one to the next; meanwhile a thread asks the oracle about what
     comes then, and compares what was returned.
@@ -1078,8 +1137,6 @@ class _Comparison:
         self.classes: dict[tuple[str, str], int] = {}
         """(identity, signature's key) of a class of sizes -> its place in the queue"""
         classes: list[Asked] = []
-        members: list[Asked] = []
-        others: list[Asked] = []
 
         def ask_first(kernel: Kernel, small: Signature | None) -> None:
             """The class of a question, behind its own: `_class_of` would have the judge's worker run that, whoever asks."""
@@ -1090,16 +1147,16 @@ class _Comparison:
             classes.append(_of_class(kernel, small))
 
         for each in asked:
-            small = smaller(each.kernel, each.signature)
-            (others if small is None else members).append(each)
-            ask_first(each.kernel, small)
+            ask_first(each.kernel, smaller(each.kernel, each.signature))
         # what takes long is begun early: the last one would keep a processor idle
-        members.sort(key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])
-        self.queue = [*classes, *members, *others]
+        self.queue = [*classes, *sorted(asked, key=lambda each: -work(each.signature, _at(each.signature, each.typical))[0])]
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
+        self.waits_for = [self._class_of(each) for each in self.queue]
+        """of each place the verdict on its class, if it has one that is asked for here"""
         self.workers = min(judge.workers, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
-        self._ahead: list[Future[None]] = []
+        self._ahead: dict[int, Future[None]] = {}
+        """place in the queue -> when the oracle has been asked for it"""
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1)
 
@@ -1109,7 +1166,7 @@ class _Comparison:
             stack.enter_context(self._beside)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
-            self._look_ahead(self.workers)
+            self._look_ahead()
             self.judge.ready()
             for _ in range(1, self.workers):
                 stack.enter_context(self._another())
@@ -1129,20 +1186,33 @@ class _Comparison:
         else:
             yield each, verdict
 
+    def _class_of(self, asked: Asked) -> Future[Verdict] | None:
+        small = smaller(asked.kernel, asked.signature)
+        known = None if small is None else self.classes.get((asked.kernel.identity, small.key))
+        return None if known is None else self.found[known]
+
     def _next(self) -> int | None:
-        try:
-            return self._left.popleft()
-        except IndexError:
-            return None
+        """The first place that waits for nothing, or the first."""
+        with self._lock:
+            found = next((i for i in self._left if self._is_ready(i)), next(iter(self._left), None))
+            if found is not None:
+                self._left.remove(found)
+            return found
+
+    def _is_ready(self, i: int) -> bool:
+        return i in self._ahead and self._ahead[i].done() and self._has_class(i)
+
+    def _has_class(self, i: int) -> bool:
+        known = self.waits_for[i]
+        return known is None or known.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
         """Have a worker run the kernel of this place; its verdict is found by the thread beside it."""
-        each, small = self.queue[i], smaller(self.queue[i].kernel, self.queue[i].signature)
-        self._look_ahead(i + 1 + self.workers)
+        each, known = self.queue[i], self.waits_for[i]
+        self._look_ahead(i)
         self._ahead[i].result()
-        known = None if small is None else self.classes.get((each.kernel.identity, small.key))
         if known is not None:
-            self.found[known].result()
+            known.result()
         compared = self.judge.returned(each, worker)
 
         def find() -> None:
@@ -1157,10 +1227,17 @@ class _Comparison:
 
         self._beside.submit(find)
 
-    def _look_ahead(self, until: int) -> None:
+    def _look_ahead(self, taken: int | None = None) -> None:
+        """Have the oracle asked about the one that a worker has taken, and about some that are left and wait for no class: as many
+        as workers, and one more. Nothing has to be asked where it was while compilers ran."""
         with self._lock:
-            for each in self.queue[len(self._ahead):until]:
-                self._ahead.append(self._beside.submit(self.judge.look_ahead, each))
+            for i in self._left:
+                if self.judge.is_foreseen(self.queue[i]):
+                    self._ahead.setdefault(i, _DONE)
+            free = itertools.islice(filter(self._has_class, self._left), self.workers + 1)
+            for i in [*([] if taken is None else [taken]), *free]:
+                if i not in self._ahead:
+                    self._ahead[i] = self._beside.submit(self.judge.look_ahead, self.queue[i])
 
     @contextmanager
     def _another(self) -> Iterator[None]:
@@ -1189,8 +1266,9 @@ class _Comparison:
 
     def _stop(self) -> None:
         """Nothing else is begun, and nobody waits for what has not ended."""
-        self._left.clear()
-        waited_for: list[Future[Any]] = [*self._ahead, *self.found]
+        with self._lock:
+            self._left.clear()
+        waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
         for each in waited_for:
             each.cancel()
 
