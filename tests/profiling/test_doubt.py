@@ -131,3 +131,13 @@ def test_doubtful_is_what_the_measure_finds() -> None:
         one[at] = out[at]
         assert measure(one, ref, f32, rounding=rounding).within(LIMIT) == (not found[at]), at
     assert 10 < found.sum() < 600
+
+
+def test_one_number_that_is_wrong_is_in_doubt_by_itself_and_has_no_rows() -> None:
+    """`tg conformance` ended in numpy's error where a kernel of scalars was wrong."""
+    doubt = doubtful(np.array(3.0, np.float32), np.array(2.0), f32, np.array(0.0), LIMIT)
+    assert doubt.shape == () and doubt
+    assert not doubtful(np.array(2.0, np.float32), np.array(2.0), f32, np.array(0.0), LIMIT)
+    x = tg.input("x", (), tg.f32)
+    graph = signature_of(tg.exp(x)).graph
+    assert moves_of_rows(graph, {}, dict, dict, next(iter(graph.outputs)), doubt, np.array(0.0)) is None

@@ -36,10 +36,11 @@ MOST = 16
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float) -> np.ndarray:
-    """Which elements of a float output are off by more than the limit, as `error_measure.measure` has it."""
+    """Which elements of a float output are off by more than the limit, as `error_measure.measure` has it; of one number, that one."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
-        beside = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=-1, keepdims=True)))
+        row = -1 if size.ndim else None
+        beside = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=row, keepdims=True)))
         off = np.abs(out.astype(np.float64) - ref)
         explained = np.where(off <= ROUNDINGS * moves, moves / unit_roundoff(dtype), 0.0)
         return np.asarray(off > limit * np.maximum(np.maximum(beside, explained), dtype.smallest_normal))
