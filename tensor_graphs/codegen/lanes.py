@@ -54,7 +54,10 @@ class TileProduct:
 
 
 def product_of(s: Stage) -> TileProduct | None:
-    """A stage as a product whose operands lie as a register tile reads them; None where it is none."""
+    """A stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None where it is none.
+    One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
+    if not s.tiled:
+        return None
     shaped = s.monoid == "sum" and len(s.axes) == 2 and len(s.reduce) == 1 and s.scan is None and s.target.role == "scratch"
     if not shaped or s.value.op != "mul" or s.value.dtype not in (f32, f64) or s.joined != (s.factor is not None):
         return None
@@ -241,7 +244,7 @@ class _LanesOfNest:
             place = [(far, self.turn(far), wide), (near, self.turn(near), 1)]
             stage, left = self.kept(f"c{left.number}", place, (self.longest(far) or 0) * wide, left, s.within, "copied")
             each.append(stage)
-        s.value = self.values.make("mul", s.value.dtype, left, right)
+        s.value, s.tiled = self.values.make("mul", s.value.dtype, left, right), True
         return before, each
 
     def turns(self) -> set[str]:

@@ -89,3 +89,14 @@ def test_a_compile_chooses_the_loops_and_their_text_can_be_looked_at():
     assert "gen.scan" in str(tg.explain(plan))
     (text,) = texts_in(plan, plan.variants[0], "gen.scan")
     assert "for (int64_t turn = 0" in text.text and "scan_step(" in text.text
+
+
+@pytest.mark.parametrize("width", [3, 5, 8, 9, 16, 17])
+@pytest.mark.parametrize("dtype", [tg.f32, tg.f64], ids=str)
+def test_a_product_by_a_product_in_a_step_is_no_register_tile(width, dtype):
+    """Its right operand looks like a panel of one, and is neither as wide nor where that would be."""
+    start, turns_of = tg.input("s", (2, width, width), dtype), tg.input("a", (2, 3), dtype)
+    last, _ = tg.scan(lambda s, a: (tg.tanh(s @ (s @ s)), None), start, turns_of)
+    rng = np.random.default_rng(width)
+    run(last.inputs[0] if last.op.name == "item" else last,
+        {"s": (rng.standard_normal((2, width, width)) / width).astype(dtype.numpy), "a": np.zeros((2, 3), dtype.numpy)})
