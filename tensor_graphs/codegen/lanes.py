@@ -54,8 +54,8 @@ class TileProduct:
 
 
 def product_of(s: Stage) -> TileProduct | None:
-    """A stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None where it is none.
-    One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
+    """A stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None where it is
+    none. One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
     if not s.tiled:
         return None
     shaped = s.monoid == "sum" and len(s.axes) == 2 and len(s.reduce) == 1 and s.scan is None and s.target.role == "scratch"

@@ -244,8 +244,9 @@ class NestAdvice:
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
     the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns,
-    in a program for few rows. tiled: its operands lie as a register tile reads them (lanes.py). within: an axis of blocks around it and its neighbours,
-    inside of the nest's; joined: a reduction goes on with what the target holds, times `factor` (None: 1)."""
+    in a program for few rows. tiled: a product whose operands lie as a register tile reads them (lanes.py). within: an axis of
+    blocks around it and its neighbours, inside of the nest's; joined: a reduction goes on with what the target holds, times
+    `factor` (None: 1)."""
 
     target: Array
     index: Dim

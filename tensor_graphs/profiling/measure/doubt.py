@@ -36,7 +36,7 @@ MOST = 16
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float) -> np.ndarray:
-    """Which elements of a float output are off by more than the limit, as `error_measure.measure` has it; of one number, that one."""
+    """Which elements of a float output, be it one number, are off by more than the limit, as `error_measure.measure` has it."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
         row = -1 if size.ndim else None
