@@ -1,7 +1,8 @@
 """kept_rows: sums of one element each, whose row is kept before anything dear is made of it.
 
 A nest that ends with `number = sum over …; out = tanh(… number …)` calls tanh for one element at a time. With a row of the sums in
-scratch the second stage is a loop over memory, and runs in vectors.
+scratch the second stage is a loop over memory, and runs in vectors. Steps of a scan have such nests; elsewhere their products are
+other kernels' (loops.py, MOST_TURNS).
 
 In: an arranged program.  Out: another one, where a nest is like that; the one that came stays as it is.
 """
@@ -36,7 +37,7 @@ def _with_rows(program: StageProgram, nest: Nest) -> Nest:
     sums = [s.target for s in nest.stages if s.monoid is not None]
     stored = [s for s in nest.stages if s.monoid is None]
     if not plain or low < LEAST or high > MOST or not sums or any(a.role != "scratch" or a.level != level for a in sums) \
-            or any(s.target.level != 0 for s in stored) or any(v.symbols & {last.name} for v in program.values.gathered.values()):
+            or any(s.target.level != 0 for s in stored) or any(last.name in v.symbols for v in program.values.gathered.values()):
         return nest
     if not any(v.op in DEAR for s in stored for v in values_in(s.value)):
         return nest

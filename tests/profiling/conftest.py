@@ -18,6 +18,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
+def judge(shared: Database) -> Iterator[Judge]:
+    with Judge(shared) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def brief_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """One that measures again, where it doubts, in blocks of 0.05 s only."""
     folder = tmp_path_factory.mktemp("hostile")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.records import queries
-from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.profiling.wrong_at_random import FAMILIES, NODES, kernel_of, right_kernel
 
@@ -53,12 +52,6 @@ SAMPLE = ["numpy.wrong_in_a_band_of_row_counts.softmax", "c.wrong_above_a_row_co
           "torch.wrong_for_the_same_memory_twice.mul", "numpy.wrong_for_stride_zero.add",
           "numpy.reads_backwards_axes_forwards.mul", "numpy.leaves_something_behind.add", "c.leaves_something_behind.softmax",
           "torch.right_where_it_is_judged.mul"]
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", SAMPLE)

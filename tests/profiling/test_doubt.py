@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from tensor_graphs.profiling.distrust.replies import Told
 from tensor_graphs.profiling.measure.doubt import MOST, doubtful, moves_of_rows
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs
 from tensor_graphs.profiling.measure.judge import Judge, Verdict
-from tensor_graphs.records.database import Database
 
 Step = Callable[..., np.ndarray]
 
@@ -28,12 +27,6 @@ SEED, CANCELS = 29, 209_876
 
 P, G, V = (tg.input(name, (N,), tg.f32) for name in "pgv")
 STEP = part_of(tg.graph(P / tg.sqrt(V * 0.999 + G * G * 0.001)))(P, V, G)
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 def said_of(judge: Judge, signature: Signature, seed: int, out: np.ndarray) -> Verdict | None:

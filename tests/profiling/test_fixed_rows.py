@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -29,12 +27,6 @@ ROWS = {
     "sums so far": (tg.cumsum(tg.cumsum(X, axis=0), axis=1).inputs[0], "[1]=512"),
     "table": (tg.embedding(tg.input("t", (4096, 64), tg.f32), IDS), None),
 }
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", ROWS)

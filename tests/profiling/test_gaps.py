@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall, Kernel
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.records.database import Database
 
 Array = np.ndarray
 NODE = tg.add(tg.input("x", (tg.dim("n", 1, 512), 24), tg.f32), tg.input("y", (tg.dim("n", 1, 512), 24), tg.f32))
@@ -53,12 +52,6 @@ if os.environ.get("TENSOR_GRAPHS_WORKER"):
 
     for _name in BODIES:
         register(kernel_of(_name))
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", BODIES)

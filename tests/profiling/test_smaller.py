@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,6 @@ N = tg.dim("n", 1, 4096)
 
 def linear(out: int, inner: int) -> Signature:
     return signature_of(tg.linear(tg.input("x", (N, inner), tg.f32), tg.input("w", (out, inner), tg.f32)))
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 def test_fixed_sizes_with_equal_remainders_are_one_class() -> None:

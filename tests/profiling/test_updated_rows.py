@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from tensor_graphs.profiling.distrust.replies import SaidError, Told
 from tensor_graphs.profiling.measure.inputs import Form, Point, point_inputs
 from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.profiling.measure.updated_rows import Updated, bases, changed_rows, updated
-from tensor_graphs.records.database import Database
 
 N, P = tg.dim("n", 1, 64), tg.dim("p", 0, 8191)
 ROWS, WIDTH, AT = 8192, 256, {"n": 3, "p": 17}
@@ -71,12 +70,6 @@ if os.environ.get("TENSOR_GRAPHS_WORKER"):
 
     for _name in BODIES:
         register(kernel_of(_name))
-
-
-@pytest.fixture(scope="module")
-def judge(shared: Database) -> Iterator[Judge]:
-    with Judge(shared) as made:
-        yield made
 
 
 def verdict_on(judge: Judge, point: Point, spoil: Callable[[np.ndarray], Any]) -> Verdict | None:

@@ -1155,8 +1155,8 @@ class _Comparison:
         """of each place the verdict on its class, if it has one that is asked for here"""
         self.workers = min(judge.workers, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
-        self._ahead: dict[int, Future[None]] = {}
-        """place in the queue -> when the oracle has been asked for it"""
+        self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
+        """place in the queue -> when the oracle has been asked for it; of some it was while compilers ran"""
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1)
 
@@ -1229,11 +1229,8 @@ class _Comparison:
 
     def _look_ahead(self, taken: int | None = None) -> None:
         """Have the oracle asked about the one that a worker has taken, and about some that are left and wait for no class: as many
-        as workers, and one more. Nothing has to be asked where it was while compilers ran."""
+        as workers, and one more."""
         with self._lock:
-            for i in self._left:
-                if self.judge.is_foreseen(self.queue[i]):
-                    self._ahead.setdefault(i, _DONE)
             free = itertools.islice(filter(self._has_class, self._left), self.workers + 1)
             for i in [*([] if taken is None else [taken]), *free]:
                 if i not in self._ahead:
