@@ -1,7 +1,7 @@
 """Kernel calls and memory of plans, as last reviewed: of Gemma, MiniLM and all graphs of benchmarks/kernels_cpu.py.
 
-They are chosen from guesses alone: no row, no verdict, no measured constant, so that they are the same on each machine. A plan that
-moves is looked at, then `make snapshots`.
+They are chosen from guesses alone: no row, no verdict, no measured constant, and no kernel that only some processors have, so that they
+are the same on each machine. A plan that moves is looked at, then `make snapshots`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.twin_plans import gemma, minilm
 from tensor_graphs.compiler import search
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.plan_file import VARIABLE
+from tensor_graphs.kernels import registry
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.records.database import Database
 from tests.conftest import Snapshot
@@ -37,6 +38,7 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search._Chooser, "paths", lambda chooser, binding, optimistic: paths(chooser, binding, True))
     monkeypatch.setattr(search._Chooser, "_built", lambda *_: True)
     monkeypatch.setattr(search._Chooser, "_verify", lambda *_: False)
+    monkeypatch.setattr(registry, "lacking", lambda kernel: "not on each machine" if kernel.requirements else None)
 
 
 def line(name: str, graph: Graph, database: Database, at: Mapping[str, int] | None = None) -> str:

@@ -75,7 +75,8 @@ def test_what_a_row_cannot_do_is_refused_with_a_reason(name: str) -> None:
     spec = Spec.of(applied(build()))
     said = {k.name: k.accepts(spec) for k in KERNELS.values() if k.op == spec.op.name}
     assert all(said.values())
-    wide, narrow = f"c.{spec.op.name}_f64", said.pop(f"c.{spec.op.name}_bf16", None)
+    wide, narrow, tiles = f"c.{spec.op.name}_f64", said.pop(f"c.{spec.op.name}_bf16", None), said.pop(f"c.{spec.op.name}_amx", None)
+    assert tiles in (None, reason, reason.format("f32"), reason.format("f32, bf16"), narrow)
     if "{}" in reason:
         assert said == {f"c.{spec.op.name}": reason.format("f32"), wide: reason.format("f64")}
     elif spec.outputs[0].dtype == tg.bf16:
@@ -114,6 +115,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "linear": lambda: [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
         "linear_bf16": lambda: [tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), *bias)
                                 for bias in ((), (x(5),), (x(5, dtype=tg.bf16),))],
+        "linear_amx": lambda: [*samples("linear", tg.f32), *samples("linear_bf16", tg.f32)],
+        "dot_amx": lambda: [node for dtype in (tg.f32, tg.bf16) for node in samples("dot", dtype)],
         "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)
                                   for each in (1, 2) for w, i, bias in ((tg.f32, tg.i32, ()), (tg.bf16, tg.i64, (x(6, 5),)))],
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (
@@ -163,7 +166,8 @@ def test_operands_with_gaps_are_read_where_they_lie(op: str) -> None:
                 plan = single_kernel_plan(views_graph(graph, form, axis, left), KERNELS[row.name])
                 found = bind(plan).run(as_stored(graph, given, form, axis, left))
                 for name, value in found.items():
-                    np.testing.assert_allclose(value, wanted[name], rtol=2e-6, atol=2e-6, err_msg=f"{node} {form} {axis} {only}")
+                    near = 2e-6 if value.dtype.itemsize > 2 else 2.0**-8
+                    np.testing.assert_allclose(value, wanted[name], rtol=near, atol=2e-6, err_msg=f"{node} {form} {axis} {only}")
     assert seen >= TAKEN.get(op, set())
 
 

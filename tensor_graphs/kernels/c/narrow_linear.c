@@ -4,9 +4,10 @@
  * multiplications of a fused multiply-add, but reads numbers below 2^-126 as 0 and leaves none behind (Intel, Architecture Instruction
  * Set Extensions Programming Reference, VDPBF16PS). So tiles that have such operands, or sums so small that what is lost counts, are
  * computed with the operands widened. */
-#include "linear.h"
+#include "narrow_linear.h"
 
 #include "gemm.h"
+#include "linear.h"
 #include "turned.h"
 
 #if defined(__AVX512BF16__)
@@ -24,19 +25,14 @@ typedef struct narrow {
     struct about *panel;  /* what is known of each */
 } narrow;
 
-TG_INLINE uint16_t to_bf16(float x) {
-    const uint32_t bits = bits_of(x);
-    return x == x ? (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16) : (uint16_t)(bits >> 16 | 0x40);
-}
-
 /* A row of sums in f32, with the bias: a row of out. */
 TG_INLINE void store_row(const narrow *l, uint16_t *out, const float *sums, int64_t from, int64_t count) {
     if (!l->bias)
-        for (int64_t j = 0; j < count; j++) out[j] = to_bf16(sums[j]);
+        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j]);
     else if (l->bias_dtype == TG_BF16)
-        for (int64_t j = 0; j < count; j++) out[j] = to_bf16(sums[j] + bf16_to_f32(((const uint16_t *)l->bias)[from + j]));
+        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j] + bf16_to_f32(((const uint16_t *)l->bias)[from + j]));
     else
-        for (int64_t j = 0; j < count; j++) out[j] = to_bf16(sums[j] + ((const float *)l->bias)[from + j]);
+        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j] + ((const float *)l->bias)[from + j]);
 }
 
 static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from, int64_t to) {

@@ -1,6 +1,6 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
-The formulas are those of the tg_scratch calls in linear.c, narrow_linear.c, gather_linear.c, matmul.c,
+The formulas are those of the tg_scratch calls in linear.c, narrow_linear.c, amx_product.c, gather_linear.c, matmul.c,
 conv.c, depthwise.c, direct.c, attention.c and their wide twins, as upper
 bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
 them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
@@ -21,6 +21,7 @@ BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's in
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
 NARROW = (8, 4, 256 << 10)                              # linear of bf16: rows that are widened; least tiles, or bytes, of a group
 ABOUT = 132                                            # linear of bf16: bytes of what is known of a panel
+AMX = (8, 32, 128, 1 << 20)                            # rows that others take; depth of a tile; most rows, and bytes, of a group
 
 
 def _beyond(n: Dim, limit: int) -> Dim:
@@ -59,6 +60,33 @@ def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
     many = panels + threads * (2 * group * tile.lanes * 4 + copied + PAGE)
     few = dim_min(n, limit)
     return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, True))
+
+
+def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
+    """Rows of k numbers, each in so many parts of bf16, by n lanes: panels of the lanes, of each caller; on each thread a group of
+    rows, and what comes of it, twice."""
+    tile, threads = library.load().tile(4), library.load().threads()
+    _, depth, most, group = AMX
+    whole = ceil_div(k, depth) * depth * 2
+    panels = callers * (ceil_div(n, tile.lanes) * tile.lanes * (whole * of_b + 4) + PAGE)
+    rows = dim_min(most * whole * of_a, dim_max(group, depth * whole * of_a))
+    return panels + threads * (2 * most * tile.lanes * 4 + rows + PAGE)
+
+
+def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Dim:
+    """x[n, k] by m rows of weights: few rows go elsewhere, and all do where a process may use no tiles."""
+    def elsewhere(rows: Dim) -> Dim:
+        return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, narrow_weights)
+
+    tiles = _amx_product(n, k, 1 if narrow_weights else 3, 1 if narrow else 3, 1) + elsewhere(dim_min(n, AMX[0]))
+    return dim_max(_beyond(n, AMX[0]) * tiles, elsewhere(n))
+
+
+def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
+    """a[batch, m, k] · b[batch, k, n]: each thread may have the panels of one b."""
+    parts, threads = (1 if narrow else 3), library.load().threads()
+    tiles = _amx_product(n, k, parts, parts, 1 if batch == 1 else threads)
+    return tiles if narrow else dim_max(tiles, matmul(k, 4))
 
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:

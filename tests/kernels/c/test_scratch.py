@@ -90,6 +90,26 @@ def test_the_plan_of_a_product_of_bf16_covers_what_the_kernel_asks_for(k: int) -
         assert asked <= planned <= 3 * lib.threads() * asked + (1 << 16), (n, asked, planned)
 
 
+@pytest.mark.parametrize("k", [1, 75, 640, 2048])
+@pytest.mark.parametrize("graph", ["linear f32", "linear f32 bf16", "linear bf16", "dot f32", "dot bf16", "dots f32", "dots bf16"])
+def test_the_plan_of_a_product_by_tiles_covers_what_the_kernel_asks_for(graph: str, k: int) -> None:
+    op, *names = graph.split()
+    of_x, of_w = getattr(tg, names[0]), getattr(tg, names[-1])
+    kernel = kernel_named(f"c.{op.removesuffix('s')}_amx")
+    if lacking(kernel):
+        return                                                      # nowhere is it planned
+    batch = (20,) if op == "dots" else ()
+    g = tg.graph(linear(N, 300, k, of_x, of_w) if op == "linear" else
+                 {"out": tg.input("a", (*batch, N, k), of_x) @ tg.input("b", (*batch, k, 300), of_x)})
+    lib, plan = library.load(), single_kernel_plan(g, kernel)
+    compiled = bind(plan)
+    for n in (1, 8, 9, 33, 300):
+        lib.scratch_watch()
+        compiled.run(make_inputs(g, {"n": n}, 1))
+        asked, planned = lib.scratch_watch(), plan.memory(n=n).scratch
+        assert asked <= planned <= 4 * lib.threads() * asked + (2 << 20) * lib.threads(), (n, asked, planned)
+
+
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_plan_of_a_convolution_covers_what_the_kernel_asks_for(name: str) -> None:
     lib, g = library.load(), tg.graph(IMAGES[name](N))

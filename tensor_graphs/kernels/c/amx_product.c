@@ -1,0 +1,437 @@
+/* amx_product.c: products of f32 and of bfloat16 by the processor's tiles of bfloat16 (tdpbf16ps of Intel's AMX).
+ *
+ * A tile product multiplies 16 rows by 16 lanes, 32 deep: sixteen times as many products as a fused multiply-add of vectors makes, exact
+ * ones, whose sums are made in f32. A float is the sum of three bfloat16 numbers, high + middle + low, without an error; so a product of
+ * a float and a bfloat16 is three products of tiles, and one of two floats six: those of middle · low, low · middle and low · low are
+ * below 2^-25 of it (Henry, Tang and Heinecke, Leveraging the bfloat16 artificial intelligence datatype for higher-precision
+ * computations, 2019).
+ *
+ * Tiles read numbers below 2^-126 as 0 and leave none behind (Intel, Architecture Instruction Set Extensions Programming Reference,
+ * TDPBF16PS), and the parts of numbers that are not finite, or next to the largest, are not. So each sum is looked at: one that is not
+ * finite, or so small that what was lost counts, is computed again, from the operands themselves. */
+#include "gemm.h"
+#include "linear.h"
+#include "matmul.h"
+#include "narrow_linear.h"
+#include "turned.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__) && PANEL == 32
+#define TILES 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+enum { SIDE = 16, DEPTH = 32, MOST_PARTS = 3 }; /* rows or lanes of a tile; products that its sums add up; parts of a float */
+enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, BYTES = SIDE * DEPTH * 2 };
+
+typedef struct product {
+    char *out;
+    const char *a, *b;
+    const void *bias; /* of each row of a, or NULL */
+    int64_t m, n, k, om, on, am, ak, bk, bn; /* out[m, n] = a[m, k] . b[k, n]; strides in elements */
+    int64_t parts_a, parts_b, bias_dtype;    /* 1: bfloat16, 3: floats */
+    char *panels;
+    uint32_t *largest; /* of each lane of the panels: the size of its largest number, as bits of a float */
+} product;
+
+TG_INLINE int64_t steps_of(const product *p) { return tg_ceil(p->k, DEPTH); }
+
+TG_INLINE int64_t bytes_of_panels(int64_t lanes, int64_t k, int64_t parts) {
+    const int64_t panels = tg_ceil(lanes, PANEL);
+    return panels * PANEL * (tg_ceil(k, DEPTH) * DEPTH * 2 * parts + (int64_t)sizeof(uint32_t));
+}
+
+TG_INLINE float element(const char *from, const int64_t parts, int64_t at) {
+    return parts == 1 ? bf16_to_f32(((const uint16_t *)from)[at]) : ((const float *)from)[at];
+}
+
+/* One element of the result, from the operands themselves. */
+static __attribute__((noinline)) float one_sum(const product *p, int64_t row, int64_t lane) {
+    double sum = 0;
+    for (int64_t i = 0; i < p->k; i++)
+        sum += (double)element(p->a, p->parts_a, row * p->am + i * p->ak) * element(p->b, p->parts_b, i * p->bk + lane * p->bn);
+    return (float)sum;
+}
+
+TG_INLINE float bias_of(const product *p, int64_t row) {
+    return !p->bias ? 0 : p->bias_dtype == TG_BF16 ? bf16_to_f32(((const uint16_t *)p->bias)[row]) : ((const float *)p->bias)[row];
+}
+
+TG_INLINE void store_one(const product *p, int64_t at, float sum) {
+    if (p->parts_b == 1) ((uint16_t *)p->out)[at] = f32_to_bf16(sum);
+    else ((float *)p->out)[at] = sum;
+}
+
+static void one_by_one(const product *p, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            const float sum = one_sum(p, i, j);
+            store_one(p, i * p->om + j * p->on, p->bias ? sum + bias_of(p, i) : sum);
+        }
+}
+
+/* The three bfloat16 numbers that a float is the sum of; the size of the largest float. */
+TG_INLINE uint32_t split(const float *x, int64_t count, uint16_t *high, uint16_t *middle, uint16_t *low) {
+    uint32_t most = 0;
+    int64_t i = 0;
+#if defined(TILES)
+    __m512i sizes = _mm512_setzero_si512();
+    for (; i + VW <= count; i += VW) {
+        const __m512 whole = _mm512_loadu_ps(x + i);
+        const __m256bh one = _mm512_cvtneps_pbh(whole);
+        const __m512 rest = _mm512_sub_ps(whole, _mm512_cvtpbh_ps(one));
+        const __m256bh two = _mm512_cvtneps_pbh(rest), three = _mm512_cvtneps_pbh(_mm512_sub_ps(rest, _mm512_cvtpbh_ps(two)));
+        memcpy(high + i, &one, sizeof one), memcpy(middle + i, &two, sizeof two), memcpy(low + i, &three, sizeof three);
+        sizes = _mm512_max_epu32(sizes, _mm512_and_si512(_mm512_castps_si512(whole), _mm512_set1_epi32(0x7fffffff)));
+    }
+    most = _mm512_reduce_max_epu32(sizes);
+#endif
+    for (; i < count; i++) {
+        const uint16_t one = f32_to_bf16(x[i]);
+        const float rest = x[i] - bf16_to_f32(one);
+        const uint16_t two = f32_to_bf16(rest);
+        const uint32_t size = bits_of(x[i]) & 0x7fffffffu;
+        high[i] = one, middle[i] = two, low[i] = f32_to_bf16(rest - bf16_to_f32(two));
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+TG_INLINE uint32_t largest_of(const uint16_t *x, int64_t count) {
+    uint16_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t size = x[i] & 0x7fff;
+        most = size > most ? size : most;
+    }
+    return (uint32_t)most << 16;
+}
+
+/* `count` numbers `apart` from each other as their parts, each filled up with zeros to `whole`; the size of the largest. */
+TG_INLINE uint32_t parts_of(const char *from, const int64_t parts, int64_t apart, int64_t count, int64_t whole, uint16_t *const *to) {
+    float held[CHUNK];
+    uint16_t narrow[CHUNK];
+    uint32_t most;
+    if (parts == 1) {
+        const uint16_t *x = (const uint16_t *)from;
+        if (apart != 1)
+            for (int64_t i = 0; i < count; i++) narrow[i] = x[i * apart];
+        memcpy(to[0], apart == 1 ? x : narrow, (size_t)count * 2);
+        most = largest_of(to[0], count);
+    } else {
+        const float *x = (const float *)from;
+        if (apart != 1)
+            for (int64_t i = 0; i < count; i++) held[i] = x[i * apart];
+        most = split(apart == 1 ? x : held, count, to[0], to[1], to[2]);
+    }
+    for (int64_t part = 0; part < parts; part++) memset(to[part] + count, 0, (size_t)(whole - count) * 2);
+    return most;
+}
+
+/* --- b, packed once into panels of 32 or 16 lanes: [step][part][pair of 16][lane], a pair being two bfloat16 that follow each other
+ * along k --- */
+
+TG_INLINE int64_t lanes_of(const product *p, int64_t lane) { return p->n - lane <= VW ? VW : PANEL; }
+
+/* Where the numbers of a lane follow each other. */
+TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, uint32_t *largest) {
+    const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
+    uint16_t rows[SIDE][MOST_PARTS][CHUNK];
+    for (int64_t l0 = 0; l0 < lanes; l0 += SIDE)
+        for (int64_t i = 0; i < p->k; i += CHUNK) {
+            const int64_t deep = tg_min(CHUNK, p->k - i), whole = tg_ceil(deep, DEPTH) * DEPTH;
+            for (int64_t l = 0; l < SIDE; l++) {
+                uint16_t *const to[] = {rows[l][0], rows[l][1], rows[l][2]};
+                const int here = l0 + l < count;
+                const char *from = p->b + ((here ? lane + l0 + l : lane) * p->bn + i) * size;
+                const uint32_t most = parts_of(from, parts, 1, here ? deep : 0, whole, to);
+                largest[l0 + l] = most > largest[l0 + l] ? most : largest[l0 + l];
+            }
+            for (int64_t s = 0; s < whole / DEPTH; s++)
+                for (int64_t part = 0; part < parts; part++)
+                    turned_32(panel + ((i / DEPTH + s) * parts + part) * (DEPTH / 2) * lanes + l0, lanes, &rows[0][part][s * DEPTH],
+                              MOST_PARTS * CHUNK / 2, DEPTH / 2, SIDE);
+        }
+}
+
+/* Where the lanes of a number along k follow each other, or nothing does. */
+TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, uint32_t *largest) {
+    const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
+    for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
+        uint16_t rows[2][MOST_PARTS][PANEL];
+        for (int64_t o = 0; o < 2; o++) {
+            uint16_t *const to[] = {rows[o][0], rows[o][1], rows[o][2]};
+            const int here = i + o < p->k;
+            const char *from = p->b + ((here ? i + o : 0) * p->bk + lane * p->bn) * size;
+            parts_of(from, parts, p->bn, here ? count : 0, lanes, to);
+            for (int64_t l = 0; l < (here ? count : 0); l++) {
+                const uint32_t size = bits_of(element(from, parts, l * p->bn)) & 0x7fffffffu;
+                largest[l] = size > largest[l] ? size : largest[l];
+            }
+        }
+        for (int64_t part = 0; part < parts; part++) {
+            uint32_t *to = panel + (i / DEPTH * parts + part) * (DEPTH / 2) * lanes + i % DEPTH / 2 * lanes;
+            for (int64_t l = 0; l < lanes; l++) to[l] = rows[0][part][l] | (uint32_t)rows[1][part][l] << 16;
+        }
+    }
+}
+
+static void pack_part(void *ctx, int part, int parts) {
+    const product *p = ctx;
+    int64_t from, to;
+    tg_range(p->n, PANEL, part, parts, &from, &to);
+    for (int64_t lane = from; lane < to; lane += PANEL) {
+        uint32_t *panel = (uint32_t *)(p->panels + lane * steps_of(p) * DEPTH * 2 * p->parts_b), *largest = p->largest + lane;
+        memset(largest, 0, PANEL * sizeof *largest);
+        if (p->bk == 1) p->parts_b == 1 ? pack_lanes(p, 1, lane, panel, largest) : pack_lanes(p, 3, lane, panel, largest);
+        else p->parts_b == 1 ? pack_pairs(p, 1, lane, panel, largest) : pack_pairs(p, 3, lane, panel, largest);
+    }
+}
+
+/* --- rows of a: read where they are, or packed as [tile of 16 rows][step][part][row][32] --- */
+
+typedef struct tiles {
+    const char *first;
+    int64_t tile, step, part, row; /* bytes from one to the next */
+} tiles;
+
+TG_INLINE int in_place(const product *p, int64_t rows) {
+    return p->parts_a == 1 && p->ak == 1 && p->k % DEPTH == 0 && rows % SIDE == 0;
+}
+
+TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int64_t rows, char *packed, uint32_t *largest) {
+    const int64_t steps = steps_of(p), size = parts == 1 ? 2 : 4;
+    for (int64_t r = 0; r < tg_ceil(rows, SIDE) * SIDE; r++) {
+        uint32_t most = 0;
+        uint16_t *tile = (uint16_t *)(packed + r / SIDE * steps * parts * BYTES) + r % SIDE * DEPTH;
+        for (int64_t s = 0; s < steps; s++) {
+            uint16_t *const to[] = {tile + s * parts * BYTES / 2, tile + (s * parts + 1) * BYTES / 2, tile + (s * parts + 2) * BYTES / 2};
+            const int64_t count = r < rows ? tg_min(DEPTH, p->k - s * DEPTH) : 0;
+            const char *from = p->a + (count ? (row + r) * p->am + s * DEPTH * p->ak : 0) * size;
+            const uint32_t found = count == DEPTH && p->ak == 1 ? parts_of(from, parts, 1, DEPTH, DEPTH, to)
+                                                                : parts_of(from, parts, p->ak, count, DEPTH, to);
+            most = found > most ? found : most;
+        }
+        largest[r] = most;
+    }
+}
+
+#if defined(TILES)
+/* Whether this process may use tiles; Linux has to be asked once (Documentation/arch/x86/xstate.rst). */
+static int tiles_here(void) {
+    enum { UNKNOWN, NO, YES, REQUEST = 0x1023, TILE_DATA = 18 };
+    static _Atomic int answer;
+    if (answer == UNKNOWN) answer = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? YES : NO;
+    return answer == YES;
+}
+
+static void tiles_begin(void) {
+    static const struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } all = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&all);
+}
+
+static void tiles_end(void) { _tile_release(); }
+
+/* c[row][lane] of one or two tiles of rows and one or two of lanes: the sums of all steps. Those of floats are made in blocks, so that
+ * fewer roundings are as large as those of the whole sum (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2).
+ * `two`, `nv`, `pa` and `pb` are constants. */
+TG_INLINE void tile_sums(const int two, const int nv, const int pa, const int pb, const tiles *a, const char *rows,
+                         const uint32_t *panel, int64_t steps, float *c) {
+    const int64_t wide = nv * VW * 4, most = pb == 1 ? INT64_MAX : BLOCK;
+    _Alignas(64) float sums[2 * SIDE * PANEL];
+    int64_t s = 0;
+    do {
+        float *to = s ? sums : c;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (const int64_t end = s + tg_min(most, steps - s); s < end; s++, rows += a->step)
+            _Pragma("GCC unroll 3") for (int i = 0; i < pa; i++) {
+                _tile_loadd(4, rows + i * a->part, a->row);
+                if (two) _tile_loadd(5, rows + i * a->part + a->tile, a->row);
+                _Pragma("GCC unroll 3") for (int j = 0; j < pb - i; j++) {
+                    const uint32_t *lanes = panel + (s * pb + j) * (DEPTH / 2) * nv * VW;
+                    _tile_loadd(6, lanes, wide);
+                    _tile_dpbf16ps(0, 4, 6);
+                    if (two) _tile_dpbf16ps(2, 5, 6);
+                    if (nv == 2) {
+                        _tile_loadd(7, lanes + VW, wide);
+                        _tile_dpbf16ps(1, 4, 7);
+                        if (two) _tile_dpbf16ps(3, 5, 7);
+                    }
+                }
+            }
+        _tile_stored(0, to, wide);
+        if (nv == 2) _tile_stored(1, to + VW, wide);
+        if (two) _tile_stored(2, to + SIDE * nv * VW, wide);
+        if (two && nv == 2) _tile_stored(3, to + SIDE * nv * VW + VW, wide);
+        if (to != c)
+            for (int64_t v = 0; v < (two + 1) * SIDE * nv * VW; v++) c[v] += sums[v];
+    } while (s < steps);
+}
+
+#define ALL_TILES(name, nv, pa, pb)                                                                                            \
+    static __attribute__((noinline)) void name(const tiles *a, int64_t count, const uint32_t *panel, int64_t steps, float *c) { \
+        int64_t i = 0;                                                                                                         \
+        for (; i + 2 <= count; i += 2)                                                                                         \
+            tile_sums(1, nv, pa, pb, a, a->first + i * a->tile, panel, steps, c + i * SIDE * nv * VW);                         \
+        if (i < count) tile_sums(0, nv, pa, pb, a, a->first + i * a->tile, panel, steps, c + i * SIDE * nv * VW);              \
+    }
+ALL_TILES(tiles_1_1_1, 1, 1, 1)
+ALL_TILES(tiles_2_1_1, 2, 1, 1)
+ALL_TILES(tiles_1_1_3, 1, 1, 3)
+ALL_TILES(tiles_2_1_3, 2, 1, 3)
+ALL_TILES(tiles_1_3_3, 1, 3, 3)
+ALL_TILES(tiles_2_3_3, 2, 3, 3)
+
+static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv, const uint32_t *panel, float *c) {
+    const int64_t steps = steps_of(p);
+    if (p->parts_b == 1) (nv == 1 ? tiles_1_1_1 : tiles_2_1_1)(a, count, panel, steps, c);
+    else if (p->parts_a == 1) (nv == 1 ? tiles_1_1_3 : tiles_2_1_3)(a, count, panel, steps, c);
+    else (nv == 1 ? tiles_1_3_3 : tiles_2_3_3)(a, count, panel, steps, c);
+}
+#else
+static int tiles_here(void) { return 0; }
+static void tiles_begin(void) {}
+static void tiles_end(void) {}
+static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv, const uint32_t *panel, float *c) {
+    (void)p, (void)a, (void)count, (void)nv, (void)panel, (void)c;
+}
+#endif
+
+/* Makes sums again that are not finite, or below what k numbers and their products may have lost: 2^-125 of each operand, times the
+ * largest of the other one. That is to be 2^-26 of a sum of floats, 2^-15 of one that is rounded to bfloat16. */
+TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, uint32_t *of_rows, int64_t lane, int64_t lanes, float *c) {
+    const uint32_t *of_lanes = p->largest + lane;
+    const int64_t count = tg_min(lanes, p->n - lane);
+    uint32_t most = 0;
+    for (int64_t l = 0; l < lanes; l++) most = of_lanes[l] > most ? of_lanes[l] : most;
+    const float share = (float)(p->k + 1) * (p->parts_b == 1 ? 0x1p-109f : 0x1p-98f);
+    for (int64_t r = 0; r < rows; r++, c += lanes) {
+        const uint32_t least = bits_of(share * (float_of(most) + float_of(of_rows[r]) + 2)), infinite = 0x7f800000u;
+        uint32_t smallest = UINT32_MAX, greatest = 0;
+        for (int64_t l = 0; l < lanes; l++) {
+            const uint32_t size = bits_of(c[l]) & 0x7fffffffu, other = of_rows[r] < of_lanes[l] ? of_rows[r] : of_lanes[l];
+            const uint32_t seen = (size | other) == 0 ? least : size; /* nothing but zeros in one of them */
+            smallest = seen < smallest ? seen : smallest, greatest = seen > greatest ? seen : greatest;
+        }
+        if (smallest >= least && greatest < infinite) continue;
+        for (int64_t l = 0; l < count; l++) {
+            const uint32_t size = bits_of(c[l]) & 0x7fffffffu;
+            if (size >= infinite || (size < least && !(size == 0 && (of_rows[r] == 0 || of_lanes[l] == 0))))
+                c[l] = one_sum(p, row + r, lane + l);
+        }
+    }
+}
+
+/* A row of sums: where the result has them one behind the other. */
+TG_INLINE void store_row(const product *p, char *out, const float *sums, int64_t count) {
+    if (p->parts_b == 1)
+        for (int64_t i = 0; i < count; i++) ((uint16_t *)out)[i] = f32_to_bf16(sums[i]);
+    else memcpy(out, sums, (size_t)count * 4);
+}
+
+static void store(const product *p, int64_t row, int64_t rows, int64_t lane, int64_t lanes, float *c, float *turned) {
+    const int64_t size = p->parts_b == 1 ? 2 : 4, count = tg_min(lanes, p->n - lane);
+    if (p->bias)
+        for (int64_t r = 0; r < rows; r++) {
+            const float bias = bias_of(p, row + r);
+            for (int64_t l = 0; l < lanes; l++) c[r * lanes + l] += bias;
+        }
+    if (p->on == 1)
+        for (int64_t r = 0; r < rows; r++) store_row(p, p->out + ((row + r) * p->om + lane) * size, c + r * lanes, count);
+    else if (p->om == 1) {
+        turned_32(turned, ROWS, c, lanes, lanes, rows);
+        for (int64_t l = 0; l < count; l++) store_row(p, p->out + ((lane + l) * p->on + row) * size, turned + l * ROWS, rows);
+    } else
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t l = 0; l < count; l++) store_one(p, (row + r) * p->om + (lane + l) * p->on, c[r * lanes + l]);
+}
+
+/* Rows go through in groups that stay in the L2 cache while all panels pass by. */
+static void rows_part(void *ctx, int part, int parts) {
+    const product *p = ctx;
+    const int64_t steps = steps_of(p), per_row = steps * DEPTH * 2 * p->parts_a;
+    const int64_t group = tg_min(ROWS, tg_max_i(2 * SIDE, GROUP_BYTES / tg_max_i(per_row, 1) / (2 * SIDE) * (2 * SIDE)));
+    int64_t from, to;
+    tg_range(p->m, 2 * SIDE, part, parts, &from, &to);
+    float *c = tg_scratch(1, (size_t)(2 * ROWS * PANEL) * 4 + (size_t)(group * per_row));
+    if (!c) return one_by_one(p, from, to);
+    float *turned = c + ROWS * PANEL;
+    char *packed = (char *)(turned + ROWS * PANEL);
+    tiles_begin();
+    for (int64_t row = from; row < to; row += group) {
+        const int64_t rows = tg_min(group, to - row), count = tg_ceil(rows, SIDE);
+        uint32_t largest[ROWS];
+        tiles a = {packed, steps * p->parts_a * BYTES, p->parts_a * BYTES, BYTES, DEPTH * 2};
+        if (in_place(p, rows)) {
+            a = (tiles){p->a + row * p->am * 2, SIDE * p->am * 2, DEPTH * 2, 0, p->am * 2};
+            for (int64_t r = 0; r < rows; r++) largest[r] = largest_of((const uint16_t *)a.first + r * p->am, p->k);
+        } else if (p->parts_a == 1) pack_rows(p, 1, row, rows, packed, largest);
+        else pack_rows(p, 3, row, rows, packed, largest);
+        for (int64_t lane = 0; lane < p->n; lane += PANEL) {
+            const int64_t lanes = lanes_of(p, lane);
+            all_sums(p, &a, count, lanes / VW, (const uint32_t *)(p->panels + lane * steps * DEPTH * 2 * p->parts_b), c);
+            look_at(p, row, rows, largest, lane, lanes, c);
+            store(p, row, rows, lane, lanes, c, turned);
+        }
+    }
+    tiles_end();
+}
+
+static void run_product(product *p) {
+    const size_t bytes = (size_t)bytes_of_panels(p->n, p->k, p->parts_b);
+    if (p->m <= 0 || p->n <= 0) return;
+    p->panels = tiles_here() ? tg_scratch(0, bytes) : NULL;
+    if (!p->panels) return one_by_one(p, 0, p->m);
+    p->largest = (uint32_t *)(p->panels + bytes) - tg_ceil(p->n, PANEL) * PANEL;
+    tg_parallel(pack_part, p, tg_parts(tg_ceil(p->n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(p->k, 1))));
+    tg_parallel(rows_part, p, tg_parts(tg_ceil(p->m, 2 * SIDE), tg_ceil(1 << 20, 2 * SIDE * tg_max_i(p->n * p->k, 1))));
+}
+
+/* out[n,m] = x[n,k] . w[m,k]^T + bias[m]. Few rows, and those that are left of whole tiles and fill a quarter of one at most, go past the
+ * weights as in linear.c and narrow_linear.c.
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of x and out, dtype of w, dtype of bias; all contiguous. */
+TG_KERNEL(tg_linear_amx) {
+    const int64_t n = ints[0], m = ints[1], k = ints[2], narrow = ints[3] == TG_BF16, size = narrow ? 2 : 4;
+    const tg_kernel few = narrow ? tg_linear_narrow : ints[4] == TG_BF16 ? tg_linear_bf16 : tg_linear_f32;
+    const int64_t rest = n <= FEW || !tiles_here() ? n : n % VW * 4 > VW ? 0 : n % VW;
+    product p = {.out = ptr[0], .a = ptr[2], .b = ptr[1], .bias = ptr[3], .m = m, .n = n - rest, .k = k, .om = 1, .on = m, .am = k,
+                 .ak = 1, .bk = 1, .bn = k, .parts_a = ints[4] == TG_BF16 ? 1 : 3, .parts_b = narrow ? 1 : 3, .bias_dtype = ints[5]};
+    run_product(&p);
+    if (!rest) return;
+    void *left[] = {(char *)ptr[0] + p.n * m * size, (char *)ptr[1] + p.n * k * size, ptr[2], ptr[3]};
+    few(left, (const int64_t[]){rest, m, k, ints[5]}, floats);
+}
+
+typedef struct batch {
+    void *const *ptr;
+    const int64_t *ints;
+} batch;
+
+static void batch_part(void *ctx, int part, int parts) {
+    void *const *ptr = ((const batch *)ctx)->ptr;
+    const int64_t *ints = ((const batch *)ctx)->ints, size = ints[13] == TG_BF16 ? 2 : 4, pieces = size == 2 ? 1 : MOST_PARTS;
+    int64_t from, to;
+    tg_range(ints[0], 1, part, parts, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        product p = {.out = (char *)ptr[0] + i * ints[4] * size, .a = (const char *)ptr[1] + i * ints[7] * size,
+                     .b = (const char *)ptr[2] + i * ints[10] * size, .m = ints[1], .n = ints[2], .k = ints[3], .om = ints[5],
+                     .on = ints[6], .am = ints[8], .ak = ints[9], .bk = ints[11], .bn = ints[12], .parts_a = pieces, .parts_b = pieces};
+        run_product(&p);
+    }
+}
+
+/* out[b,m,n] = a[b,m,k] . b[b,k,n], as in matmul.c, where few rows of floats go. Threads share the batch, or what is in each of a small
+ * one.
+ * ptr: out, a, b.  ints: batch, m, n, k, out strides (b, m, n), a strides (b, m, k), b strides (b, k, n) in elements, dtype. */
+TG_KERNEL(tg_dot_amx) {
+    if (ints[13] != TG_BF16 && (ints[1] <= FEW || !tiles_here())) tg_matmul_f32(ptr, ints, floats);
+    else if (ints[0] < 2 * tg_threads()) batch_part(&(batch){ptr, ints}, 0, 1);
+    else tg_parallel(batch_part, &(batch){ptr, ints}, tg_parts(ints[0], tg_ceil(1 << 20, tg_max_i(ints[1] * ints[2] * ints[3], 1))));
+}
