@@ -154,8 +154,8 @@ def _narrow_linear_steps(spec: Spec) -> Dim:
 
 
 def _amx_steps(spec: Spec) -> Dim:
-    """Tiles make sixteen products in the time of one, of which half is left where one product is made of one or three; of one that is
-    made of six, as measured, 1/16 of the time. To take a float apart costs as much as PARTS operations."""
+    """Tiles make sixteen products in the time of one: half of that is left, of products that are made of six, as measured, a
+    sixteenth of the time. To take a float apart costs as much as PARTS operations."""
     eighths = {(f32, f32): 15, (f32, bf16): 6, (bf16, bf16): 2}[spec.inputs[0].dtype, spec.inputs[1].dtype]
     apart = sum((product(t.shape) for t in spec.inputs[:2] if t.dtype == f32), 0)
     return ceil_div(product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * eighths, 8) + apart * PARTS
