@@ -1,7 +1,7 @@
 """Kernel calls and memory of plans, as last reviewed: of Gemma, MiniLM and all graphs of benchmarks/kernels_cpu.py.
 
-They are chosen from guesses alone: no row, no verdict, no measured constant, no kernel that only some processors have, so that they are
-the same on each machine. A plan that moves is looked at, then `make snapshots`.
+They are chosen from guesses alone: no row, no verdict, no measured constant, no kernel that only some processors have, so that
+they are the same on each machine. A plan that moves is looked at, then `make snapshots`.
 """
 
 from __future__ import annotations
