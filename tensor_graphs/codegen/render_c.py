@@ -45,6 +45,9 @@ STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double"
           "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
           "bool": "uint8_t"}
 
+WINDOW, NEAR = 8, (1, 2, 3, 4)
+"""the longest window; how far apart in memory its places are, at most, so that many of them are taken beside each other"""
+
 _COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
 MOST_WORK = 1 << 40
@@ -720,18 +723,22 @@ def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
 
 
 def across(s: Stage) -> bool:
-    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced."""
+    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced, or that one is
+    shorter than a vector, as windows are."""
     if s.monoid is None or s.scan is not None or not s.axes:
         return False
     if any(str(x) == s.axes[-1].name for axis in s.reduce for x in d.symbols(axis.size)):
         return False                                                # how long it is is known only inside of that axis
-    own, over = 0, 0
+    own, over, steps = 0, 0, []
     for v in values_in(s.value):
         if v.op == "load":
             size = d.bounds(v.attr[0].size)[1]
-            own += size if d.coefficient(v.attr[1], s.axes[-1].name) == 1 else 0
+            steps.append(d.coefficient(v.attr[1], s.axes[-1].name))
+            own += size if steps[-1] == 1 else 0
             over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
-    return own > over
+    longest, last = d.bounds(s.reduce[-1].size)[1], d.bounds(s.axes[-1].size)[0]
+    window = longest <= WINDOW < last and all(step in NEAR for step in steps)
+    return own > over or window
 
 
 def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:

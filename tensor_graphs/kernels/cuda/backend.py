@@ -19,6 +19,7 @@ NAME = "cuda"
 DEVICE = "cuda"
 HERE = Path(__file__).resolve().parent
 HEADER = HERE.parent.parent / "codegen" / "numbers.cuh"
+TENSOR_CORES = HEADER.with_name("tensor_cores.cuh")
 ALIGNED = 16
 FLOATS = (f32, bf16, f16)
 WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16"}
@@ -32,6 +33,12 @@ ROWS, ROW_WARPS = 8, 4
 
 BEST_COLUMNS, BEST_RESIDENT, MULTIPROCESSORS = 2, 6, 132
 """of few_rows.cu where it looks for the largest: columns of a warp, blocks of each of so many multiprocessors"""
+
+TILE_ROWS, TILES_BYTES = 128, 200 << 10
+"""of tensor_product.cu: rows of a tile; bytes of shared memory for boxes, at most"""
+
+SHARE = 12
+"""products of bf16 that tensor cores make in the time of one operation of f32 (H100: 660 and 51 Tflop/s)"""
 
 MOST_PARTS = 32
 """parts into which keys are cut"""
@@ -132,6 +139,77 @@ def linear_traffic(spec: Spec) -> Dim:
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
     small = rows * (int(w.shape[1]) * x.dtype.itemsize + int(w.shape[0]) * spec.outputs[0].dtype.itemsize)
     return of_w + of_w // 5 * (d.ceil_div(rows, ROWS) - 1) + small
+
+
+# ---- products of many rows ---------------------------------------------------------------------------------------------
+
+
+def _matrices(spec: Spec) -> tuple[int, int, Dim, int, int, int]:
+    """(matrices of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
+    x, w = spec.inputs[:2]
+    if spec.op.name == "linear":
+        return 1, 1, _rows(x), int(w.shape[1]), int(w.shape[0]), 0
+    k, columns = (int(s) for s in w.shape[-2:])
+    matrices = int(d.evaluate(d.product(w.shape[:-2]), {}))
+    return (1, 1, _rows(x), k, columns, 1) if matrices == 1 else (matrices, matrices, x.shape[-2], k, columns, 1)
+
+
+def product_takes(spec: Spec) -> str | None:
+    x, w = spec.inputs[:2]
+    kinds = (x.dtype, w.dtype)
+    if kinds not in ((bf16, bf16), (f16, f16), (f32, bf16), (f32, f32)):
+        return "bf16, f16, f32, and f32 by bf16 only"
+    if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], *spec.outputs)) or spec.outputs[0].dtype is not x.dtype:
+        return "a result as x, a bias of f32, bf16 or f16"
+    if x.rank < 2 or w.rank < 2:
+        return "matrices only"
+    if (why := _static(*w.shape)) is not None:
+        return why
+    if spec.op.name != "linear" and d.evaluate(d.product(w.shape[:-2]), {}) != 1 and x.shape[:-2] != w.shape[:-2]:
+        return "equal leading axes, or none on the right side"
+    matrices, _, rows, k, columns, across = _matrices(spec)
+    if k % 8 or k == 0 or columns == 0 or (across and columns % 8):
+        return "rows of a multiple of 8 elements only"
+    high = d.bounds(rows)[1]
+    return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
+
+
+def product(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    matrices, of_w, rows, k, columns, across = _matrices(spec)
+    bias = spec.role("bias")
+    parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
+    wide = _columns_of_a_tile(matrices * (-(-d.bounds(rows)[1] // TILE_ROWS)), columns)
+    stages = min(6, TILES_BYTES // ((TILE_ROWS + wide) * 128))
+    numbers = {"KIND": "F16" if x.dtype is f16 else "Bf16", "K": k, "N": columns, "COLUMNS": wide, "STAGES": stages,
+               "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_W": of_w}
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
+    text = _text("tensor_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
+    tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
+    shared = stages * (TILE_ROWS + wide) * 128 + 1024
+    launches = [Launch("tensor_product", d.dim_min(tiles, MULTIPROCESSORS), 384, shared, waits=True)]
+    pieces: list[Dim] = [256 * MULTIPROCESSORS]
+    if parts_x == 3:
+        pieces += [d.ceil_div(rows * (matrices * k * 6), 256) * 256, *([of_w * k * columns * 6 + 255 & ~255] if parts_w == 3 else [])]
+        elements = rows * (matrices * k) + (of_w * k * columns if parts_w == 3 else 0)
+        launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(rows * (matrices * columns), 256), 256, waits=True),), (rows,))
+    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
+
+
+def _columns_of_a_tile(tiles_down: int, columns: int) -> int:
+    """The most with which all multiprocessors have a tile, or nearly; no more than there are."""
+    for wide in (256, 128):
+        if columns > wide // 2 and tiles_down * -(-columns // wide) * 10 >= 9 * MULTIPROCESSORS:
+            return wide
+    return 64
+
+
+def product_steps(spec: Spec) -> Dim:
+    """Of whole tiles, SHARE of which take as long as one operation of f32; of a product of floats six are made."""
+    matrices, _, rows, k, columns, _ = _matrices(spec)
+    pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------
@@ -261,13 +339,20 @@ def _written(spec: Spec, step: int) -> LaunchCall:
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], file: str, *,
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
-             strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None) -> Kernel:
-        return Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=(HERE / file).read_text(), module=__name__, toolchain=nvrtc.made_with(HEADER), contiguous=True,
-                      traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided)
+             strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
+             arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER) -> Kernel:
+        return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
+                      source=(HERE / file).read_text(), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
+                      traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
+                      arithmetic=arithmetic, requirements={"arch": arch} if arch else {})
+
+    def tensor_product(op: str) -> Kernel:
+        return made(op, product, product_takes, "tensor_product.cu", mark="_tensor", arithmetic=product_steps, arch=("sm_90",),
+                    header=TENSOR_CORES)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+            tensor_product("linear"), tensor_product("dot"),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 
