@@ -181,7 +181,7 @@ def product(spec: Spec) -> LaunchCall:
     parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
     wide = _columns_of_a_tile(matrices * (-(-d.bounds(rows)[1] // TILE_ROWS)), columns)
     stages = min(6, TILES_BYTES // ((TILE_ROWS + wide) * 128))
-    numbers = {"KIND": "F16" if x.dtype is f16 else "Bf16", "K": k, "N": columns, "COLUMNS": wide, "STAGES": stages,
+    numbers = {"KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
                "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_W": of_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     text = _text("tensor_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
@@ -190,7 +190,9 @@ def product(spec: Spec) -> LaunchCall:
     launches = [Launch("tensor_product", d.dim_min(tiles, MULTIPROCESSORS), 384, shared, waits=True)]
     pieces: list[Dim] = [256 * MULTIPROCESSORS]
     if parts_x == 3:
-        pieces += [d.ceil_div(rows * (matrices * k * 6), 256) * 256, *([of_w * k * columns * 6 + 255 & ~255] if parts_w == 3 else [])]
+        pieces.append(d.ceil_div(rows * (matrices * k * 6), 256) * 256)
+        if parts_w == 3:
+            pieces.append(-(-of_w * k * columns * 6 // 256) * 256)
         elements = rows * (matrices * k) + (of_w * k * columns if parts_w == 3 else 0)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(rows * (matrices * columns), 256), 256, waits=True),), (rows,))

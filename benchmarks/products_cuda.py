@@ -1,0 +1,105 @@
+"""Products on a GPU by our kernels for tensor cores beside torch (cuBLAS), in one process, in turns.
+
+    python benchmarks/products_cuda.py [--only f32]
+
+Operands rotate through copies that together are larger than the L2 cache; each contender's launches, one for each copy, are one
+CUDA graph, whose replays are timed by events in turns with the others' (kernels_cuda.py). Printed: microseconds, Tflop/s of ours,
+torch ÷ ours; of f32 torch's own products (float32_matmul_precision "highest") count, and those that round operands to TF32 ("high")
+are beside them. Errors are relative to the root of the mean square of exact products. Ends with 1 where one of ours is
+more than twice torch's and beyond one rounding. Needs a GPU of compute capability 9.0, and torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import tensor_graphs as tg
+from benchmarks.kernels_cuda import captured, memory_of_tensor, microseconds
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.kernel import Spec
+from tests.codegen.launched import Launched
+
+SHAPES = [("linear", 4096, 4096, 4096), ("dot", 4096, 4096, 4096), ("linear", 8192, 8192, 4096), ("linear", 2048, 2048, 2048),
+          ("linear", 1024, 1024, 1024), ("linear", 512, 2048, 640), ("linear", 512, 640, 2048), ("linear", 128, 2048, 640),
+          ("linear", 16, 8192, 2048), ("linear", 64, 4096, 4096), ("linear", 1000, 32000, 640), ("dot", 333, 4096, 1000)]
+"""op, rows, columns, k"""
+
+KINDS = {"bf16": (tg.bf16, tg.bf16), "f16": (tg.f16, tg.f16), "f32": (tg.f32, tg.f32), "f32 by bf16": (tg.f32, tg.bf16)}
+ROUNDED = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-6}
+BYTES, MOST = 200 << 20, 8
+"""of all copies, at least; copies, at most"""
+
+
+def main() -> int:
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(KINDS), help=f"of {', '.join(KINDS)}, with commas between")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="the first so many")
+    given = parser.parse_args()
+    device = device_named("cuda:0")
+    device.use()
+    print(f"{device.hardware()[0]}; torch {torch.__version__}")
+    print(f"{'':40s}{'ours':>9s}{'Tflop/s':>9s}{'torch':>9s}{'TF32':>9s}{'torch ÷ ours':>14s}{'error':>10s}{'torch':>10s}")
+    dtypes = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+    wrong = 0
+    for kind in given.only.split(","):
+        of_x, of_w = KINDS[kind]
+        for op, rows, columns, k in SHAPES[:given.shapes]:
+            across = op == "dot"
+            if across and of_x is not of_w:
+                continue
+            w_shape = (k, columns) if across else (columns, k)
+            nodes = tg.input("x", (rows, k), of_x), tg.input("w", w_shape, of_w)
+            call = backend.product(Spec.of(tg.dot(*nodes) if across else tg.linear(*nodes)))
+            nbytes = rows * k * of_x.itemsize + columns * k * of_w.itemsize
+            copies = max(2, min(MOST, -(-BYTES // nbytes)))
+            drawn = (((rows, k), dtypes[of_x.name]), (w_shape, dtypes[of_w.name]))
+            sets = [tuple(torch.randn(*shape, device="cuda").to(dtype) for shape, dtype in drawn) for _ in range(copies)]
+            outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_x.name]) for _ in sets]
+            launched = [Launched(device, call, [memory_of_tensor(device, o)], [memory_of_tensor(device, t) for t in s], {})
+                        for o, s in zip(outs, sets, strict=True)]
+
+            def ours(launched: list[Launched] = launched) -> None:
+                for each in launched:
+                    each(torch.cuda.current_stream().cuda_stream)
+
+            def theirs(sets: list[Any] = sets, across: bool = across) -> list[Any]:
+                return [x @ (w if across else w.T).to(x.dtype) for x, w in sets]
+
+            def with_precision(name: str, run: Callable[[], Any] = theirs) -> Any:
+                torch.set_float32_matmul_precision(name)
+                run()
+                graph = captured(torch, run)
+                torch.set_float32_matmul_precision("highest")
+                return graph
+
+            ours()
+            torch.cuda.synchronize()
+            x, w = (t.double() for t in sets[0])
+            right = x @ (w if across else w.T)
+            size = right.square().mean().sqrt()
+            errors = [float((o.double() - right).abs().max() / size) for o in (outs[0], theirs()[0])]
+            bad = not errors[0] <= max(2 * errors[1], ROUNDED[of_x.name])
+            wrong += bad
+            contenders = {"ours": captured(torch, ours), "torch": with_precision("highest")}
+            if of_x is tg.f32:
+                contenders["TF32"] = with_precision("high")
+            times = microseconds(torch, contenders, len(sets))
+            ours_us, torchs = times["ours"], times["torch"]
+            rate, what = 2e-6 * rows * columns * k / ours_us, f"{rows}, {columns}, {k}"
+            print(f"{kind:12s}{op:7s}{what:21s}{ours_us:9.1f}{rate:9.0f}{torchs:9.1f}{times.get('TF32', 0):9.1f}"
+                  f"{torchs / ours_us:14.2f}{errors[0]:10.1e}{errors[1]:10.1e}{'  WRONG' * bad}", flush=True)
+            del sets, outs, launched, contenders, x, w, right
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+/* tensor_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) by the tensor cores of compute capability 9.0, for many rows.
+ * A block has one warp that has boxes of x and w copied to shared memory, STAGES of them ahead, and two warpgroups that multiply 64
+ * rows by COLUMNS each; it goes from tile to tile, eight rows of tiles beside each other, so that boxes come from the L2 cache.
+ * A float is the sum of three bf16 numbers (parts): products by it are made of those of its parts, the smallest first, and those
+ * below 2^-25 are left out (Henry, Tang and Heinecke, Leveraging the bfloat16 artificial intelligence datatype for higher-precision
+ * computations, 2019); `parts` makes them first. `plain` is for operands that boxes cannot be copied of.
+ * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j), COLUMNS, STAGES,
+ * PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of x and y), MATRICES_W (that
+ * or 1); BIAS where there is one. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "tensor_cores.cuh"
+#endif
+
+#define TG_DEPTH 64
+#define TG_STEPS ((INNER + TG_DEPTH - 1) / TG_DEPTH)
+#define TG_PAIRS (PARTS_X * PARTS_W == 9 ? 6 : PARTS_X * PARTS_W)
+#define TG_X_BYTES (128 * 128)
+#define TG_W_BYTES (COLUMNS * 128)
+#define TG_STAGE (TG_X_BYTES + TG_W_BYTES)
+#define TG_ACROSS_TILES ((WIDTH + COLUMNS - 1) / COLUMNS)
+
+#ifdef BIAS
+#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias
+#else
+#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w
+#endif
+#if PARTS_X == 3 && PARTS_W == 3
+#define TG_SCRATCH char *maps, uint16_t *x_parts, uint16_t *w_parts
+#elif PARTS_X == 3
+#define TG_SCRATCH char *maps, uint16_t *x_parts
+#else
+#define TG_SCRATCH char *maps
+#endif
+
+#if PARTS_X == 3
+/* The nearest bf16, or the one before it where that is infinite; then what is left, twice. Of what is not finite nothing is left. */
+TG_INLINE void three_parts(float x, uint16_t &high, uint16_t &middle, uint16_t &low) {
+    high = bf16_of_f32(x);
+    if ((high & 0x7fff) == 0x7f80) high = (uint16_t)(__float_as_uint(x) >> 16);
+    const bool finite = (high & 0x7f80) != 0x7f80;
+    const float rest = finite ? x - bf16_to_f32(high) : 0;
+    middle = bf16_of_f32(rest);
+    low = bf16_of_f32(rest - bf16_to_f32(middle));
+}
+
+TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t count) {
+    for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < count; i += gridDim.x * 1024LL) {
+        const Pack<float, 4> all = pack_at<4>(from + i);
+        Pack<uint16_t, 4> part[3];
+#pragma unroll
+        for (int e = 0; e < 4; e++) three_parts(all.at[e], part[0].at[e], part[1].at[e], part[2].at[e]);
+#pragma unroll
+        for (int p = 0; p < 3; p++) put_pack<4>(to + p * count + i, part[p]);
+    }
+}
+
+extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+    after_those_before();
+    parts_of(x, x_parts, MATRICES * sizes[0] * INNER);
+#if PARTS_W == 3
+    parts_of(w, w_parts, (int64_t)MATRICES_W * INNER * WIDTH);
+#endif
+}
+#endif
+
+extern "C" __global__ void plain(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
+    after_those_before();
+    const int64_t rows = sizes[0], at = blockIdx.x * 256LL + threadIdx.x;
+    if (at >= MATRICES * rows * WIDTH) return;
+    const int64_t row = at / WIDTH, column = at % WIDTH;
+    const X *left = x + row * INNER;
+    const W *right = w + (MATRICES_W == 1 ? 0 : row / rows * INNER * WIDTH) + (ACROSS ? column : column * INNER);
+    float sum = 0;
+    for (int64_t k = 0; k < INNER; k++) sum = fmaf(WIDE_X(left[k]), WIDE_W(right[ACROSS ? k * WIDTH : k]), sum);
+#ifdef BIAS
+    sum += WIDE_B(bias[column]);
+#endif
+    y[at] = NARROW_Y(sum);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* Where a tile lies: tiles go down eight rows of them, then to the next column. */
+struct Tile {
+    int matrix, row, column;
+};
+TG_INLINE Tile tile_of(int64_t at, int down) {
+    const int each = down * TG_ACROSS_TILES, inside = (int)(at % each), band = inside / (8 * TG_ACROSS_TILES);
+    const int high = min(8, down - band * 8), rest = inside - band * 8 * TG_ACROSS_TILES;
+    return {(int)(at / each), (band * 8 + rest % high) * 128, rest / high * COLUMNS};
+}
+
+/* Words of four lanes that follow each other: lane t has word t of each of them then. */
+TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {
+#pragma unroll
+    for (int s = 1; s <= 2; s *= 2)
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            if (p & s) continue;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, t & s ? v[p] : v[p | s], s);
+            if (t & s) v[p] = got;
+            else v[p | s] = got;
+        }
+}
+
+TG_INLINE void store_tile(Y *y, TG_OPERANDS, float (&d)[COLUMNS / 2], const Tile &tile, int64_t rows) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int64_t first = tile.row + (threadIdx.x / 32 - 4) * 16 + g;
+#ifdef BIAS
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) {
+        const int column = tile.column + i / 4 * 8 + 2 * t + i % 2;
+        if (column < WIDTH) d[i] += WIDE_B(bias[column]);
+    }
+#endif
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int64_t row = first + 8 * h;
+        Y *const out = y + (tile.matrix * rows + row) * WIDTH;
+        if (sizeof(Y) == 2 && WIDTH % 8 == 0) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j += 4) {
+                uint32_t word[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) word[i] = two_of(KIND(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
+                turn_quad(word, t);
+                const int column = tile.column + 8 * (j + t);
+                if (row < rows && column < WIDTH) put_pack<4>((uint32_t *)(out + column), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
+            }
+        } else
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+                const int column = tile.column + 8 * j + 2 * t;
+                const float one = d[4 * j + 2 * h], two = d[4 * j + 2 * h + 1];
+                if (row >= rows || column >= WIDTH) continue;
+                if (sizeof(Y) == 4 && WIDTH % 2 == 0) put_pack<2>((float *)(out + column), Pack<float, 2>{{one, two}});
+                else {
+                    out[column] = NARROW_Y(one);
+                    if (column + 1 < WIDTH) out[column + 1] = NARROW_Y(two);
+                }
+            }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+    extern __shared__ char shared[];
+    __shared__ __align__(8) uint64_t barriers[2 * STAGES];
+    __shared__ __align__(128) char draft[128];
+    const uint32_t tiles = (shared_at(shared) + 1023) / 1024 * 1024, full = shared_at(barriers), empty = full + 8 * STAGES;
+    const int group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_begin(full + 8 * s, 1);
+            barrier_begin(empty + 8 * s, 8);
+        }
+        barriers_begun();
+    }
+    __syncthreads();
+    after_those_before();
+    const int64_t rows = sizes[0];
+    const int down = (int)((rows + 127) / 128);
+    const int64_t count = (int64_t)MATRICES * down * TG_ACROSS_TILES;
+    if (group == 0) {
+        give_registers<40>();
+        if (threadIdx.x < 32) {
+            char *const map = maps + blockIdx.x * 256;
+#if PARTS_X == 3
+            make_map(draft, map, x_parts, INNER, (uint32_t)rows, 3 * MATRICES, 2 * INNER, 2 * INNER * rows, 128);
+#else
+            make_map(draft, map, x, INNER, (uint32_t)rows, MATRICES, 2 * INNER, 2 * INNER * rows, 128);
+#endif
+#if PARTS_W == 3
+            const void *const right = w_parts;
+#else
+            const void *const right = w;
+#endif
+            if (ACROSS) make_map(draft, map + 128, right, WIDTH, INNER, PARTS_W * MATRICES_W, 2 * WIDTH, 2LL * WIDTH * INNER, 64);
+            else make_map(draft, map + 128, right, INNER, WIDTH, PARTS_W * MATRICES_W, 2 * INNER, 2LL * WIDTH * INNER, COLUMNS);
+            if (threadIdx.x == 0) {
+                map_is_made(map);
+                map_is_made(map + 128);
+                int stage = 0, parity = 1;
+                for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+                    const Tile tile = tile_of(at, down);
+                    for (int pair = 0; pair < TG_PAIRS; pair++) {
+                        /* of 3 and 3 parts: low high, middle middle, high low, middle high, high middle, high high */
+                        const int of_x = TG_PAIRS == 6 ? 0x001012 >> 4 * pair & 3 : TG_PAIRS == 3 ? 2 - pair : 0;
+                        const int of_w = TG_PAIRS == 6 ? 0x010210 >> 4 * pair & 3 : 0;
+                        for (int step = 0; step < TG_STEPS; step++) {
+                            wait_for(empty + 8 * stage, parity);
+                            const uint32_t to = tiles + stage * TG_STAGE, ready = full + 8 * stage;
+                            arrive_expecting(ready, TG_STAGE);
+                            copy_box(to, map, ready, step * TG_DEPTH, tile.row, of_x * MATRICES + tile.matrix);
+                            const int matrix = of_w * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
+                            if (ACROSS)
+                                for (int c = 0; c < COLUMNS; c += 64)
+                                    copy_box(to + TG_X_BYTES + c * 128, map + 128, ready, tile.column + c, step * TG_DEPTH, matrix);
+                            else copy_box(to + TG_X_BYTES, map + 128, ready, step * TG_DEPTH, tile.column, matrix);
+                            if (++stage == STAGES) stage = 0, parity ^= 1;
+                        }
+                    }
+                }
+            }
+        }
+    } else {
+        take_registers<232>();
+        int stage = 0, parity = 0;
+        for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+            float d[COLUMNS / 2];
+            uint32_t before = 0;
+            for (int step = 0; step < TG_PAIRS * TG_STEPS; step++) {
+                wait_for(full + 8 * stage, parity);
+                const uint32_t left = tiles + stage * TG_STAGE + (group - 1) * (64 * 128), right = tiles + stage * TG_STAGE + TG_X_BYTES;
+                hold(d);
+                products_begin();
+#pragma unroll
+                for (int i = 0; i < TG_DEPTH / 16; i++)
+                    Warpgroup<KIND, COLUMNS>::add<0, ACROSS>(
+                        d, tile_along(left + 32 * i), ACROSS ? tile_across(right + 2048 * i, 64 * 128) : tile_along(right + 32 * i),
+                        step > 0 || i > 0);
+                products_end();
+                if (step > 0) {
+                    products_wait<1>();
+                    if (threadIdx.x % 32 == 0) arrive(before);
+                }
+                before = empty + 8 * stage;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+            products_wait<0>();
+            hold(d);
+            if (threadIdx.x % 32 == 0) arrive(before);
+#ifdef BIAS
+            store_tile(y, x, w, bias, d, tile_of(at, down), rows);
+#else
+            store_tile(y, x, w, d, tile_of(at, down), rows);
+#endif
+        }
+    }
+}
+#endif

@@ -1,0 +1,132 @@
+"""tensor_product.cu: products by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs
+as C++ on the host; the tiles themselves need a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import Node
+from tests.codegen import emulated, launched
+
+N = tg.dim("n", 0, 5000)
+KINDS = [(tg.bf16, tg.bf16), (tg.f16, tg.f16), (tg.f32, tg.bf16), (tg.f32, tg.f32)]
+NEAR = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2e-6}
+"""of a result beside the largest: one rounding; of f32 those of sums on tensor cores"""
+
+
+def linear(of_x: DType, of_w: DType, k: int, columns: int, biased: bool = False) -> Node:
+    x, w = tg.input("x", (N, k), of_x), tg.input("w", (columns, k), of_w)
+    return tg.linear(x, w, tg.input("b", (columns,))) if biased else tg.linear(x, w)
+
+
+def dot(of_x: DType, lead: Sequence[int], k: int, columns: int, one_for_all: bool = False) -> Node:
+    return tg.dot(tg.input("x", (*lead, N, k), of_x), tg.input("w", (k, columns) if one_for_all else (*lead, k, columns), of_x))
+
+
+def drawn(y: Node, rows: int, seed: int = 1) -> list[np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return [draw.standard_normal([int(d.evaluate(s, {"n": rows})) for s in i.shape]).astype(i.dtype.numpy) for i in y.inputs]
+
+
+def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    x, w, *bias = (a.astype(np.float64) for a in arrays)
+    found = x @ (w.T if y.op.name == "linear" else w)
+    return found + bias[0] if bias else found
+
+
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS)
+@pytest.mark.parametrize("rows", [64, 1024, 4096])
+def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> None:
+    x, w = tg.input("x", (rows, 128), of_x), tg.input("w", (2048, 128), of_w)
+    nodes = [tg.linear(x, w, tg.input("b", (2048,))), *([tg.dot(x, tg.input("w", (128, 2048), of_w))] if of_x is of_w else [])]
+    for y in nodes:
+        spec = Spec.of(y)
+        assert backend.product_takes(spec) is None
+        for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
+            assert nvrtc.compiled(backend.product(spec).text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("y", [linear(tg.bf16, tg.bf16, 24, 37, True), linear(tg.f32, tg.f32, 8, 5), dot(tg.f16, (), 16, 24),
+                               dot(tg.f32, (3,), 16, 8), dot(tg.bf16, (2, 2), 8, 8, True)])
+def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y: Node) -> None:
+    call = backend.product(Spec.of(y)).otherwise
+    assert call is not None
+    for rows in (1, 13):
+        arrays = drawn(y, rows)
+        wanted = exact(y, arrays)
+        found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": rows}, 1)
+        np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("y", "why"), [
+    (linear(tg.bf16, tg.f32, 24, 37), "f32 by bf16 only"), (linear(tg.bf16, tg.bf16, 20, 37), "a multiple of 8"),
+    (dot(tg.bf16, (), 16, 20), "a multiple of 8"),
+    (tg.dot(tg.input("x", (8, 16), tg.bf16), tg.input("w", (2, 16, 8), tg.bf16)), "equal leading axes"),
+    (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
+def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
+    said = backend.product_takes(Spec.of(y))
+    assert said is not None and why in said
+
+
+GRAPHS = [
+    *(linear(*kind, k, columns, biased) for kind in KINDS for k, columns, biased in (
+        (8, 8, False), (64, 37, True), (640, 2048, False), (200, 130, True), (2048, 640, False))),
+    *(dot(kind, lead, k, columns, one) for kind in (tg.bf16, tg.f16, tg.f32) for lead, k, columns, one in (
+        ((), 64, 64, False), ((3,), 72, 136, False), ((2, 2), 320, 256, False), ((5,), 128, 8, True)))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", GRAPHS, ids=str)
+def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
+    device, call = device_named("cuda:0"), backend.product(Spec.of(y))
+    for rows in (1, 17, 128, 300, 1111):
+        arrays = drawn(y, rows)
+        wanted = exact(y, arrays)
+        for shift in (0, 1):
+            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS)
+def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
+    device = device_named("cuda:0")
+    for rows, k, columns in ((4096, 256, 4096), (2000, 136, 2056), (128, 512, 4096)):
+        x, w = tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w)
+        y = tg.linear(x, w)
+        arrays = drawn(y, rows)
+        wanted = exact(y, arrays)
+        found, = launched.run_call(device, backend.product(Spec.of(y)), [y], arrays, {})
+        np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS)
+def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: DType, of_w: DType) -> None:
+    y = linear(of_x, of_w, 64, 96)
+    arrays = drawn(y, 200)
+    x, w = arrays
+    w[7, 63], w[8, 0], w[9, 3], w[9, 4] = np.nan, np.inf, -np.inf, np.inf
+    x[5], x[199, 63], x[6] = 0, np.inf, x[6] * of_x.numpy(2.0**-12)
+    if of_x is tg.f32:
+        x[6, 5], w[:, 5] = np.finfo(np.float32).max, w[:, 5] * of_w.numpy(0.01)
+    with np.errstate(invalid="ignore"):
+        wanted = exact(y, arrays)
+    found = launched.run_call(device_named("cuda:0"), backend.product(Spec.of(y)), [y], arrays, {"n": 200})[0].astype(float)
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    sizes = np.abs(wanted).max(axis=1, where=finite, initial=1e-30, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(found - wanted)
+    assert (off <= NEAR[y.dtype.name] * sizes + 1e-30)[finite].all()
