@@ -37,6 +37,9 @@ BEST_COLUMNS, BEST_RESIDENT, MULTIPROCESSORS = 2, 6, 132
 TILE_ROWS, TILES_BYTES = 128, 200 << 10
 """of tensor_product.cu: rows of a tile; bytes of shared memory for boxes, at most"""
 
+STEPS_OF_A_SPLIT, MOST_SPLITS = 24, 8
+"""of tensor_product.cu where there are few tiles: steps of 64 products of each part of a sum, at least; parts of one, at most"""
+
 SHARE = 12
 """products of bf16 that tensor cores make in the time of one operation of f32 (H100: 660 and 51 Tflop/s)"""
 
@@ -179,32 +182,47 @@ def product(spec: Spec) -> LaunchCall:
     matrices, of_w, rows, k, columns, across = _matrices(spec)
     bias = spec.role("bias")
     parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
-    wide = _columns_of_a_tile(matrices * (-(-d.bounds(rows)[1] // TILE_ROWS)), columns)
-    stages = min(6, TILES_BYTES // ((TILE_ROWS + wide) * 128))
+    down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
+    wide = _columns_of_a_tile(down, columns, 128 if parts_x == 3 else 256)
+    stages = TILES_BYTES // ((TILE_ROWS + wide) * 128)
+    tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
+    steps = -(-k // 64) * (6 if parts_w == 3 else parts_x)
+    splits = max(1, min(MULTIPROCESSORS // (down * -(-columns // wide)), steps // STEPS_OF_A_SPLIT, MOST_SPLITS))
     numbers = {"KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
-               "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_W": of_w}
+               "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_W": of_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     text = _text("tensor_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
-    tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
     shared = stages * (TILE_ROWS + wide) * 128 + 1024
-    launches = [Launch("tensor_product", d.dim_min(tiles, MULTIPROCESSORS), 384, shared, waits=True)]
-    pieces: list[Dim] = [256 * MULTIPROCESSORS]
+    launches = [Launch("tensor_product", d.dim_min(tiles * splits, MULTIPROCESSORS), 384, shared, waits=True)]
+    made = rows * (matrices * columns)
+    pieces: list[Dim] = [256 * MULTIPROCESSORS, d.ceil_div(made * (4 * splits), 256) * 256 if splits > 1 else 256]
+    if splits > 1:
+        launches.append(Launch("joined", d.dim_min(d.ceil_div(made, 256), 16 * MULTIPROCESSORS), 256, waits=True))
     if parts_x == 3:
         pieces.append(d.ceil_div(rows * (matrices * k * 6), 256) * 256)
         if parts_w == 3:
             pieces.append(-(-of_w * k * columns * 6 // 256) * 256)
         elements = rows * (matrices * k) + (of_w * k * columns if parts_w == 3 else 0)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(rows * (matrices * columns), 256), 256, waits=True),), (rows,))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
 
 
-def _columns_of_a_tile(tiles_down: int, columns: int) -> int:
+def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
     """The most with which all multiprocessors have a tile, or nearly; no more than there are."""
-    for wide in (256, 128):
+    for wide in sorted({most, 128}, reverse=True):
         if columns > wide // 2 and tiles_down * -(-columns // wide) * 10 >= 9 * MULTIPROCESSORS:
             return wide
     return 64
+
+
+def product_traffic(spec: Spec) -> Dim:
+    """Operands and results; floats are read, and their parts written and read, as often as rows of tiles need them."""
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    moved: Dim = d.product(y.shape) * y.dtype.itemsize
+    for t in (x, w):
+        moved = moved + d.product(t.shape) * (16 if t.dtype is f32 else t.dtype.itemsize)
+    return moved
 
 
 def product_steps(spec: Spec) -> Dim:
@@ -349,8 +367,8 @@ def kernels() -> list[Kernel]:
                       arithmetic=arithmetic, requirements={"arch": arch} if arch else {})
 
     def tensor_product(op: str) -> Kernel:
-        return made(op, product, product_takes, "tensor_product.cu", mark="_tensor", arithmetic=product_steps, arch=("sm_90",),
-                    header=TENSOR_CORES)
+        return made(op, product, product_takes, "tensor_product.cu", mark="_tensor", traffic=product_traffic,
+                    arithmetic=product_steps, arch=("sm_90",), header=TENSOR_CORES)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),

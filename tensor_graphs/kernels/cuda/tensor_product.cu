@@ -3,10 +3,12 @@
  * rows by COLUMNS each; it goes from tile to tile, eight rows of tiles beside each other, so that boxes come from the L2 cache.
  * A float is the sum of three bf16 numbers (parts): products by it are made of those of its parts, the smallest first, and those
  * below 2^-25 are left out (Henry, Tang and Heinecke, Leveraging the bfloat16 artificial intelligence datatype for higher-precision
- * computations, 2019); `parts` makes them first. `plain` is for operands that boxes cannot be copied of.
- * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j), COLUMNS, STAGES,
- * PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of x and y), MATRICES_W (that
- * or 1); BIAS where there is one. */
+ * computations, 2019); `parts` makes them first. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
+ * Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats are made of pieces: of all small parts, then of TG_CHUNK steps each.
+ * Of few tiles the sums are cut into SPLITS, which `joined` adds up. `plain` is for operands that boxes cannot be copied of.
+ * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j),
+ * COLUMNS, STAGES, SPLITS; PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of x and
+ * y), MATRICES_W (that or 1); BIAS where there is one. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
@@ -14,6 +16,7 @@
 #define TG_DEPTH 64
 #define TG_STEPS ((INNER + TG_DEPTH - 1) / TG_DEPTH)
 #define TG_PAIRS (PARTS_X * PARTS_W == 9 ? 6 : PARTS_X * PARTS_W)
+#define TG_CHUNK 4
 #define TG_X_BYTES (128 * 128)
 #define TG_W_BYTES (COLUMNS * 128)
 #define TG_STAGE (TG_X_BYTES + TG_W_BYTES)
@@ -25,11 +28,11 @@
 #define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w
 #endif
 #if PARTS_X == 3 && PARTS_W == 3
-#define TG_SCRATCH char *maps, uint16_t *x_parts, uint16_t *w_parts
+#define TG_SCRATCH char *maps, float *sums, uint16_t *x_parts, uint16_t *w_parts
 #elif PARTS_X == 3
-#define TG_SCRATCH char *maps, uint16_t *x_parts
+#define TG_SCRATCH char *maps, float *sums, uint16_t *x_parts
 #else
-#define TG_SCRATCH char *maps
+#define TG_SCRATCH char *maps, float *sums
 #endif
 
 #if PARTS_X == 3
@@ -63,20 +66,53 @@ extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *
 }
 #endif
 
-extern "C" __global__ void plain(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
-    after_those_before();
-    const int64_t rows = sizes[0], at = blockIdx.x * 256LL + threadIdx.x;
-    if (at >= MATRICES * rows * WIDTH) return;
+/* One element of y, in the order of all, by multiplications of floats. */
+static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t rows, int64_t at) {
     const int64_t row = at / WIDTH, column = at % WIDTH;
     const X *left = x + row * INNER;
     const W *right = w + (MATRICES_W == 1 ? 0 : row / rows * INNER * WIDTH) + (ACROSS ? column : column * INNER);
     float sum = 0;
-    for (int64_t k = 0; k < INNER; k++) sum = fmaf(WIDE_X(left[k]), WIDE_W(right[ACROSS ? k * WIDTH : k]), sum);
+    for (int64_t begin = 0; begin < INNER; begin += 32) {           /* in pieces: most roundings are small ones */
+        float piece = 0;
+        for (int64_t k = begin; k < INNER && k < begin + 32; k++)
+            piece = fmaf(WIDE_X(left[k]), WIDE_W(right[ACROSS ? k * WIDTH : k]), piece);
+        sum += piece;
+    }
 #ifdef BIAS
     sum += WIDE_B(bias[column]);
 #endif
-    y[at] = NARROW_Y(sum);
+    return sum;
 }
+#ifdef BIAS
+#define TG_GIVEN x, w, bias
+#else
+#define TG_GIVEN x, w
+#endif
+
+extern "C" __global__ void plain(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
+    after_those_before();
+    const int64_t at = blockIdx.x * 256LL + threadIdx.x;
+    if (at < MATRICES * sizes[0] * WIDTH) y[at] = NARROW_Y(one_element(TG_GIVEN, sizes[0], at));
+}
+
+/* What comes of parts of numbers that are not finite says nothing: it is made again. */
+TG_INLINE bool says_nothing(float sum) { return PARTS_X == 3 && !(fabsf(sum) < INFINITY); }
+
+#if SPLITS > 1
+extern "C" __global__ void joined(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+    after_those_before();
+    const int64_t count = MATRICES * sizes[0] * WIDTH;
+    for (int64_t i = blockIdx.x * 256LL + threadIdx.x; i < count; i += gridDim.x * 256LL) {
+        float sum = sums[i];
+#pragma unroll
+        for (int s = 1; s < SPLITS; s++) sum += sums[s * count + i];
+#ifdef BIAS
+        sum += WIDE_B(bias[i % WIDTH]);
+#endif
+        y[i] = NARROW_Y(says_nothing(sum) ? one_element(TG_GIVEN, sizes[0], i) : sum);
+    }
+}
+#endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* Where a tile lies: tiles go down eight rows of them, then to the next column. */
@@ -102,21 +138,15 @@ TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {
         }
 }
 
-TG_INLINE void store_tile(Y *y, TG_OPERANDS, float (&d)[COLUMNS / 2], const Tile &tile, int64_t rows) {
+/* Y, or float where the sums are cut. */
+template <class T> TG_INLINE void store_tile(T *y, const float (&d)[COLUMNS / 2], const Tile &tile, int64_t rows) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int64_t first = tile.row + (threadIdx.x / 32 - 4) * 16 + g;
-#ifdef BIAS
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) {
-        const int column = tile.column + i / 4 * 8 + 2 * t + i % 2;
-        if (column < WIDTH) d[i] += WIDE_B(bias[column]);
-    }
-#endif
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int64_t row = first + 8 * h;
-        Y *const out = y + (tile.matrix * rows + row) * WIDTH;
-        if (sizeof(Y) == 2 && WIDTH % 8 == 0) {
+        T *const out = y + (tile.matrix * rows + row) * WIDTH;
+        if (sizeof(T) == 2 && WIDTH % 8 == 0) {
 #pragma unroll
             for (int j = 0; j < COLUMNS / 8; j += 4) {
                 uint32_t word[4];
@@ -124,7 +154,8 @@ TG_INLINE void store_tile(Y *y, TG_OPERANDS, float (&d)[COLUMNS / 2], const Tile
                 for (int i = 0; i < 4; i++) word[i] = two_of(KIND(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
                 turn_quad(word, t);
                 const int column = tile.column + 8 * (j + t);
-                if (row < rows && column < WIDTH) put_pack<4>((uint32_t *)(out + column), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
+                if (row < rows && column < WIDTH)
+                    put_pack<4>((uint32_t *)(out + column), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
             }
         } else
 #pragma unroll
@@ -132,10 +163,10 @@ TG_INLINE void store_tile(Y *y, TG_OPERANDS, float (&d)[COLUMNS / 2], const Tile
                 const int column = tile.column + 8 * j + 2 * t;
                 const float one = d[4 * j + 2 * h], two = d[4 * j + 2 * h + 1];
                 if (row >= rows || column >= WIDTH) continue;
-                if (sizeof(Y) == 4 && WIDTH % 2 == 0) put_pack<2>((float *)(out + column), Pack<float, 2>{{one, two}});
+                if (sizeof(T) == 4 && WIDTH % 2 == 0) put_pack<2>((float *)(out + column), Pack<float, 2>{{one, two}});
                 else {
-                    out[column] = NARROW_Y(one);
-                    if (column + 1 < WIDTH) out[column + 1] = NARROW_Y(two);
+                    out[column] = sizeof(T) == 4 ? one : NARROW_Y(one);
+                    if (column + 1 < WIDTH) out[column + 1] = sizeof(T) == 4 ? two : NARROW_Y(two);
                 }
             }
     }
@@ -158,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
     after_those_before();
     const int64_t rows = sizes[0];
     const int down = (int)((rows + 127) / 128);
-    const int64_t count = (int64_t)MATRICES * down * TG_ACROSS_TILES;
+    const int64_t count = (int64_t)MATRICES * down * TG_ACROSS_TILES * SPLITS;
     if (group == 0) {
         give_registers<40>();
         if (threadIdx.x < 32) {
@@ -180,23 +211,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
                 map_is_made(map + 128);
                 int stage = 0, parity = 1;
                 for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
-                    const Tile tile = tile_of(at, down);
-                    for (int pair = 0; pair < TG_PAIRS; pair++) {
+                    const Tile tile = tile_of(at / SPLITS, down);
+                    const int part = (int)(at % SPLITS), end = TG_PAIRS * TG_STEPS * (part + 1) / SPLITS;
+                    for (int i = TG_PAIRS * TG_STEPS * part / SPLITS; i < end; i++) {
                         /* of 3 and 3 parts: low high, middle middle, high low, middle high, high middle, high high */
+                        const int pair = i / TG_STEPS, step = i % TG_STEPS;
                         const int of_x = TG_PAIRS == 6 ? 0x001012 >> 4 * pair & 3 : TG_PAIRS == 3 ? 2 - pair : 0;
                         const int of_w = TG_PAIRS == 6 ? 0x010210 >> 4 * pair & 3 : 0;
-                        for (int step = 0; step < TG_STEPS; step++) {
-                            wait_for(empty + 8 * stage, parity);
-                            const uint32_t to = tiles + stage * TG_STAGE, ready = full + 8 * stage;
-                            arrive_expecting(ready, TG_STAGE);
-                            copy_box(to, map, ready, step * TG_DEPTH, tile.row, of_x * MATRICES + tile.matrix);
-                            const int matrix = of_w * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
-                            if (ACROSS)
-                                for (int c = 0; c < COLUMNS; c += 64)
-                                    copy_box(to + TG_X_BYTES + c * 128, map + 128, ready, tile.column + c, step * TG_DEPTH, matrix);
-                            else copy_box(to + TG_X_BYTES, map + 128, ready, step * TG_DEPTH, tile.column, matrix);
-                            if (++stage == STAGES) stage = 0, parity ^= 1;
-                        }
+                        wait_for(empty + 8 * stage, parity);
+                        const uint32_t to = tiles + stage * TG_STAGE, ready = full + 8 * stage;
+                        arrive_expecting(ready, TG_STAGE);
+                        copy_box(to, map, ready, step * TG_DEPTH, tile.row, of_x * MATRICES + tile.matrix);
+                        const int matrix = of_w * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
+                        if (ACROSS)
+                            for (int c = 0; c < COLUMNS; c += 64)
+                                copy_box(to + TG_X_BYTES + c * 128, map + 128, ready, tile.column + c, step * TG_DEPTH, matrix);
+                        else copy_box(to + TG_X_BYTES, map + 128, ready, step * TG_DEPTH, tile.column, matrix);
+                        if (++stage == STAGES) stage = 0, parity ^= 1;
                     }
                 }
             }
@@ -205,9 +236,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
         take_registers<232>();
         int stage = 0, parity = 0;
         for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+            const Tile tile = tile_of(at / SPLITS, down);
+            const int part = (int)(at % SPLITS);
+            const int steps = TG_PAIRS * TG_STEPS * (part + 1) / SPLITS - TG_PAIRS * TG_STEPS * part / SPLITS;
             float d[COLUMNS / 2];
+#if PARTS_X == 3
+            float total[COLUMNS / 2];
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; i++) total[i] = 0;
+#endif
+            const int large = (TG_PAIRS - 1) * TG_STEPS - TG_PAIRS * TG_STEPS * part / SPLITS;       /* the first of high · high */
+            bool begins = true;
             uint32_t before = 0;
-            for (int step = 0; step < TG_PAIRS * TG_STEPS; step++) {
+            for (int step = 0; step < steps; step++) {
                 wait_for(full + 8 * stage, parity);
                 const uint32_t left = tiles + stage * TG_STAGE + (group - 1) * (64 * 128), right = tiles + stage * TG_STAGE + TG_X_BYTES;
                 hold(d);
@@ -216,22 +257,51 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
                 for (int i = 0; i < TG_DEPTH / 16; i++)
                     Warpgroup<KIND, COLUMNS>::add<0, ACROSS>(
                         d, tile_along(left + 32 * i), ACROSS ? tile_across(right + 2048 * i, 64 * 128) : tile_along(right + 32 * i),
-                        step > 0 || i > 0);
+                        !begins || i > 0);
                 products_end();
-                if (step > 0) {
+                if (!begins) {
                     products_wait<1>();
                     if (threadIdx.x % 32 == 0) arrive(before);
                 }
                 before = empty + 8 * stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
+                const int past = step + 1 - large;
+                begins = PARTS_X == 3 && past >= 0 && past % TG_CHUNK == 0;
+                if (!begins && step + 1 < steps) continue;
+                products_wait<0>();
+                hold(d);
+                if (threadIdx.x % 32 == 0) arrive(before);
+#if PARTS_X == 3
+#pragma unroll
+                for (int i = 0; i < COLUMNS / 2; i++) total[i] += d[i];
+#endif
             }
-            products_wait<0>();
-            hold(d);
-            if (threadIdx.x % 32 == 0) arrive(before);
-#ifdef BIAS
-            store_tile(y, x, w, bias, d, tile_of(at, down), rows);
+#if PARTS_X == 3
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; i++) d[i] = total[i];
+#endif
+#if SPLITS > 1
+            store_tile(sums + part * MATRICES * rows * WIDTH, d, tile, rows);
 #else
-            store_tile(y, x, w, d, tile_of(at, down), rows);
+#ifdef BIAS
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; i++) {
+                const int column = tile.column + i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2;
+                if (column < WIDTH) d[i] += WIDE_B(bias[column]);
+            }
+#endif
+            store_tile(y, d, tile, rows);
+#if PARTS_X == 3
+            bool again = false;
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; i++) again = again || says_nothing(d[i]);
+            for (int i = 0; again && i < COLUMNS / 2; i++) {        /* each thread has stored what it has */
+                const int column = tile.column + i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2;
+                const int64_t row = tile.row + (threadIdx.x / 32 - 4) * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8;
+                const int64_t place = (tile.matrix * rows + row) * WIDTH + column;
+                if (row < rows && column < WIDTH && says_nothing(y[place])) y[place] = one_element(TG_GIVEN, rows, place);
+            }
+#endif
 #endif
         }
     }
