@@ -133,18 +133,24 @@ TG_INLINE float f32_exp(float x) {
     return p * exp2_integer(half) * exp2_integer(rest);
 }
 
-/* tanh(x): below 0.6 an odd polynomial (Chebyshev interpolant in x^2, error 5e-9), else 1 - 2 / (e^2|x| + 1). */
+/* tanh |x| = t / (t + 2), t = e^(2|x|) - 1 = 2^n q + (2^n - 1), q = e^r - 1, 2|x| = n ln 2 + r as in f32_exp: near 0, n is 0 and q
+ * has a relative error (its Taylor series to r^8: 3e-9). A NaN stays, whatever n is then. */
 TG_INLINE float f32_tanh(float x) {
-    float a = x < 0 ? -x : x, q = x * x;
-    float big = 1.0f - 2.0f / (f32_exp(a + a) + 1.0f);
-    float p = 0.00226684779f;
-    p = p * q - 0.00832025485f;
-    p = p * q + 0.0217613233f;
-    p = p * q - 0.0539582536f;
-    p = p * q + 0.133332986f;
-    p = p * q - 0.333333331f;
-    float small = x + x * q * p;
-    return a < 0.6f ? small : x < 0 ? -big : big;
+    float a = float_of(bits_of(x) & 0x7fffffffu);
+    a = a > 10.0f ? 10.0f : a; /* where f32 has 1 */
+    const float shift = 12582912.0f, shifted = a * 2.8853900817779268f + shift, whole = shifted - shift;
+    const float r = (2.0f * a - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    float q = 1.0f / 40320.0f;
+    q = q * r + 1.0f / 5040.0f;
+    q = q * r + 1.0f / 720.0f;
+    q = q * r + 1.0f / 120.0f;
+    q = q * r + 1.0f / 24.0f;
+    q = q * r + 1.0f / 6.0f;
+    q = q * r + 0.5f;
+    q = q * (r * r) + r;
+    const float scale = float_of((bits_of(shifted) << 23) + 0x3f800000u); /* n is in the low bits */
+    const float t = scale * q + (scale - 1.0f), y = t / (t + 2.0f);
+    return float_of(bits_of(y) | (bits_of(x) & 0x80000000u));
 }
 
 /* The larger one: NaN wins; of two zeros +0 (the bits of -0 and +0 and'ed give +0, of equal numbers themselves). */
