@@ -2,6 +2,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 /* in a section of its own, so that it can be filled */
 #define __shared__ static __attribute__((section("tg_shared")))
