@@ -141,7 +141,8 @@ class PriceBook:
         here = [name for name in self.backends if why_missing(name) is None]
         for device in {device_of(name) for name in here}:
             ours = [name for name in here if device_of(name) is device]
-            self.rates[device.name] = known_rates(self.database, ours, self.threads) or prior_rates(device.kind)
+            known = known_rates(self.database, ours, self.threads) if device.is_host else None      # else it was of the host
+            self.rates[device.name] = known or prior_rates(device.kind)
             if not device.is_host:
                 self.links |= known_links(self.database, device, ours, self.threads)
         self._timed_on = None

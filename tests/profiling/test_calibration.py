@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import known_rates
-from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.costs.known_rates import FLOPS, READ, known_rates
+from tensor_graphs.costs.roofline import DeviceRates, prior_rates
 from tensor_graphs.profiling.measure import calibration, speeds
 from tensor_graphs.profiling.measure.calibration import calibrate, measure_device
 from tensor_graphs.profiling.measure.speeds import Speed, backend_names, memory_names
@@ -123,3 +124,23 @@ def test_the_first_constants_are_measured_once_for_a_process_and_only_where_none
 
 def test_the_first_constants_are_speeds() -> None:
     assert 1e8 < speeds.reading_speed().value < 1e12 and 0 < speeds.run_speed("numpy").value < 0.1
+
+
+def test_what_the_host_reaches_says_nothing_of_another_device(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does what was stored for its backends by whoever took it for the device's own."""
+    from tests.fake import backend
+
+    backend.make_known()
+    monkeypatch.setattr(calibration, "reading_speed", lambda: Speed(3e10, "byte/s"))
+    monkeypatch.setattr(calibration, "flops_speed", lambda backend: Speed(4e9, "flop/s"))
+    monkeypatch.setattr(calibration, "run_speed", lambda backend: Speed(2e-6, "s"))
+    calibration._first.cache_clear()
+    try:
+        calibrate(database, ("numpy", backend.NAME))
+        assert known_rates(database, [backend.NAME]) is None and known_rates(database, ["numpy"]) is not None
+        database.add_constants(environment_of(backend.NAME), [DeviceConstant(READ, 1e9, "byte/s"), DeviceConstant(FLOPS, 1e9, "flop/s")])
+        book = PriceBook(database, ("numpy", backend.NAME), 1e-3).load()
+        assert book.rates["cpu"].bandwidth == 3e10 and book.rates["fake"] == prior_rates("fake")
+    finally:
+        backend.forget()
+        calibration._first.cache_clear()

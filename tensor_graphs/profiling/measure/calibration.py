@@ -75,9 +75,10 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:
-    """Store the constants on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none are known, in
-    half a second; `measure_device` measures all of them, and these again."""
-    if known_rates(database, backends, threads) is not None:
+    """Store the constants of the host on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none are
+    known, in half a second; `measure_device` measures all of them, and these again. Of other devices there are priors."""
+    backends = [b for b in backends if why_missing(b) is None and device_of(b).is_host]
+    if not backends or known_rates(database, backends, threads) is not None:
         return
     for backend, found in _first(tuple(backends), threads).items():
         environment = environment_of(backend, threads)
@@ -88,11 +89,10 @@ def calibrate(database: Database, backends: Sequence[str], threads: int | None =
 def _first(backends: tuple[str, ...], threads: int | None) -> Mapping[str, Mapping[str, Speed]]:
     """Backend -> its first constants; measured once for a process, whatever its databases."""
     started = time.perf_counter()
-    here = [b for b in backends if why_missing(b) is None]
     with _threads(threads):
         read = reading_speed()
         found = {}
-        for backend in here:
+        for backend in backends:
             speeds = {READ: read}
             for name, of in ((FLOPS, flops_speed), (RUN, run_speed)):
                 try:
