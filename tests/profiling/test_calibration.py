@@ -138,7 +138,8 @@ def test_what_the_host_reaches_says_nothing_of_another_device(database: Database
     try:
         calibrate(database, ("numpy", backend.NAME))
         assert known_rates(database, [backend.NAME]) is None and known_rates(database, ["numpy"]) is not None
-        database.add_constants(environment_of(backend.NAME), [DeviceConstant(READ, 1e9, "byte/s"), DeviceConstant(FLOPS, 1e9, "flop/s")])
+        rows = [DeviceConstant(READ, 1e9, "byte/s"), DeviceConstant(FLOPS, 1e9, "flop/s")]
+        database.add_constants(environment_of(backend.NAME), rows)
         book = PriceBook(database, ("numpy", backend.NAME), 1e-3).load()
         assert book.rates["cpu"].bandwidth == 3e10 and book.rates["fake"] == prior_rates("fake")
     finally:

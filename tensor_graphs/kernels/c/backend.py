@@ -336,6 +336,13 @@ def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | N
                       (float(a["scale"]), float(a["softcap"])), scratch.attention(n * (hq // hkv), hkv, d, q.dtype.itemsize))
 
 
+def _narrow_attention(spec: Spec) -> NativeCall:
+    (n, hq, d), (s, hkv, _) = spec.inputs[0].shape, spec.inputs[1].shape
+    floats = 2 * (n * hq * d + s * hkv * d)
+    needs = scratch.attention(n * (hq // hkv), hkv, d, f32.itemsize) + floats * f32.itemsize + scratch.PAGE
+    return replace(_attention(spec), symbol="tg_attention_bf16", scratch=needs)
+
+
 def _write_rows(spec: Spec) -> NativeCall:
     base, value = spec.inputs
     return NativeCall("tg_write_rows", (1,), (base.shape[0], value.shape[0], product(base.shape[1:]) * base.dtype.itemsize,
@@ -454,6 +461,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("linear", "amx_product.c", _amx_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _amx_dot, mark="_amx", strided=_strided_amx_dot, arithmetic=_amx_steps,
          arch=("amx_bf16",)),
+    CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,

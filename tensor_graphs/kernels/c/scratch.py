@@ -1,7 +1,7 @@
 """scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
 
 The formulas are those of the tg_scratch calls in linear.c, narrow_linear.c, amx_product.c, gather_linear.c, matmul.c,
-conv.c, depthwise.c, direct.c, attention.c and their wide twins, as upper
+conv.c, depthwise.c, direct.c, attention.c and their wide and narrow twins, as upper
 bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
 them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
 """

@@ -75,8 +75,8 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:
-    """Store the constants of the host on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none are
-    known, in half a second; `measure_device` measures all of them, and these again. Of other devices there are priors."""
+    """Store the constants of the host on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none
+    are known, in half a second; `measure_device` measures all of them, and these again. Of other devices there are priors."""
     backends = [b for b in backends if why_missing(b) is None and device_of(b).is_host]
     if not backends or known_rates(database, backends, threads) is not None:
         return
