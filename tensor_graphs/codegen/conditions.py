@@ -3,13 +3,17 @@
 In: a program as it was lowered.  Out: the same, changed in place; what it computes stays, but for the sign of a sum that is zero.
 
 - A sum of what is selected where an index equals a number, and 0 elsewhere, is one load (`selected`): of a row, the label's logit.
+- A reduction of what is inside of bounds, and of what changes nothing outside, is one of the turns that are inside (`limits`, which
+  the renderer asks): of a window, those over the image.
 - A stage whose conditions change along its last axis at equal distances is a stage for each piece, without them (`cut`): of a
   rotation, both halves, which then read what they share once; of a norm's row, too, which is rotated in the same nest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from functools import partial
 
 from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, Value, Values, values_in
@@ -152,9 +156,59 @@ def _margin(v: Value) -> Dim | None:
     return left - right if v.op == "at_least" else right - left - 1
 
 
-def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None) -> Value:
-    """A value at other indices; what is known of its conditions then is no longer asked. guard: of its loads, besides their own."""
-    cache: dict[Value, Value] = {}
+# ---- turns that are inside -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the turns of a reduction that count: what has to hold whatever the turn of an axis, what has to be at least 0 at it (its
+    coefficient, and the rest), and what is taken in there."""
+
+    free: tuple[Value, ...]
+    along: tuple[tuple[int, Dim], ...]
+    value: Value
+
+
+def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
+    """None where something else than bounds decides, or what is outside counts."""
+    where = s.value
+    if where.op != "where" or not _changes_nothing(s, where.args[2]):
+        return None
+    parts, asked = [where.args[0]], list[Value]()
+    for v in parts:
+        (parts if v.op == "and" and v.dtype is bool_ else asked).extend(v.args if v.op == "and" and v.dtype is bool_ else (v,))
+    free, along = list[Value](), list[tuple[int, Dim]]()
+    for v in asked:
+        over = _margin(v)
+        if over is None:
+            return None
+        step = d.coefficient(over, axis.name)
+        if not isinstance(step, int):
+            return None
+        if step:
+            along.append((step, over - axis.symbol * step))
+        elif isinstance(over, d.Expr) and axis.name in over.symbols:
+            return None
+        else:
+            free.append(v)
+    inside = _rewritten(values, where.args[1], lambda x: x, None, {*parts, *asked})
+    return Limits(tuple(free), tuple(along), inside)
+
+
+def _changes_nothing(s: Stage, v: Value) -> bool:
+    """Whether a number is the neutral one of a stage's monoid."""
+    if v.op != "constant" or s.monoid not in ("max", "sum"):
+        return False
+    if s.monoid == "sum":
+        return bool(v.attr == 0)
+    return bool(v.attr == (-math.inf if v.dtype.is_float else v.dtype.min))
+
+
+def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None,
+               true: Set[Value] = frozenset()) -> Value:
+    """A value at other indices; what is known of its conditions then is no longer asked. guard: of its loads, besides their own.
+    true: conditions that hold."""
+    cache: dict[Value, Value] = {v: values.constant(True, bool_) for v in true}
 
     def one(v: Value) -> Value:
         if v not in cache:

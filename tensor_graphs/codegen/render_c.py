@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 
+from tensor_graphs.codegen.conditions import Limits, limits
 from tensor_graphs.codegen.lanes import TileProduct, product_of
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.stages import (
@@ -659,6 +660,20 @@ class _Renderer:
         for axis in reversed(opened):
             self.end(axis)
 
+    def inside(self, found: Limits) -> tuple[str, str]:
+        """The bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none does."""
+        if found.free:
+            for v in found.free:
+                self.declare(v)
+            self.write(f"if (!({' && '.join(map(self.ref, found.free))})) continue;")
+        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in found.along if step > 0)]
+        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in found.along if step < 0)]
+        if len(lows) > 1:
+            self.write(f"const int64_t low = {_nested('tg_max_i', lows)};")
+        if len(highs) > 1:
+            self.write(f"const int64_t high = {_nested('tg_min', highs)};")
+        return "low" if len(lows) > 1 else "first", "high" if len(highs) > 1 else "past"
+
     def columns(self, s: Stage, bounds: tuple[str, str] | None) -> None:
         """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
         write, t, axis = self.write, s.value.dtype, s.axes[-1]
@@ -681,6 +696,8 @@ class _Renderer:
         write(f"{'double' if narrow else kind} {total}[{wide}];")
         write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
         outer, last = s.reduce[:-1], s.reduce[-1]
+        inside = limits(self.program.values, s, axis)
+        value = s.value if inside is None else inside.value
         for over in outer:
             self.loop(over)
         if narrow:
@@ -691,11 +708,12 @@ class _Renderer:
             self.loop(last, ("begin", "end"))
         else:
             self.loop(last)
-        self.declare(s.value, only_ready=True)
-        self.loop(axis, ("first", "past"), "GCC ivdep")
-        self.declare(s.value)
+        self.declare(value, only_ready=True)
+        begin, end = self.inside(inside) if inside is not None else ("first", "past")
+        self.loop(axis, (begin, end), "GCC ivdep")
+        self.declare(value)
         acc = f"{part if narrow else total}[{axis.name} - first]"
-        write(f"{acc} += {self.ref(s.value)};" if narrow else combine.format(acc=acc, x=self.ref(s.value)))
+        write(f"{acc} += {self.ref(value)};" if narrow else combine.format(acc=acc, x=self.ref(value)))
         self.end(axis)
         self.end(last)
         if narrow:
@@ -710,6 +728,10 @@ class _Renderer:
         write.close()
         for own in reversed(opened):
             self.end(own)
+
+
+def _nested(function: str, of: Sequence[str]) -> str:
+    return of[0] if len(of) == 1 else f"{function}({of[0]}, {_nested(function, of[1:])})"
 
 
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:

@@ -7,12 +7,16 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret
-from tensor_graphs.codegen.conditions import decided
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.conditions import decided, limits
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.render_c import rendered
 from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
+from tensor_graphs.meaning.interpreter import interpret as interpreted
+from tests.codegen.generated import Library
 
 
 def lowered(*outputs: Node) -> StageProgram:
@@ -83,3 +87,41 @@ def test_another_sum_stays_a_sum(sum_: Node) -> None:
 
 def sums(program: StageProgram) -> int:
     return sum(s.monoid == "sum" for n in program.nests for s in n.stages)
+
+
+IMAGE, LINE = tg.input("image", (2, 3, 21, 37)), tg.input("line", (2, 3, 50))
+WHOLE = tg.input("whole", (2, 3, 50), tg.i32)
+WINDOWS = {
+    "max, padded": tg.max_pool2d(IMAGE, 3, stride=2, padding=1),
+    "both ends": tg.max_pool2d(IMAGE, 4, stride=1, padding=(2, 1)),
+    "dilated": tg.max_pool2d(IMAGE, 3, stride=3, padding=1, dilation=2), "longer": tg.max_pool1d(LINE, 7, stride=2, padding=3),
+    "of integers": tg.max_pool1d(WHOLE, 5, stride=1, padding=2), "means": tg.avg_pool2d(IMAGE, 3, stride=2, padding=1),
+    "not padded": tg.max_pool2d(IMAGE, 2, stride=2), "backwards": tg.max_pool1d(tg.flip(LINE, 2), 4, stride=3, padding=2)}
+
+
+def test_windows_are_those_of_the_definition_and_ask_nothing_at_each_place() -> None:
+    definitions = [part_between([y], [x]).written for y in WINDOWS.values() for x in make_graph({"y": y}).inputs.values()]
+    programs = [arranged(lower(definition)) for definition in definitions]
+    made = Library(programs)
+    draw = np.random.default_rng(4)
+    for number, (name, y) in enumerate(WINDOWS.items()):
+        (x,) = make_graph({"y": y}).inputs.values()
+        value = (draw.standard_normal(x.shape) * 100).astype(x.dtype.numpy)
+        if x.dtype is tg.f32:
+            value[0, 0] = -np.inf                                   # of nothing else the largest is -infinity too
+            value[1, 2, ..., 5] = np.nan
+        found, = made.run(number, definitions[number], [value], {})
+        wanted = interpreted(make_graph({"y": y}), {x.attrs["name"]: value}).outputs["y"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=2e-5 * (name == "means"), err_msg=name)
+        text = rendered(programs[number])
+        assert name in ("means", "backwards") or "? x0[" not in text, text
+
+
+def test_what_is_no_bound_is_asked_at_each_place() -> None:
+    """A mask, and turns outside that count."""
+    mask = tg.input("m", (2, 3, 21, 37), tg.bool_)
+    padded = tg.pad(IMAGE, ((0, 0), (0, 0), (1, 1), (0, 0)))        # with zeros
+    for y in (tg.reduce_max(tg.where(mask, IMAGE, -np.inf), axis=2), tg.reduce_max(padded, axis=2)):
+        for nest in lowered(y).nests:
+            for s in nest.stages:
+                assert s.monoid is not None and limits(lowered(y).values, s, s.axes[-1]) is None
