@@ -8,12 +8,15 @@
  *
  * Tiles read numbers below 2^-126 as 0 and leave none behind (Intel, Architecture Instruction Set Extensions Programming Reference,
  * TDPBF16PS), and the parts of numbers that are not finite, or next to the largest, are not. So each sum is looked at: one that is not
- * finite, or so small that what was lost counts, is computed again, from the operands themselves. */
+ * finite, or so small that what was lost counts, is computed again, from the operands themselves; but where none of the numbers is
+ * small enough nothing is lost, and a sum may be 0. */
 #include "gemm.h"
 #include "linear.h"
 #include "matmul.h"
 #include "narrow_linear.h"
 #include "turned.h"
+
+#include <math.h>
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__) && PANEL == 32
 #define TILES 1
@@ -23,7 +26,18 @@
 #endif
 
 enum { SIDE = 16, DEPTH = 32, MOST_PARTS = 3 }; /* rows or lanes of a tile; products that its sums add up; parts of a float */
-enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, BYTES = SIDE * DEPTH * 2 };
+enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, SOME = 4, BYTES = SIDE * DEPTH * 2 };
+
+/* Of some numbers, as the bits of floats without signs. */
+typedef struct extent {
+    uint32_t most;  /* the largest */
+    uint32_t below; /* one less than the smallest but 0; UINT32_MAX where all are 0 */
+} extent;
+
+TG_INLINE extent joined(extent a, extent b) {
+    return (extent){a.most > b.most ? a.most : b.most, a.below < b.below ? a.below : b.below};
+}
+static const extent NOTHING = {0, UINT32_MAX};
 
 typedef struct product {
     char *out;
@@ -32,14 +46,14 @@ typedef struct product {
     int64_t m, n, k, om, on, am, ak, bk, bn; /* out[m, n] = a[m, k] . b[k, n]; strides in elements */
     int64_t parts_a, parts_b, bias_dtype;    /* 1: bfloat16, 3: floats */
     char *panels;
-    uint32_t *largest; /* of each lane of the panels: the size of its largest number, as bits of a float */
+    extent *extents; /* of each lane of the panels */
 } product;
 
 TG_INLINE int64_t steps_of(const product *p) { return tg_ceil(p->k, DEPTH); }
 
 TG_INLINE int64_t bytes_of_panels(int64_t lanes, int64_t k, int64_t parts) {
     const int64_t panels = tg_ceil(lanes, PANEL);
-    return panels * PANEL * (tg_ceil(k, DEPTH) * DEPTH * 2 * parts + (int64_t)sizeof(uint32_t));
+    return panels * PANEL * (tg_ceil(k, DEPTH) * DEPTH * 2 * parts + (int64_t)sizeof(extent));
 }
 
 TG_INLINE float element(const char *from, const int64_t parts, int64_t at) {
@@ -48,9 +62,14 @@ TG_INLINE float element(const char *from, const int64_t parts, int64_t at) {
 
 /* One element of the result, from the operands themselves. */
 static __attribute__((noinline)) float one_sum(const product *p, int64_t row, int64_t lane) {
-    double sum = 0;
-    for (int64_t i = 0; i < p->k; i++)
-        sum += (double)element(p->a, p->parts_a, row * p->am + i * p->ak) * element(p->b, p->parts_b, i * p->bk + lane * p->bn);
+    double sum = 0, eight[8] = {0};
+    int64_t i = 0;
+    const char *a = p->a + row * p->am * (p->parts_a == 1 ? 2 : 4), *b = p->b + lane * p->bn * (p->parts_b == 1 ? 2 : 4);
+    if (p->ak == 1 && p->bk == 1)
+        for (; i + 8 <= p->k; i += 8)
+            for (int64_t e = 0; e < 8; e++) eight[e] += (double)element(a, p->parts_a, i + e) * element(b, p->parts_b, i + e);
+    for (; i < p->k; i++) sum += (double)element(a, p->parts_a, i * p->ak) * element(b, p->parts_b, i * p->bk);
+    for (int64_t e = 0; e < 8; e++) sum += eight[e];
     return (float)sum;
 }
 
@@ -71,21 +90,39 @@ static void one_by_one(const product *p, int64_t from, int64_t to) {
         }
 }
 
-/* The three bfloat16 numbers that a float is the sum of; the size of the largest float. */
-TG_INLINE uint32_t split(const float *x, int64_t count, uint16_t *high, uint16_t *middle, uint16_t *low) {
-    uint32_t most = 0;
+/* Elements of a row for all lanes of a panel, in f64: as wide as the lanes lie beside each other, or along k. */
+static __attribute__((noinline)) void row_again(const product *p, int64_t row, int64_t lane, int64_t count, float *c) {
+    double sum[PANEL] = {0};
+    if (p->bn == 1)
+        for (int64_t i = 0; i < p->k; i++) {
+            const double a = element(p->a, p->parts_a, row * p->am + i * p->ak);
+            if (p->parts_b == 1)
+                for (int64_t l = 0; l < count; l++) sum[l] += a * element(p->b, 1, i * p->bk + lane + l);
+            else
+                for (int64_t l = 0; l < count; l++) sum[l] += a * element(p->b, 3, i * p->bk + lane + l);
+        }
+    else
+        for (int64_t l = 0; l < count; l++) sum[l] = one_sum(p, row, lane + l);
+    for (int64_t l = 0; l < count; l++) c[l] = (float)sum[l];
+}
+
+/* The three bfloat16 numbers that a float is the sum of. */
+TG_INLINE extent split(const float *x, int64_t count, uint16_t *high, uint16_t *middle, uint16_t *low) {
+    extent found = NOTHING;
     int64_t i = 0;
 #if defined(TILES)
-    __m512i sizes = _mm512_setzero_si512();
+    const __m512i ones = _mm512_set1_epi32(-1);
+    __m512i sizes = _mm512_setzero_si512(), below = ones;
     for (; i + VW <= count; i += VW) {
         const __m512 whole = _mm512_loadu_ps(x + i);
         const __m256bh one = _mm512_cvtneps_pbh(whole);
         const __m512 rest = _mm512_sub_ps(whole, _mm512_cvtpbh_ps(one));
         const __m256bh two = _mm512_cvtneps_pbh(rest), three = _mm512_cvtneps_pbh(_mm512_sub_ps(rest, _mm512_cvtpbh_ps(two)));
         memcpy(high + i, &one, sizeof one), memcpy(middle + i, &two, sizeof two), memcpy(low + i, &three, sizeof three);
-        sizes = _mm512_max_epu32(sizes, _mm512_and_si512(_mm512_castps_si512(whole), _mm512_set1_epi32(0x7fffffff)));
+        const __m512i size = _mm512_and_si512(_mm512_castps_si512(whole), _mm512_set1_epi32(0x7fffffff));
+        sizes = _mm512_max_epu32(sizes, size), below = _mm512_min_epu32(below, _mm512_add_epi32(size, ones));
     }
-    most = _mm512_reduce_max_epu32(sizes);
+    found = (extent){_mm512_reduce_max_epu32(sizes), _mm512_reduce_min_epu32(below)};
 #endif
     for (; i < count; i++) {
         const uint16_t one = f32_to_bf16(x[i]);
@@ -93,39 +130,39 @@ TG_INLINE uint32_t split(const float *x, int64_t count, uint16_t *high, uint16_t
         const uint16_t two = f32_to_bf16(rest);
         const uint32_t size = bits_of(x[i]) & 0x7fffffffu;
         high[i] = one, middle[i] = two, low[i] = f32_to_bf16(rest - bf16_to_f32(two));
-        most = size > most ? size : most;
+        found = joined(found, (extent){size, size - 1});
     }
-    return most;
+    return found;
 }
 
-TG_INLINE uint32_t largest_of(const uint16_t *x, int64_t count) {
-    uint16_t most = 0;
+TG_INLINE extent extent_of(const uint16_t *x, int64_t count) {
+    uint16_t most = 0, below = UINT16_MAX;
     for (int64_t i = 0; i < count; i++) {
-        const uint16_t size = x[i] & 0x7fff;
-        most = size > most ? size : most;
+        const uint16_t size = x[i] & 0x7fff, less = (uint16_t)(size - 1);
+        most = size > most ? size : most, below = less < below ? less : below;
     }
-    return (uint32_t)most << 16;
+    return (extent){(uint32_t)most << 16, below == UINT16_MAX ? UINT32_MAX : (((uint32_t)below + 1) << 16) - 1};
 }
 
-/* `count` numbers `apart` from each other as their parts, each filled up with zeros to `whole`; the size of the largest. */
-TG_INLINE uint32_t parts_of(const char *from, const int64_t parts, int64_t apart, int64_t count, int64_t whole, uint16_t *const *to) {
+/* `count` numbers `apart` from each other as their parts, each filled up with zeros to `whole`. */
+TG_INLINE extent parts_of(const char *from, const int64_t parts, int64_t apart, int64_t count, int64_t whole, uint16_t *const *to) {
     float held[CHUNK];
     uint16_t narrow[CHUNK];
-    uint32_t most;
+    extent found;
     if (parts == 1) {
         const uint16_t *x = (const uint16_t *)from;
         if (apart != 1)
             for (int64_t i = 0; i < count; i++) narrow[i] = x[i * apart];
         memcpy(to[0], apart == 1 ? x : narrow, (size_t)count * 2);
-        most = largest_of(to[0], count);
+        found = extent_of(to[0], count);
     } else {
         const float *x = (const float *)from;
         if (apart != 1)
             for (int64_t i = 0; i < count; i++) held[i] = x[i * apart];
-        most = split(apart == 1 ? x : held, count, to[0], to[1], to[2]);
+        found = split(apart == 1 ? x : held, count, to[0], to[1], to[2]);
     }
     for (int64_t part = 0; part < parts; part++) memset(to[part] + count, 0, (size_t)(whole - count) * 2);
-    return most;
+    return found;
 }
 
 /* --- b, packed once into panels of 32 or 16 lanes: [step][part][pair of 16][lane], a pair being two bfloat16 that follow each other
@@ -134,7 +171,7 @@ TG_INLINE uint32_t parts_of(const char *from, const int64_t parts, int64_t apart
 TG_INLINE int64_t lanes_of(const product *p, int64_t lane) { return p->n - lane <= VW ? VW : PANEL; }
 
 /* Where the numbers of a lane follow each other. */
-TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, uint32_t *largest) {
+TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, extent *extents) {
     const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
     uint16_t rows[SIDE][MOST_PARTS][CHUNK];
     for (int64_t l0 = 0; l0 < lanes; l0 += SIDE)
@@ -144,8 +181,7 @@ TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, u
                 uint16_t *const to[] = {rows[l][0], rows[l][1], rows[l][2]};
                 const int here = l0 + l < count;
                 const char *from = p->b + ((here ? lane + l0 + l : lane) * p->bn + i) * size;
-                const uint32_t most = parts_of(from, parts, 1, here ? deep : 0, whole, to);
-                largest[l0 + l] = most > largest[l0 + l] ? most : largest[l0 + l];
+                extents[l0 + l] = joined(extents[l0 + l], parts_of(from, parts, 1, here ? deep : 0, whole, to));
             }
             for (int64_t s = 0; s < whole / DEPTH; s++)
                 for (int64_t part = 0; part < parts; part++)
@@ -155,7 +191,7 @@ TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, u
 }
 
 /* Where the lanes of a number along k follow each other, or nothing does. */
-TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, uint32_t *largest) {
+TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, extent *extents) {
     const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
     for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
         uint16_t rows[2][MOST_PARTS][PANEL];
@@ -166,7 +202,7 @@ TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, u
             parts_of(from, parts, p->bn, here ? count : 0, lanes, to);
             for (int64_t l = 0; l < (here ? count : 0); l++) {
                 const uint32_t size = bits_of(element(from, parts, l * p->bn)) & 0x7fffffffu;
-                largest[l] = size > largest[l] ? size : largest[l];
+                extents[l] = joined(extents[l], (extent){size, size - 1});
             }
         }
         for (int64_t part = 0; part < parts; part++) {
@@ -181,10 +217,11 @@ static void pack_part(void *ctx, int part, int parts) {
     int64_t from, to;
     tg_range(p->n, PANEL, part, parts, &from, &to);
     for (int64_t lane = from; lane < to; lane += PANEL) {
-        uint32_t *panel = (uint32_t *)(p->panels + lane * steps_of(p) * DEPTH * 2 * p->parts_b), *largest = p->largest + lane;
-        memset(largest, 0, PANEL * sizeof *largest);
-        if (p->bk == 1) p->parts_b == 1 ? pack_lanes(p, 1, lane, panel, largest) : pack_lanes(p, 3, lane, panel, largest);
-        else p->parts_b == 1 ? pack_pairs(p, 1, lane, panel, largest) : pack_pairs(p, 3, lane, panel, largest);
+        uint32_t *panel = (uint32_t *)(p->panels + lane * steps_of(p) * DEPTH * 2 * p->parts_b);
+        extent *extents = p->extents + lane;
+        for (int64_t l = 0; l < PANEL; l++) extents[l] = NOTHING;
+        if (p->bk == 1) p->parts_b == 1 ? pack_lanes(p, 1, lane, panel, extents) : pack_lanes(p, 3, lane, panel, extents);
+        else p->parts_b == 1 ? pack_pairs(p, 1, lane, panel, extents) : pack_pairs(p, 3, lane, panel, extents);
     }
 }
 
@@ -199,20 +236,19 @@ TG_INLINE int in_place(const product *p, int64_t rows) {
     return p->parts_a == 1 && p->ak == 1 && p->k % DEPTH == 0 && rows % SIDE == 0;
 }
 
-TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int64_t rows, char *packed, uint32_t *largest) {
+TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int64_t rows, char *packed, extent *extents) {
     const int64_t steps = steps_of(p), size = parts == 1 ? 2 : 4;
     for (int64_t r = 0; r < tg_ceil(rows, SIDE) * SIDE; r++) {
-        uint32_t most = 0;
+        extent all = NOTHING;
         uint16_t *tile = (uint16_t *)(packed + r / SIDE * steps * parts * BYTES) + r % SIDE * DEPTH;
         for (int64_t s = 0; s < steps; s++) {
             uint16_t *const to[] = {tile + s * parts * BYTES / 2, tile + (s * parts + 1) * BYTES / 2, tile + (s * parts + 2) * BYTES / 2};
             const int64_t count = r < rows ? tg_min(DEPTH, p->k - s * DEPTH) : 0;
             const char *from = p->a + (count ? (row + r) * p->am + s * DEPTH * p->ak : 0) * size;
-            const uint32_t found = count == DEPTH && p->ak == 1 ? parts_of(from, parts, 1, DEPTH, DEPTH, to)
-                                                                : parts_of(from, parts, p->ak, count, DEPTH, to);
-            most = found > most ? found : most;
+            all = joined(all, count == DEPTH && p->ak == 1 ? parts_of(from, parts, 1, DEPTH, DEPTH, to)
+                                                           : parts_of(from, parts, p->ak, count, DEPTH, to));
         }
-        largest[r] = most;
+        extents[r] = all;
     }
 }
 
@@ -241,8 +277,9 @@ static void tiles_end(void) { _tile_release(); }
  * `two`, `nv`, `pa` and `pb` are constants. */
 TG_INLINE void tile_sums(const int two, const int nv, const int pa, const int pb, const tiles *a, const char *rows,
                          const uint32_t *panel, int64_t steps, float *c) {
-    const int64_t wide = nv * VW * 4, most = pb == 1 ? INT64_MAX : BLOCK;
-    _Alignas(64) float sums[2 * SIDE * PANEL];
+    const int64_t wide = nv * VW * 4, most = pb == 1 ? 8 * BLOCK : BLOCK, count = (two + 1) * SIDE * nv * VW;
+    _Alignas(64) float sums[2 * SIDE * PANEL], excess[2 * SIDE * PANEL]; /* of a sum that knows what it rounds away: v_total of vec.h */
+    if (steps > most) memset(excess, 0, (size_t)count * 4);
     int64_t s = 0;
     do {
         float *to = s ? sums : c;
@@ -271,7 +308,10 @@ TG_INLINE void tile_sums(const int two, const int nv, const int pa, const int pb
         if (two) _tile_stored(2, to + SIDE * nv * VW, wide);
         if (two && nv == 2) _tile_stored(3, to + SIDE * nv * VW + VW, wide);
         if (to != c)
-            for (int64_t v = 0; v < (two + 1) * SIDE * nv * VW; v++) c[v] += sums[v];
+            for (int64_t v = 0; v < count; v++) {
+                const float missing = sums[v] - excess[v], high = c[v] + missing;
+                excess[v] = (high - c[v]) - missing, c[v] = high;
+            }
     } while (s < steps);
 }
 
@@ -304,27 +344,41 @@ static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv
 }
 #endif
 
+/* Whether nothing was lost: no part of a number, and no product of two, is below 2^-126, nor is what is left of such that cancel. */
+TG_INLINE int nothing_lost(extent row, extent lanes) {
+    const float one = float_of(row.below + 1), two = float_of(lanes.below + 1); /* UINT32_MAX + 1: 0, where there is nothing else */
+    return row.below == UINT32_MAX || lanes.below == UINT32_MAX || (one >= 0x1p-100f && two >= 0x1p-100f && one * two >= 0x1p-80f);
+}
+
 /* Makes sums again that are not finite, or below what k numbers and their products may have lost: 2^-125 of each operand, times the
  * largest of the other one. That is to be 2^-26 of a sum of floats, 2^-15 of one that is rounded to bfloat16. */
-TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, uint32_t *of_rows, int64_t lane, int64_t lanes, float *c) {
-    const uint32_t *of_lanes = p->largest + lane;
+TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent *of_rows, int64_t lane, int64_t lanes, float *c) {
+    const extent *of_lanes = p->extents + lane;
+    const uint32_t infinite = 0x7f800000u;
     const int64_t count = tg_min(lanes, p->n - lane);
-    uint32_t most = 0;
-    for (int64_t l = 0; l < lanes; l++) most = of_lanes[l] > most ? of_lanes[l] : most;
+    extent all = NOTHING;
+    for (int64_t l = 0; l < lanes; l++) all = joined(all, of_lanes[l]);
     const float share = (float)(p->k + 1) * (p->parts_b == 1 ? 0x1p-109f : 0x1p-98f);
     for (int64_t r = 0; r < rows; r++, c += lanes) {
-        const uint32_t least = bits_of(share * (float_of(most) + float_of(of_rows[r]) + 2)), infinite = 0x7f800000u;
+        const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : bits_of(share * (float_of(all.most) + float_of(of_rows[r].most) + 2));
         uint32_t smallest = UINT32_MAX, greatest = 0;
         for (int64_t l = 0; l < lanes; l++) {
-            const uint32_t size = bits_of(c[l]) & 0x7fffffffu, other = of_rows[r] < of_lanes[l] ? of_rows[r] : of_lanes[l];
+            const uint32_t size = bits_of(c[l]) & 0x7fffffffu, one = of_rows[r].most, two = of_lanes[l].most, other = one < two ? one : two;
             const uint32_t seen = (size | other) == 0 ? least : size; /* nothing but zeros in one of them */
             smallest = seen < smallest ? seen : smallest, greatest = seen > greatest ? seen : greatest;
         }
         if (smallest >= least && greatest < infinite) continue;
+        int64_t again = 0;
         for (int64_t l = 0; l < count; l++) {
             const uint32_t size = bits_of(c[l]) & 0x7fffffffu;
-            if (size >= infinite || (size < least && !(size == 0 && (of_rows[r] == 0 || of_lanes[l] == 0))))
-                c[l] = one_sum(p, row + r, lane + l);
+            if (of_rows[r].most > infinite || of_lanes[l].most > infinite) c[l] = NAN; /* whatever else there is */
+            else again += size >= infinite || (size < least && !(size == 0 && (of_rows[r].most == 0 || of_lanes[l].most == 0)));
+        }
+        if (again > SOME) row_again(p, row + r, lane, count, c);
+        for (int64_t l = 0; l < (again > SOME ? 0 : count); l++) {
+            const uint32_t size = bits_of(c[l]) & 0x7fffffffu;
+            if (size >= infinite || (size < least && !(size == 0 && (of_rows[r].most == 0 || of_lanes[l].most == 0))))
+                if (of_rows[r].most <= infinite && of_lanes[l].most <= infinite) c[l] = one_sum(p, row + r, lane + l);
         }
     }
 }
@@ -367,17 +421,17 @@ static void rows_part(void *ctx, int part, int parts) {
     tiles_begin();
     for (int64_t row = from; row < to; row += group) {
         const int64_t rows = tg_min(group, to - row), count = tg_ceil(rows, SIDE);
-        uint32_t largest[ROWS];
+        extent extents[ROWS];
         tiles a = {packed, steps * p->parts_a * BYTES, p->parts_a * BYTES, BYTES, DEPTH * 2};
         if (in_place(p, rows)) {
             a = (tiles){p->a + row * p->am * 2, SIDE * p->am * 2, DEPTH * 2, 0, p->am * 2};
-            for (int64_t r = 0; r < rows; r++) largest[r] = largest_of((const uint16_t *)a.first + r * p->am, p->k);
-        } else if (p->parts_a == 1) pack_rows(p, 1, row, rows, packed, largest);
-        else pack_rows(p, 3, row, rows, packed, largest);
+            for (int64_t r = 0; r < rows; r++) extents[r] = extent_of((const uint16_t *)a.first + r * p->am, p->k);
+        } else if (p->parts_a == 1) pack_rows(p, 1, row, rows, packed, extents);
+        else pack_rows(p, 3, row, rows, packed, extents);
         for (int64_t lane = 0; lane < p->n; lane += PANEL) {
             const int64_t lanes = lanes_of(p, lane);
             all_sums(p, &a, count, lanes / VW, (const uint32_t *)(p->panels + lane * steps * DEPTH * 2 * p->parts_b), c);
-            look_at(p, row, rows, largest, lane, lanes, c);
+            look_at(p, row, rows, extents, lane, lanes, c);
             store(p, row, rows, lane, lanes, c, turned);
         }
     }
@@ -389,7 +443,7 @@ static void run_product(product *p) {
     if (p->m <= 0 || p->n <= 0) return;
     p->panels = tiles_here() ? tg_scratch(0, bytes) : NULL;
     if (!p->panels) return one_by_one(p, 0, p->m);
-    p->largest = (uint32_t *)(p->panels + bytes) - tg_ceil(p->n, PANEL) * PANEL;
+    p->extents = (extent *)(p->panels + bytes) - tg_ceil(p->n, PANEL) * PANEL;
     tg_parallel(pack_part, p, tg_parts(tg_ceil(p->n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(p->k, 1))));
     tg_parallel(rows_part, p, tg_parts(tg_ceil(p->m, 2 * SIDE), tg_ceil(1 << 20, 2 * SIDE * tg_max_i(p->n * p->k, 1))));
 }

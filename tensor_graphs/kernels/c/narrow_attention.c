@@ -44,14 +44,17 @@ TG_KERNEL(tg_attention_one_by_one) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t head = 0; head < hq; head++) {
             double most = -INFINITY;
-            for (int64_t j = 0; j < s; j++) most = fmax(most, score_of(ptr, ints, floats, i, head, j));
+            for (int64_t j = 0; j < s; j++) {
+                const double score = score_of(ptr, ints, floats, i, head, j);
+                most = score > most || score != score ? score : most; /* NaN stays */
+            }
             for (int64_t c = 0; c < d; c++) {
                 double sum = 0, all = 0;
                 for (int64_t j = 0; j < s; j++) {
                     const double score = score_of(ptr, ints, floats, i, head, j), weight = score == -INFINITY ? 0 : exp(score - most);
                     all += weight, sum += weight * bf16_to_f32(v[(j * hkv + head / (hq / hkv)) * d + c]);
                 }
-                ((uint16_t *)ptr[0])[(i * hq + head) * d + c] = f32_to_bf16(all > 0 ? (float)(sum / all) : 0);
+                ((uint16_t *)ptr[0])[(i * hq + head) * d + c] = f32_to_bf16(all == 0 ? 0 : (float)(sum / all));
             }
         }
 }

@@ -68,7 +68,7 @@ def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
     tile, threads = library.load().tile(4), library.load().threads()
     _, depth, most, group = AMX
     whole = ceil_div(k, depth) * depth * 2
-    panels = callers * (ceil_div(n, tile.lanes) * tile.lanes * (whole * of_b + 4) + PAGE)
+    panels = callers * (ceil_div(n, tile.lanes) * tile.lanes * (whole * of_b + 8) + PAGE)
     rows = dim_min(most * whole * of_a, dim_max(group, depth * whole * of_a))
     return panels + threads * (2 * most * tile.lanes * 4 + rows + PAGE)
 

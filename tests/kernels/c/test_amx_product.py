@@ -109,6 +109,33 @@ def test_sums_of_floats_are_as_near_as_those_of_vectors() -> None:
         assert error(product(lib, x, weights), x, weights) <= 5e-7
 
 
+@pytest.mark.parametrize("of_w", [F32, BF16])
+def test_a_very_long_sum_is_as_near_as_a_short_one(of_w: type) -> None:
+    """All products are alike, so that all roundings of a sum go the same way."""
+    x, w = np.full((20, 1 << 17), 1.1, F32), np.full((32, 1 << 17), 0.7, of_w)
+    assert error(product(library.load(), x, w), x, w) <= 2e-7
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_sums_of_zeros_among_other_numbers_are_zeros(each_build: library.NativeLibrary, dtype: type) -> None:
+    a, b = normal((1, 70, 90), 1, dtype), normal((1, 90, 50), 2, dtype)
+    a[:, :35, 40:], a[:, 35:, :40], b[:, :40, 20:], b[:, 40:, :20] = 0, 0, 0, 0
+    out = dot(each_build, a, b)[0]
+    assert error(out, a[0], b[0].T) <= 4e-7 and not out[:35, 20:].any() and not out[35:, :20].any()
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**-130])
+def test_a_whole_row_or_column_of_odd_numbers(each_build: library.NativeLibrary, dtype: type, value: float) -> None:
+    for row, column in ((5, None), (None, 7)):
+        a, b = normal((1, 40, 64), 1, dtype), normal((1, 64, 33), 2, dtype)
+        if row is not None:
+            b[0, row] = value
+        if column is not None:
+            a[0, :, column] = value
+        assert error(dot(each_build, a, b)[0], a[0], b[0].T) <= 4e-7
+
+
 @pytest.mark.parametrize(("of_x", "of_w"), PAIRS)
 @pytest.mark.parametrize("n", [1, 20, 64])
 @pytest.mark.parametrize("k", [40, 64])

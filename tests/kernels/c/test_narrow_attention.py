@@ -53,3 +53,8 @@ def test_without_memory_for_floats_it_is_computed_as_it_is_defined() -> None:
     lib.part("narrow_attention").tg_attention_one_by_one((ctypes.c_void_p * 5)(*(a.ctypes.data for a in (out, q, k, v)), None),
         (ctypes.c_int64 * 14)(6, 11, 2, 1, 8, 1, 9, 0), (ctypes.c_double * 2)(8**-0.5, 3.0))
     np.testing.assert_allclose(out.astype(float), wanted, rtol=2.0**-8, atol=1e-5)
+    k[3, 0, 2] = np.nan                                             # which queries 0 to 2 do not see
+    lib.part("narrow_attention").tg_attention_one_by_one(
+        (ctypes.c_void_p * 5)(*(a.ctypes.data for a in (out, q, k, v)), None),
+        (ctypes.c_int64 * 14)(6, 11, 2, 1, 8, 1, 9, 0), (ctypes.c_double * 2)(8**-0.5, 3.0))
+    assert np.isnan(out[3:].astype(float)).all() and np.isfinite(out[:3].astype(float)).all()
