@@ -356,8 +356,17 @@ TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent
     const extent *of_lanes = p->extents + lane;
     const uint32_t infinite = 0x7f800000u;
     const int64_t count = tg_min(lanes, p->n - lane);
-    extent all = NOTHING;
+    extent all = NOTHING, all_rows = NOTHING;
     for (int64_t l = 0; l < lanes; l++) all = joined(all, of_lanes[l]);
+    for (int64_t r = 0; r < rows; r++) all_rows = joined(all_rows, of_rows[r]);
+    if (nothing_lost(all_rows, all)) { /* as nearly always: they need but be finite */
+        uint32_t greatest = 0;
+        for (int64_t v = 0; v < rows * lanes; v++) {
+            const uint32_t size = bits_of(c[v]) & 0x7fffffffu;
+            greatest = size > greatest ? size : greatest;
+        }
+        if (greatest < infinite) return;
+    }
     const float share = (float)(p->k + 1) * (p->parts_b == 1 ? 0x1p-109f : 0x1p-98f);
     for (int64_t r = 0; r < rows; r++, c += lanes) {
         const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : bits_of(share * (float_of(all.most) + float_of(of_rows[r].most) + 2));
