@@ -106,23 +106,40 @@ static __attribute__((noinline)) void row_again(const product *p, int64_t row, i
     for (int64_t l = 0; l < count; l++) c[l] = (float)sum[l];
 }
 
+#if defined(TILES)
+typedef struct extents_16 {
+    __m512i most, below;
+} extents_16;
+
+TG_INLINE extents_16 nothing_yet(void) { return (extents_16){_mm512_setzero_si512(), _mm512_set1_epi32(-1)}; }
+
+/* The parts of 16 floats, and which floats there were. */
+TG_INLINE void split_16(__m512 x, __m256bh part[3], extents_16 *found) {
+    part[0] = _mm512_cvtneps_pbh(x);
+    const __m512 rest = _mm512_sub_ps(x, _mm512_cvtpbh_ps(part[0]));
+    part[1] = _mm512_cvtneps_pbh(rest), part[2] = _mm512_cvtneps_pbh(_mm512_sub_ps(rest, _mm512_cvtpbh_ps(part[1])));
+    const __m512i size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+    found->most = _mm512_max_epu32(found->most, size);
+    found->below = _mm512_min_epu32(found->below, _mm512_add_epi32(size, _mm512_set1_epi32(-1)));
+}
+
+TG_INLINE extent of_all(extents_16 found) {
+    return (extent){_mm512_reduce_max_epu32(found.most), _mm512_reduce_min_epu32(found.below)};
+}
+#endif
+
 /* The three bfloat16 numbers that a float is the sum of. */
 TG_INLINE extent split(const float *x, int64_t count, uint16_t *high, uint16_t *middle, uint16_t *low) {
     extent found = NOTHING;
     int64_t i = 0;
 #if defined(TILES)
-    const __m512i ones = _mm512_set1_epi32(-1);
-    __m512i sizes = _mm512_setzero_si512(), below = ones;
+    extents_16 of = nothing_yet();
     for (; i + VW <= count; i += VW) {
-        const __m512 whole = _mm512_loadu_ps(x + i);
-        const __m256bh one = _mm512_cvtneps_pbh(whole);
-        const __m512 rest = _mm512_sub_ps(whole, _mm512_cvtpbh_ps(one));
-        const __m256bh two = _mm512_cvtneps_pbh(rest), three = _mm512_cvtneps_pbh(_mm512_sub_ps(rest, _mm512_cvtpbh_ps(two)));
-        memcpy(high + i, &one, sizeof one), memcpy(middle + i, &two, sizeof two), memcpy(low + i, &three, sizeof three);
-        const __m512i size = _mm512_and_si512(_mm512_castps_si512(whole), _mm512_set1_epi32(0x7fffffff));
-        sizes = _mm512_max_epu32(sizes, size), below = _mm512_min_epu32(below, _mm512_add_epi32(size, ones));
+        __m256bh part[3];
+        split_16(_mm512_loadu_ps(x + i), part, &of);
+        memcpy(high + i, &part[0], 32), memcpy(middle + i, &part[1], 32), memcpy(low + i, &part[2], 32);
     }
-    found = (extent){_mm512_reduce_max_epu32(sizes), _mm512_reduce_min_epu32(below)};
+    if (i) found = of_all(of);
 #endif
     for (; i < count; i++) {
         const uint16_t one = f32_to_bf16(x[i]);
@@ -190,9 +207,37 @@ TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, u
         }
 }
 
+#if defined(TILES)
+/* The same of floats, of a whole panel whose lanes follow each other. */
+static void pack_whole_pairs(const product *p, int64_t lane, uint32_t *panel, extent *extents) {
+    extents_16 found[2] = {nothing_yet(), nothing_yet()};
+    for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
+        const float *one = (const float *)p->b + i * p->bk + lane, *two = one + p->bk;
+        uint32_t *to = panel + i / DEPTH * 3 * (DEPTH / 2) * PANEL + i % DEPTH / 2 * PANEL;
+        for (int h = 0; h < 2; h++) {
+            __m256bh first[3], second[3];
+            split_16(i < p->k ? _mm512_loadu_ps(one + h * VW) : _mm512_setzero_ps(), first, &found[h]);
+            split_16(i + 1 < p->k ? _mm512_loadu_ps(two + h * VW) : _mm512_setzero_ps(), second, &found[h]);
+            for (int part = 0; part < 3; part++) {
+                const __m512i low = _mm512_cvtepu16_epi32((__m256i)first[part]), high = _mm512_cvtepu16_epi32((__m256i)second[part]);
+                _mm512_storeu_si512(to + part * (DEPTH / 2) * PANEL + h * VW, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+            }
+        }
+    }
+    for (int h = 0; h < 2; h++) {
+        uint32_t most[VW], below[VW];
+        _mm512_storeu_si512(most, found[h].most), _mm512_storeu_si512(below, found[h].below);
+        for (int l = 0; l < VW; l++) extents[h * VW + l] = (extent){most[l], below[l]};
+    }
+}
+#endif
+
 /* Where the lanes of a number along k follow each other, or nothing does. */
 TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, extent *extents) {
     const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
+#if defined(TILES)
+    if (parts == 3 && p->bn == 1 && count == PANEL) return pack_whole_pairs(p, lane, panel, extents);
+#endif
     for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
         uint16_t rows[2][MOST_PARTS][PANEL];
         for (int64_t o = 0; o < 2; o++) {
@@ -241,7 +286,22 @@ TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int
     for (int64_t r = 0; r < tg_ceil(rows, SIDE) * SIDE; r++) {
         extent all = NOTHING;
         uint16_t *tile = (uint16_t *)(packed + r / SIDE * steps * parts * BYTES) + r % SIDE * DEPTH;
-        for (int64_t s = 0; s < steps; s++) {
+        int64_t s = 0;
+#if defined(TILES)
+        extents_16 of = nothing_yet();
+        const int64_t whole = parts == 3 && p->ak == 1 && r < rows ? p->k / DEPTH : 0;
+        for (; s < whole; s++) {
+            uint16_t *to = tile + s * 3 * BYTES / 2;
+            const float *from = (const float *)p->a + (row + r) * p->am + s * DEPTH;
+            for (int h = 0; h < 2; h++) {
+                __m256bh part[3];
+                split_16(_mm512_loadu_ps(from + h * VW), part, &of);
+                for (int i = 0; i < 3; i++) memcpy(to + i * BYTES / 2 + h * VW, &part[i], 32);
+            }
+        }
+        if (whole) all = of_all(of);
+#endif
+        for (; s < steps; s++) {
             uint16_t *const to[] = {tile + s * parts * BYTES / 2, tile + (s * parts + 1) * BYTES / 2, tile + (s * parts + 2) * BYTES / 2};
             const int64_t count = r < rows ? tg_min(DEPTH, p->k - s * DEPTH) : 0;
             const char *from = p->a + (count ? (row + r) * p->am + s * DEPTH * p->ak : 0) * size;
