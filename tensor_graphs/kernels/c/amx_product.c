@@ -26,7 +26,7 @@
 #endif
 
 enum { SIDE = 16, DEPTH = 32, MOST_PARTS = 3 }; /* rows or lanes of a tile; products that its sums add up; parts of a float */
-enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, SOME = 4, BYTES = SIDE * DEPTH * 2 };
+enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, SOME = 4, AHEAD = 32, BYTES = SIDE * DEPTH * 2 };
 
 /* Of some numbers, as the bits of floats without signs. */
 typedef struct extent {
@@ -214,6 +214,8 @@ static void pack_whole_pairs(const product *p, int64_t lane, uint32_t *panel, ex
     for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
         const float *one = (const float *)p->b + i * p->bk + lane, *two = one + p->bk;
         uint32_t *to = panel + i / DEPTH * 3 * (DEPTH / 2) * PANEL + i % DEPTH / 2 * PANEL;
+        for (int line = 0; line < 4; line++) /* rows lie apart: what reads ahead by itself does not see them */
+            __builtin_prefetch((line < 2 ? one : two) + AHEAD * p->bk + line % 2 * VW, 0, 3);
         for (int h = 0; h < 2; h++) {
             __m256bh first[3], second[3];
             split_16(i < p->k ? _mm512_loadu_ps(one + h * VW) : _mm512_setzero_ps(), first, &found[h]);
