@@ -175,8 +175,11 @@ def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
     if where.op != "where" or not _changes_nothing(s, where.args[2]):
         return None
     parts, asked = [where.args[0]], list[Value]()
-    for v in parts:
-        (parts if v.op == "and" and v.dtype is bool_ else asked).extend(v.args if v.op == "and" and v.dtype is bool_ else (v,))
+    for v in parts:                                                 # those that it is made of are looked at behind it
+        if v.op == "and" and v.dtype is bool_:
+            parts += v.args
+        else:
+            asked.append(v)
     free, along = list[Value](), list[tuple[int, Dim]]()
     for v in asked:
         over = _margin(v)

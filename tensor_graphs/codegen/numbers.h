@@ -9,13 +9,6 @@
 
 #include <math.h>
 
-/* f32 to bfloat16, ties to even; NaN stays NaN. */
-TG_INLINE uint16_t bf16_of_f32(float x) {
-    uint32_t bits = bits_of(x);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return (uint16_t)(x != x ? 0x7fc0u : rounded);
-}
-
 /* IEEE half precision, by the compiler's type where it has one. */
 TG_INLINE float f32_of_f16(uint16_t bits) {
     _Float16 x;

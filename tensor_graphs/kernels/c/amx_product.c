@@ -26,6 +26,7 @@
 #endif
 
 enum { SIDE = 16, DEPTH = 32, MOST_PARTS = 3 }; /* rows or lanes of a tile; products that its sums add up; parts of a float */
+#define INFINITE 0x7f800000u /* the bits of infinity */
 enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, SOME = 4, AHEAD = 32, BYTES = SIDE * DEPTH * 2 };
 
 /* Of some numbers, as the bits of floats without signs. */
@@ -34,10 +35,11 @@ typedef struct extent {
     uint32_t below; /* one less than the smallest but 0; UINT32_MAX where all are 0 */
 } extent;
 
+#define NOTHING ((extent){0, UINT32_MAX})
+
 TG_INLINE extent joined(extent a, extent b) {
     return (extent){a.most > b.most ? a.most : b.most, a.below < b.below ? a.below : b.below};
 }
-static const extent NOTHING = {0, UINT32_MAX};
 
 typedef struct product {
     char *out;
@@ -78,7 +80,7 @@ TG_INLINE float bias_of(const product *p, int64_t row) {
 }
 
 TG_INLINE void store_one(const product *p, int64_t at, float sum) {
-    if (p->parts_b == 1) ((uint16_t *)p->out)[at] = f32_to_bf16(sum);
+    if (p->parts_b == 1) ((uint16_t *)p->out)[at] = bf16_of_f32(sum);
     else ((float *)p->out)[at] = sum;
 }
 
@@ -90,6 +92,7 @@ static void one_by_one(const product *p, int64_t from, int64_t to) {
         }
 }
 
+#if defined(TILES)
 /* Elements of a row for all lanes of a panel, in f64: as wide as the lanes lie beside each other, or along k. */
 static __attribute__((noinline)) void row_again(const product *p, int64_t row, int64_t lane, int64_t count, float *c) {
     double sum[PANEL] = {0};
@@ -106,7 +109,6 @@ static __attribute__((noinline)) void row_again(const product *p, int64_t row, i
     for (int64_t l = 0; l < count; l++) c[l] = (float)sum[l];
 }
 
-#if defined(TILES)
 typedef struct extents_16 {
     __m512i most, below;
 } extents_16;
@@ -126,13 +128,11 @@ TG_INLINE void split_16(__m512 x, __m256bh part[3], extents_16 *found) {
 TG_INLINE extent of_all(extents_16 found) {
     return (extent){_mm512_reduce_max_epu32(found.most), _mm512_reduce_min_epu32(found.below)};
 }
-#endif
 
 /* The three bfloat16 numbers that a float is the sum of. */
 TG_INLINE extent split(const float *x, int64_t count, uint16_t *high, uint16_t *middle, uint16_t *low) {
     extent found = NOTHING;
     int64_t i = 0;
-#if defined(TILES)
     extents_16 of = nothing_yet();
     for (; i + VW <= count; i += VW) {
         __m256bh part[3];
@@ -140,13 +140,12 @@ TG_INLINE extent split(const float *x, int64_t count, uint16_t *high, uint16_t *
         memcpy(high + i, &part[0], 32), memcpy(middle + i, &part[1], 32), memcpy(low + i, &part[2], 32);
     }
     if (i) found = of_all(of);
-#endif
     for (; i < count; i++) {
-        const uint16_t one = f32_to_bf16(x[i]);
+        const uint16_t one = bf16_of_f32(x[i]);
         const float rest = x[i] - bf16_to_f32(one);
-        const uint16_t two = f32_to_bf16(rest);
+        const uint16_t two = bf16_of_f32(rest);
         const uint32_t size = bits_of(x[i]) & 0x7fffffffu;
-        high[i] = one, middle[i] = two, low[i] = f32_to_bf16(rest - bf16_to_f32(two));
+        high[i] = one, middle[i] = two, low[i] = bf16_of_f32(rest - bf16_to_f32(two));
         found = joined(found, (extent){size, size - 1});
     }
     return found;
@@ -207,7 +206,6 @@ TG_INLINE void pack_lanes(const product *p, const int64_t parts, int64_t lane, u
         }
 }
 
-#if defined(TILES)
 /* The same of floats, of a whole panel whose lanes follow each other. */
 static void pack_whole_pairs(const product *p, int64_t lane, uint32_t *panel, extent *extents) {
     extents_16 found[2] = {nothing_yet(), nothing_yet()};
@@ -232,14 +230,11 @@ static void pack_whole_pairs(const product *p, int64_t lane, uint32_t *panel, ex
         for (int l = 0; l < VW; l++) extents[h * VW + l] = (extent){most[l], below[l]};
     }
 }
-#endif
 
 /* Where the lanes of a number along k follow each other, or nothing does. */
 TG_INLINE void pack_pairs(const product *p, const int64_t parts, int64_t lane, uint32_t *panel, extent *extents) {
     const int64_t lanes = lanes_of(p, lane), count = tg_min(lanes, p->n - lane), size = parts == 1 ? 2 : 4;
-#if defined(TILES)
     if (parts == 3 && p->bn == 1 && count == PANEL) return pack_whole_pairs(p, lane, panel, extents);
-#endif
     for (int64_t i = 0; i < steps_of(p) * DEPTH; i += 2) {
         uint16_t rows[2][MOST_PARTS][PANEL];
         for (int64_t o = 0; o < 2; o++) {
@@ -289,7 +284,6 @@ TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int
         extent all = NOTHING;
         uint16_t *tile = (uint16_t *)(packed + r / SIDE * steps * parts * BYTES) + r % SIDE * DEPTH;
         int64_t s = 0;
-#if defined(TILES)
         extents_16 of = nothing_yet();
         const int64_t whole = parts == 3 && p->ak == 1 && r < rows ? p->k / DEPTH : 0;
         for (; s < whole; s++) {
@@ -302,19 +296,16 @@ TG_INLINE void pack_rows(const product *p, const int64_t parts, int64_t row, int
             }
         }
         if (whole) all = of_all(of);
-#endif
         for (; s < steps; s++) {
             uint16_t *const to[] = {tile + s * parts * BYTES / 2, tile + (s * parts + 1) * BYTES / 2, tile + (s * parts + 2) * BYTES / 2};
             const int64_t count = r < rows ? tg_min(DEPTH, p->k - s * DEPTH) : 0;
             const char *from = p->a + (count ? (row + r) * p->am + s * DEPTH * p->ak : 0) * size;
-            all = joined(all, count == DEPTH && p->ak == 1 ? parts_of(from, parts, 1, DEPTH, DEPTH, to)
-                                                           : parts_of(from, parts, p->ak, count, DEPTH, to));
+            all = joined(all, parts_of(from, parts, p->ak, count, DEPTH, to));
         }
         extents[r] = all;
     }
 }
 
-#if defined(TILES)
 /* Whether this process may use tiles; Linux has to be asked once (Documentation/arch/x86/xstate.rst). */
 static int tiles_here(void) {
     enum { UNKNOWN, NO, YES, REQUEST = 0x1023, TILE_DATA = 18 };
@@ -397,67 +388,54 @@ static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv
     else if (p->parts_a == 1) (nv == 1 ? tiles_1_1_3 : tiles_2_1_3)(a, count, panel, steps, c);
     else (nv == 1 ? tiles_1_3_3 : tiles_2_3_3)(a, count, panel, steps, c);
 }
-#else
-static int tiles_here(void) { return 0; }
-static void tiles_begin(void) {}
-static void tiles_end(void) {}
-static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv, const uint32_t *panel, float *c) {
-    (void)p, (void)a, (void)count, (void)nv, (void)panel, (void)c;
-}
-#endif
-
 /* Whether nothing was lost: no part of a number, and no product of two, is below 2^-126, nor is what is left of such that cancel. */
 TG_INLINE int nothing_lost(extent row, extent lanes) {
     const float one = float_of(row.below + 1), two = float_of(lanes.below + 1); /* UINT32_MAX + 1: 0, where there is nothing else */
     return row.below == UINT32_MAX || lanes.below == UINT32_MAX || (one >= 0x1p-100f && two >= 0x1p-100f && one * two >= 0x1p-80f);
 }
 
+/* Whether a sum has to be made again: it is not finite, or below `least` and not the 0 that zeros in `row` or `lane` alone make. */
+TG_INLINE int says_nothing(float sum, uint32_t least, extent row, extent lane) {
+    const uint32_t size = bits_of(sum) & 0x7fffffffu;
+    return size >= INFINITE || (size < least && (size | (row.most < lane.most ? row.most : lane.most)) != 0);
+}
+
 /* Makes sums again that are not finite, or below what k numbers and their products may have lost: 2^-125 of each operand, times the
- * largest of the other one. That is to be 2^-26 of a sum of floats, 2^-15 of one that is rounded to bfloat16. */
-TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent *of_rows, int64_t lane, int64_t lanes, float *c) {
+ * largest of the other one. That is to be 2^-26 of a sum of floats, 2^-15 of one that is rounded to bfloat16. all_rows: of_rows, joined. */
+TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent *of_rows, extent all_rows, int64_t lane, int64_t lanes,
+                       float *c) {
     const extent *of_lanes = p->extents + lane;
-    const uint32_t infinite = 0x7f800000u;
     const int64_t count = tg_min(lanes, p->n - lane);
-    extent all = NOTHING, all_rows = NOTHING;
+    extent all = NOTHING;
     for (int64_t l = 0; l < lanes; l++) all = joined(all, of_lanes[l]);
-    for (int64_t r = 0; r < rows; r++) all_rows = joined(all_rows, of_rows[r]);
     if (nothing_lost(all_rows, all)) { /* as nearly always: they need but be finite */
         uint32_t greatest = 0;
         for (int64_t v = 0; v < rows * lanes; v++) {
             const uint32_t size = bits_of(c[v]) & 0x7fffffffu;
             greatest = size > greatest ? size : greatest;
         }
-        if (greatest < infinite) return;
+        if (greatest < INFINITE) return;
     }
     const float share = (float)(p->k + 1) * (p->parts_b == 1 ? 0x1p-109f : 0x1p-98f);
     for (int64_t r = 0; r < rows; r++, c += lanes) {
         const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : bits_of(share * (float_of(all.most) + float_of(of_rows[r].most) + 2));
-        uint32_t smallest = UINT32_MAX, greatest = 0;
-        for (int64_t l = 0; l < lanes; l++) {
-            const uint32_t size = bits_of(c[l]) & 0x7fffffffu, one = of_rows[r].most, two = of_lanes[l].most, other = one < two ? one : two;
-            const uint32_t seen = (size | other) == 0 ? least : size; /* nothing but zeros in one of them */
-            smallest = seen < smallest ? seen : smallest, greatest = seen > greatest ? seen : greatest;
-        }
-        if (smallest >= least && greatest < infinite) continue;
         int64_t again = 0;
-        for (int64_t l = 0; l < count; l++) {
-            const uint32_t size = bits_of(c[l]) & 0x7fffffffu;
-            if (of_rows[r].most > infinite || of_lanes[l].most > infinite) c[l] = NAN; /* whatever else there is */
-            else again += size >= infinite || (size < least && !(size == 0 && (of_rows[r].most == 0 || of_lanes[l].most == 0)));
-        }
+        for (int64_t l = 0; l < count; l++) again += says_nothing(c[l], least, of_rows[r], of_lanes[l]);
+        if (again == 0) continue;
+        for (int64_t l = 0; l < count; l++) /* a NaN decides, whatever else there is */
+            if (of_rows[r].most > INFINITE || of_lanes[l].most > INFINITE) c[l] = NAN, again--;
         if (again > SOME) row_again(p, row + r, lane, count, c);
-        for (int64_t l = 0; l < (again > SOME ? 0 : count); l++) {
-            const uint32_t size = bits_of(c[l]) & 0x7fffffffu;
-            if (size >= infinite || (size < least && !(size == 0 && (of_rows[r].most == 0 || of_lanes[l].most == 0))))
-                if (of_rows[r].most <= infinite && of_lanes[l].most <= infinite) c[l] = one_sum(p, row + r, lane + l);
-        }
+        else
+            for (int64_t l = 0; l < count; l++)
+                if (says_nothing(c[l], least, of_rows[r], of_lanes[l]) && of_rows[r].most <= INFINITE && of_lanes[l].most <= INFINITE)
+                    c[l] = one_sum(p, row + r, lane + l);
     }
 }
 
 /* A row of sums: where the result has them one behind the other. */
 TG_INLINE void store_row(const product *p, char *out, const float *sums, int64_t count) {
     if (p->parts_b == 1)
-        for (int64_t i = 0; i < count; i++) ((uint16_t *)out)[i] = f32_to_bf16(sums[i]);
+        for (int64_t i = 0; i < count; i++) ((uint16_t *)out)[i] = bf16_of_f32(sums[i]);
     else memcpy(out, sums, (size_t)count * 4);
 }
 
@@ -499,24 +477,35 @@ static void rows_part(void *ctx, int part, int parts) {
             for (int64_t r = 0; r < rows; r++) extents[r] = extent_of((const uint16_t *)a.first + r * p->am, p->k);
         } else if (p->parts_a == 1) pack_rows(p, 1, row, rows, packed, extents);
         else pack_rows(p, 3, row, rows, packed, extents);
+        extent all_rows = NOTHING;
+        for (int64_t r = 0; r < rows; r++) all_rows = joined(all_rows, extents[r]);
         for (int64_t lane = 0; lane < p->n; lane += PANEL) {
             const int64_t lanes = lanes_of(p, lane);
             all_sums(p, &a, count, lanes / VW, (const uint32_t *)(p->panels + lane * steps * DEPTH * 2 * p->parts_b), c);
-            look_at(p, row, rows, extents, lane, lanes, c);
+            look_at(p, row, rows, extents, all_rows, lane, lanes, c);
             store(p, row, rows, lane, lanes, c, turned);
         }
     }
     tiles_end();
 }
 
-static void run_product(product *p) {
+/* Whether it was done. */
+static int by_tiles(product *p) {
     const size_t bytes = (size_t)bytes_of_panels(p->n, p->k, p->parts_b);
-    if (p->m <= 0 || p->n <= 0) return;
     p->panels = tiles_here() ? tg_scratch(0, bytes) : NULL;
-    if (!p->panels) return one_by_one(p, 0, p->m);
+    if (!p->panels) return 0;
     p->extents = (extent *)(p->panels + bytes) - tg_ceil(p->n, PANEL) * PANEL;
     tg_parallel(pack_part, p, tg_parts(tg_ceil(p->n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(p->k, 1))));
     tg_parallel(rows_part, p, tg_parts(tg_ceil(p->m, 2 * SIDE), tg_ceil(1 << 20, 2 * SIDE * tg_max_i(p->n * p->k, 1))));
+    return 1;
+}
+#else
+static int tiles_here(void) { return 0; }
+static int by_tiles(product *p) { return (void)p, 0; }
+#endif
+
+static void run_product(product *p) {
+    if (p->m > 0 && p->n > 0 && !by_tiles(p)) one_by_one(p, 0, p->m);
 }
 
 /* out[n,m] = x[n,k] . w[m,k]^T + bias[m]. Few rows, and those that are left of whole tiles and fill a quarter of one at most, go past the

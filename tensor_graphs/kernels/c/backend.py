@@ -32,6 +32,7 @@ WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
 INDEX_DTYPES = {i32: 0, i64: 1}                        # enum TG_I32, TG_I64
 MAX_COPY_RANK = 8
 PARTS = 24
+"""operations of f32 that take as long as taking a float apart into three bfloat16 numbers (amx_product.c)"""
 
 Refusal = Callable[[Spec], str | None]
 Build = Callable[[Spec], NativeCall]
@@ -155,7 +156,7 @@ def _narrow_linear_steps(spec: Spec) -> Dim:
 
 def _amx_steps(spec: Spec) -> Dim:
     """Tiles make sixteen products in the time of one: half of that is left, of products that are made of six, as measured, a
-    sixteenth of the time. To take a float apart costs as much as PARTS operations."""
+    sixteenth of the time. Floats are taken apart before."""
     eighths = {(f32, f32): 15, (f32, bf16): 6, (bf16, bf16): 2}[spec.inputs[0].dtype, spec.inputs[1].dtype]
     apart = sum((product(t.shape) for t in spec.inputs[:2] if t.dtype == f32), 0)
     return ceil_div(product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * eighths, 8) + apart * PARTS

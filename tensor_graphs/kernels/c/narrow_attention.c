@@ -18,7 +18,7 @@ static void convert_part(void *ctx, int part, int parts) {
     if (c->from)
         for (int64_t i = from; i < to; i++) c->wide[i] = bf16_to_f32(c->from[i]);
     else
-        for (int64_t i = from; i < to; i++) c->to[i] = f32_to_bf16(c->wide[i]);
+        for (int64_t i = from; i < to; i++) c->to[i] = bf16_of_f32(c->wide[i]);
 }
 
 static float *widen(float *wide, const uint16_t *from, int64_t count) {
@@ -54,7 +54,7 @@ TG_KERNEL(tg_attention_one_by_one) {
                     const double score = score_of(ptr, ints, floats, i, head, j), weight = score == -INFINITY ? 0 : exp(score - most);
                     all += weight, sum += weight * bf16_to_f32(v[(j * hkv + head / (hq / hkv)) * d + c]);
                 }
-                ((uint16_t *)ptr[0])[(i * hq + head) * d + c] = f32_to_bf16(all == 0 ? 0 : (float)(sum / all));
+                ((uint16_t *)ptr[0])[(i * hq + head) * d + c] = bf16_of_f32(all == 0 ? 0 : (float)(sum / all));
             }
         }
 }

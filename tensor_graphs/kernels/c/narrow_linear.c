@@ -28,11 +28,11 @@ typedef struct narrow {
 /* A row of sums in f32, with the bias: a row of out. */
 TG_INLINE void store_row(const narrow *l, uint16_t *out, const float *sums, int64_t from, int64_t count) {
     if (!l->bias)
-        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j]);
+        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j]);
     else if (l->bias_dtype == TG_BF16)
-        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j] + bf16_to_f32(((const uint16_t *)l->bias)[from + j]));
+        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j] + bf16_to_f32(((const uint16_t *)l->bias)[from + j]));
     else
-        for (int64_t j = 0; j < count; j++) out[j] = f32_to_bf16(sums[j] + ((const float *)l->bias)[from + j]);
+        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j] + ((const float *)l->bias)[from + j]);
 }
 
 static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from, int64_t to) {

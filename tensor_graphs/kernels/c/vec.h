@@ -37,13 +37,6 @@ TG_INLINE float bf16_to_f32(uint16_t bits) {
     return out;
 }
 
-/* The nearest bfloat16, of two the even one; NaN stays NaN. */
-TG_INLINE uint16_t f32_to_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return x == x ? (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16) : (uint16_t)(bits >> 16 | 0x40);
-}
-
 TG_INLINE int64_t weight_bytes(int64_t dtype) { return dtype == TG_F64 ? 8 : dtype == TG_BF16 ? 2 : 4; }
 
 /* Element i of an array of any weight dtype; `dtype` is a constant where speed matters. */
@@ -88,6 +81,13 @@ TG_INLINE uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return bits;
+}
+
+/* f32 to bfloat16, ties to even; NaN stays NaN. */
+TG_INLINE uint16_t bf16_of_f32(float x) {
+    uint32_t bits = bits_of(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return (uint16_t)(x != x ? 0x7fc0u : rounded);
 }
 
 TG_INLINE float float_of(uint32_t bits) {

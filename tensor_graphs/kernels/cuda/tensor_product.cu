@@ -1,11 +1,11 @@
-/* tensor_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) by the tensor cores of compute capability 9.0, for many rows.
+/* tensor_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) for many rows, by tensor cores of compute capability 9.0.
  * A block has one warp that has boxes of x and w copied to shared memory, STAGES of them ahead, and two warpgroups that multiply 64
  * rows by COLUMNS each; it goes from tile to tile, eight rows of tiles beside each other, so that boxes come from the L2 cache.
  * A float is the sum of three bf16 numbers (parts): products by it are made of those of its parts, the smallest first, and those
  * below 2^-25 are left out (Henry, Tang and Heinecke, Leveraging the bfloat16 artificial intelligence datatype for higher-precision
  * computations, 2019); `parts` makes them first. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
- * Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats are made of pieces: of all small parts, then of TG_CHUNK steps each.
- * Of few tiles the sums are cut into SPLITS, which `joined` adds up. `plain` is for operands that boxes cannot be copied of.
+ * Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats are made of pieces: of all small parts, then of TG_CHUNK
+ * steps each. Of few tiles the sums are cut into SPLITS, which `joined` adds up. `plain` is for operands that boxes cannot be copied of.
  * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j),
  * COLUMNS, STAGES, SPLITS; PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of x and
  * y), MATRICES_W (that or 1); BIAS where there is one. */

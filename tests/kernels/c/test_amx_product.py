@@ -19,11 +19,6 @@ PAIRS = [(F32, F32), (F32, BF16), (BF16, BF16)]
 """dtypes of x and of weights"""
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def each_build(request: pytest.FixtureRequest) -> library.NativeLibrary:
-    return library.load() if request.param == "native" else library.build(portable=True)
-
-
 def normal(shape: tuple[int, ...], seed: int, dtype: type = F32) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 

@@ -17,11 +17,6 @@ BF16, F32 = ml_dtypes.bfloat16, np.float32
 FLAG = {np.dtype(F32): 0, np.dtype(BF16): 1}
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def each_build(request: pytest.FixtureRequest) -> library.NativeLibrary:
-    return library.load() if request.param == "native" else library.build(portable=True)
-
-
 def normal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(BF16)
 

@@ -31,12 +31,6 @@ def native() -> library.NativeLibrary:
     return library.load()
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> library.NativeLibrary:
-    """The library as it is used, and the one for any processor of this architecture (other vector width, no fused adds)."""
-    return library.load() if request.param == "native" else library.build(portable=True)
-
-
 def run(
     lib: library.NativeLibrary, symbol: str, arrays: Sequence[Array | None], ints: Sequence[int] = (), floats: Sequence[float] = ()
 ) -> None:

@@ -22,11 +22,6 @@ def native() -> library.NativeLibrary:
     return library.load()
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def each_build(request: pytest.FixtureRequest) -> library.NativeLibrary:
-    return library.load() if request.param == "native" else library.build(portable=True)
-
-
 def normal(shape: Any, seed: int = 0, dtype: str = "f64") -> Array:
     numbers = np.random.default_rng(seed).standard_normal(shape)
     return numbers.astype({"f32": F32, "bf16": ml_dtypes.bfloat16, "f64": F64}[dtype])
