@@ -217,7 +217,7 @@ def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
 
 
 def product_traffic(spec: Spec) -> Dim:
-    """Operands and results; floats are read, and their parts written and read, as often as rows of tiles need them."""
+    """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
     for t in (x, w):
@@ -226,7 +226,7 @@ def product_traffic(spec: Spec) -> Dim:
 
 
 def product_steps(spec: Spec) -> Dim:
-    """Of whole tiles, SHARE of which take as long as one operation of f32; of a product of floats six are made."""
+    """Of whole tiles, SHARE products of which take as long as one of f32; two floats take six of them, a float by bf16 three."""
     matrices, _, rows, k, columns, _ = _matrices(spec)
     pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
