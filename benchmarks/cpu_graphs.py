@@ -6,8 +6,10 @@ order. `wrt`: both compute the gradients of what the functions give, with respec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,17 +72,19 @@ def ids(below: int, *shape: int) -> Given:
     return Given(shape, I32, low=0, high=below)
 
 
-def cases(torch: Any) -> list[Case]:
-    """All of them, in the order of the table."""
+def cases(torch: Any, r: int = 1, p: int = 1) -> list[Case]:
+    """All of them, in the order of the table. r: what rows, images, queries and vectors are multiplied by (a GPU wants more of
+    them); p: the sides of products and of squares."""
     f = torch.nn.functional
-    return [*_elementwise(torch, f), *_reductions(torch, f), *_rows(torch, f), *_moves(torch, f), *_products(torch, f),
-            *_attention(torch, f), *_images(torch, f), *_loops(torch, f), *_gradients(torch, f)]
+    return [*_elementwise(torch, f, r), *_reductions(torch, f, r), *_rows(torch, f, r, p), *_moves(torch, f, r, p),
+            *_products(torch, f, p), *_attention(torch, f, r), *_images(torch, f, r), *_loops(torch, f, r),
+            *_gradients(torch, f, r, p)]
 
 
-def _elementwise(torch: Any, f: Any) -> list[Case]:
-    k, xy = "element-wise", {"x": x(2048, 1024), "y": x(2048, 1024)}
-    half = {n: x(2048, 1024, dtype=BF16) for n in "xy"}
-    vectors = {n: x(1 << 20) for n in "pgm"}
+def _elementwise(torch: Any, f: Any, r: int) -> list[Case]:
+    k, xy = "element-wise", {"x": x(2048 * r, 1024), "y": x(2048 * r, 1024)}
+    half = {n: x(2048 * r, 1024, dtype=BF16) for n in "xy"}
+    vectors = {n: x(r << 20) for n in "pgm"}
 
     def adam(p: Any, g: Any, m: Any, v: Any, sqrt: Any) -> tuple[Any, ...]:
         m, v = m * 0.9 + g * 0.1, v * 0.999 + g * g * 0.001
@@ -105,34 +109,34 @@ def _elementwise(torch: Any, f: Any) -> list[Case]:
         Case(k, "bias, relu, residual", {**xy, "b": w(1024)}, lambda x, y, b: tg.relu(x + b) + y,
              lambda x, y, b: (x + b).relu() + y),
         Case(k, "a x + b y + sqrt", xy, lambda x, y: blend(x, y, tg.sqrt), lambda x, y: blend(x, y, torch.sqrt)),
-        Case(k, "int32 arithmetic", {"i": x(1 << 20, dtype=I32, low=0, high=1000)}, lambda i: (i * 3 + 7) * i,
+        Case(k, "int32 arithmetic", {"i": x(r << 20, dtype=I32, low=0, high=1000)}, lambda i: (i * 3 + 7) * i,
              lambda i: (i * 3 + 7) * i),
-        Case("optimizer", "Adam", {**vectors, "v": x(1 << 20, positive=True)}, lambda p, g, m, v: adam(p, g, m, v, tg.sqrt),
+        Case("optimizer", "Adam", {**vectors, "v": x(r << 20, positive=True)}, lambda p, g, m, v: adam(p, g, m, v, tg.sqrt),
              lambda p, g, m, v: adam(p, g, m, v, torch.sqrt)),
         Case("optimizer", "SGD with momentum", vectors, momentum, momentum),
     ]
 
 
-def _reductions(torch: Any, f: Any) -> list[Case]:
-    k, one, image = "reduction", {"x": x(2048, 1024)}, {"x": x(32, 64, 28, 28)}
+def _reductions(torch: Any, f: Any, r: int) -> list[Case]:
+    k, one, image = "reduction", {"x": x(2048 * r, 1024)}, {"x": x(32 * r, 64, 28, 28)}
     return [
         Case(k, "sum of all", one, lambda x: x.sum(), lambda x: x.sum()),
-        Case(k, "sum of rows bf16", {"x": x(2048, 1024, dtype=BF16)}, lambda x: x.sum(axis=1), lambda x: x.sum(1)),
+        Case(k, "sum of rows bf16", {"x": x(2048 * r, 1024, dtype=BF16)}, lambda x: x.sum(axis=1), lambda x: x.sum(1)),
         Case(k, "sum of columns", one, lambda x: x.sum(axis=0), lambda x: x.sum(0)),
         Case(k, "max of columns", one, lambda x: tg.reduce_max(x, axis=0), lambda x: x.amax(0)),
         Case(k, "max of rows", one, lambda x: tg.reduce_max(x, axis=1), lambda x: x.amax(1)),
         Case(k, "var of rows", one, lambda x: tg.var(x, axis=1), lambda x: x.var(-1, correction=0)),
         Case(k, "mean over three axes", image, lambda x: tg.mean(x, axis=(0, 2, 3)), lambda x: x.mean((0, 2, 3))),
         Case(k, "argmax of rows", one, lambda x: tg.argmax(x), lambda x: x.argmax(-1).int()),
-        Case(k, "cumsum of rows", {"x": x(1024, 1024)}, lambda x: tg.cumsum(x), lambda x: x.cumsum(-1)),
-        Case(k, "cumsum down columns", {"x": x(1024, 1024)}, lambda x: tg.cumsum(x, axis=0), lambda x: x.cumsum(0)),
+        Case(k, "cumsum of rows", {"x": x(1024 * r, 1024)}, lambda x: tg.cumsum(x), lambda x: x.cumsum(-1)),
+        Case(k, "cumsum down columns", {"x": x(1024 * r, 1024)}, lambda x: tg.cumsum(x, axis=0), lambda x: x.cumsum(0)),
     ]
 
 
-def _rows(torch: Any, f: Any) -> list[Case]:
-    s, n, one = "softmax", "norm", {"x": x(2048, 1024)}
-    gain, image = {**one, "g": w(1024), "b": w(1024)}, x(32, 64, 28, 28)
-    square, channels = {"x": x(1024, 1024)}, {"g": w(64), "b": w(64)}
+def _rows(torch: Any, f: Any, r: int, p: int) -> list[Case]:
+    s, n, one = "softmax", "norm", {"x": x(2048 * r, 1024)}
+    gain, image = {**one, "g": w(1024), "b": w(1024)}, x(32 * r, 64, 28, 28)
+    square, channels = {"x": x(1024 * p, 1024 * p)}, {"g": w(64), "b": w(64)}
     over = (0, 2, 3)
 
     def causal(x: tg.Node) -> tg.Node:
@@ -140,13 +144,13 @@ def _rows(torch: Any, f: Any) -> list[Case]:
         return tg.softmax(tg.where(columns <= rows, x * 0.125, -float("inf")))
 
     def causal_torch(x: Any) -> Any:
-        hidden = torch.ones(x.shape, dtype=torch.bool).triu(1)
+        hidden = torch.ones(x.shape, dtype=torch.bool, device=x.device).triu(1)
         return (x * 0.125).masked_fill(hidden, -float("inf")).softmax(-1)
 
     return [
         Case(s, "softmax", one, lambda x: tg.softmax(x), lambda x: x.softmax(-1)),
-        Case(s, "softmax bf16", {"x": x(2048, 1024, dtype=BF16)}, lambda x: tg.softmax(x), lambda x: x.softmax(-1)),
-        Case(s, "scale, mask, softmax", {**one, "m": x(2048, 1024)}, lambda x, m: tg.softmax(x * 0.125 + m),
+        Case(s, "softmax bf16", {"x": x(2048 * r, 1024, dtype=BF16)}, lambda x: tg.softmax(x), lambda x: x.softmax(-1)),
+        Case(s, "scale, mask, softmax", {**one, "m": x(2048 * r, 1024)}, lambda x, m: tg.softmax(x * 0.125 + m),
              lambda x, m: (x * 0.125 + m).softmax(-1)),
         Case(s, "causal softmax", square, causal, causal_torch),
         Case(s, "softmax down columns", one, lambda x: tg.softmax(x, axis=0), lambda x: x.softmax(0)),
@@ -156,7 +160,7 @@ def _rows(torch: Any, f: Any) -> list[Case]:
         Case(n, "layer_norm, gelu", gain, lambda x, g, b: tg.gelu(tg.layer_norm(x, g, b)),
              lambda x, g, b: f.gelu(f.layer_norm(x, (1024,), g, b))),
         Case(n, "rms_norm", {**one, "g": w(1024)}, lambda x, g: tg.rms_norm(x, g), lambda x, g: f.rms_norm(x, (1024,), g, 1e-6)),
-        Case(n, "residual, rms_norm", {**one, "y": x(2048, 1024), "g": w(1024)}, lambda x, y, g: tg.rms_norm(x + y, g),
+        Case(n, "residual, rms_norm", {**one, "y": x(2048 * r, 1024), "g": w(1024)}, lambda x, y, g: tg.rms_norm(x + y, g),
              lambda x, y, g: f.rms_norm(x + y, (1024,), g, 1e-6)),
         Case(n, "group_norm, silu", {"x": image, **channels}, lambda x, g, b: tg.silu(tg.group_norm(x, g, b, groups=8)),
              lambda x, g, b: f.silu(f.group_norm(x, 8, g, b))),
@@ -168,9 +172,9 @@ def _rows(torch: Any, f: Any) -> list[Case]:
     ]
 
 
-def _moves(torch: Any, f: Any) -> list[Case]:
-    k, su = "movement", {"s": x(1024, 1024), "u": x(1024, 1024)}
-    table = {"t": w(32000, 256), "i": ids(32000, 2048)}
+def _moves(torch: Any, f: Any, r: int, p: int) -> list[Case]:
+    k, su = "movement", {name: x(1024 * p, 1024 * p) for name in "su"}
+    table = {"t": w(32000, 256), "i": ids(32000, 2048 * r)}
 
     def shifted(s: tg.Node) -> tg.Node:
         p = tg.pad(s, ((1, 1), (1, 1)), 0)
@@ -191,13 +195,14 @@ def _moves(torch: Any, f: Any) -> list[Case]:
         Case(k, "concat", su, lambda s, u: tg.concat(s, u, axis=1), lambda s, u: torch.cat([s, u], 1)),
         Case(k, "pad, slice, 5 points", {"s": su["s"]}, shifted, shifted_torch),
         Case(k, "embedding", table, lambda t, i: tg.embedding(t, i), lambda t, i: f.embedding(i, t)),
-        Case(k, "scatter-add", {"z": x(4096, 256), "i": ids(4096, 2048), "u": x(2048, 256)},
+        Case(k, "scatter-add", {"z": x(4096 * r, 256), "i": ids(4096 * r, 2048 * r), "u": x(2048 * r, 256)},
              lambda z, i, u: tg.scatter(z, i, u, mode="add"), lambda z, i, u: z.index_add(0, i, u)),
-        Case(k, "rope", {"q": x(512, 8, 128), "c": x(512, 64), "s": x(512, 64)}, lambda q, c, s: tg.rope(q, c, s), rotated),
+        Case(k, "rope", {"q": x(512 * r, 8, 128), "c": x(512 * r, 64), "s": x(512 * r, 64)},
+             lambda q, c, s: tg.rope(q, c, s), rotated),
     ]
 
 
-def _products(torch: Any, f: Any) -> list[Case]:
+def _products(torch: Any, f: Any, p: int) -> list[Case]:
     k, m = "product", "layer"
 
     def swiglu(x: tg.Node, g: tg.Node, u: tg.Node, d: tg.Node) -> tg.Node:
@@ -208,8 +213,8 @@ def _products(torch: Any, f: Any) -> list[Case]:
 
     def mixture(x: tg.Node, gate: tg.Node, up: tg.Node, down: tg.Node) -> tg.Node:
         top, chosen = tg.topk(tg.linear(x, gate), k=2)
-        inner = tg.silu(tg.gather_linear(x.reshape(16, 1, 256), up, chosen))
-        return (tg.gather_linear(inner, down, chosen) * tg.softmax(top).reshape(16, 2, 1)).sum(axis=1)
+        inner = tg.silu(tg.gather_linear(x.reshape(16 * p, 1, 256), up, chosen))
+        return (tg.gather_linear(inner, down, chosen) * tg.softmax(top).reshape(16 * p, 2, 1)).sum(axis=1)
 
     def mixture_torch(x: Any, gate: Any, up: Any, down: Any) -> Any:
         top, chosen = f.linear(x, gate).topk(2)
@@ -221,42 +226,60 @@ def _products(torch: Any, f: Any) -> list[Case]:
             h = tanh(linear(x[t], a) + linear(h, b))
         return h
 
-    swiglus = {"g": w(2048, 640), "u": w(2048, 640), "d": w(640, 2048)}
+    def sides(shape: Sequence[int]) -> list[int]:
+        return [n if n == 1 else n * p for n in shape]
+
+    def of_x(*shape: int, **how: Any) -> Given:
+        return x(*sides(shape), **how)
+
+    def of_w(*shape: int, **how: Any) -> Given:
+        return w(*sides(shape), **how)
+
+    def named(text: str) -> str:
+        return re.sub(r"\b\d{2,}\b", lambda found: str(int(found[0]) * p), text)
+
+    swiglus = {"g": of_w(2048, 640), "u": of_w(2048, 640), "d": of_w(640, 2048)}
     return [
-        Case(k, "GEMV 4096, 4096", {"x": x(1, 4096), "w": w(4096, 4096)}, tg.linear, lambda x, w: f.linear(x, w)),
-        Case(k, "GEMV 2048, 8192 bf16", {"x": x(1, 2048, dtype=BF16), "w": w(8192, 2048, dtype=BF16)},
+        Case(k, named("GEMV 4096, 4096"), {"x": of_x(1, 4096), "w": of_w(4096, 4096)}, tg.linear, lambda x, w: f.linear(x, w)),
+        Case(k, named("GEMV 2048, 8192 bf16"), {"x": of_x(1, 2048, dtype=BF16), "w": of_w(8192, 2048, dtype=BF16)},
              lambda x, w: tg.linear(x, w), lambda x, w: f.linear(x, w)),
-        Case(k, "GEMV int8 weight", {"x": x(1, 2048), "q": w(4096, 2048, dtype=I8), "s": w(4096, 1, positive=True)},
+        Case(k, "GEMV int8 weight", {"x": of_x(1, 2048), "q": of_w(4096, 2048, dtype=I8), "s": of_w(4096, 1, positive=True)},
              lambda x, q, s: tg.linear(x, q.cast(F32) * s), lambda x, q, s: f.linear(x, q.float() * s)),
-        Case(k, "rms_norm, GEMV 2048", {"x": x(1, 2048), "g": w(2048), "w": w(2048, 2048)},
-             lambda x, g, w: tg.linear(tg.rms_norm(x, g), w), lambda x, g, w: f.linear(f.rms_norm(x, (2048,), g, 1e-6), w)),
-        Case(k, "16, 1024, 4096 gelu", {"x": x(16, 1024), "w": w(4096, 1024), "b": w(4096)},
+        Case(k, named("rms_norm, GEMV 2048"), {"x": of_x(1, 2048), "g": of_w(2048), "w": of_w(2048, 2048)},
+             lambda x, g, w: tg.linear(tg.rms_norm(x, g), w), lambda x, g, w: f.linear(f.rms_norm(x, g.shape, g, 1e-6), w)),
+        Case(k, named("16, 1024, 4096 gelu"), {"x": of_x(16, 1024), "w": of_w(4096, 1024), "b": of_w(4096)},
              lambda x, w, b: tg.gelu(tg.linear(x, w, b)), lambda x, w, b: f.gelu(f.linear(x, w, b))),
-        Case(k, "64, 2048, 2048 relu + y", {"x": x(64, 2048), "w": w(2048, 2048), "b": w(2048), "y": x(64, 2048)},
+        Case(k, named("64, 2048, 2048 relu + y"), {"x": of_x(64, 2048), "w": of_w(2048, 2048), "b": of_w(2048),
+                                                   "y": of_x(64, 2048)},
              lambda x, w, b, y: tg.relu(tg.linear(x, w, b)) + y, lambda x, w, b, y: f.linear(x, w, b).relu() + y),
-        Case(k, "128, 640, 2048 silu", {"x": x(128, 640), "w": w(2048, 640)}, lambda x, w: tg.silu(tg.linear(x, w)),
+        Case(k, named("128, 640, 2048 silu"), {"x": of_x(128, 640), "w": of_w(2048, 640)}, lambda x, w: tg.silu(tg.linear(x, w)),
              lambda x, w: f.silu(f.linear(x, w))),
-        Case(k, "128, 640, 2048 bf16", {"x": x(128, 640, dtype=BF16), "w": w(2048, 640, dtype=BF16)}, lambda x, w: tg.linear(x, w),
+        Case(k, named("128, 640, 2048 bf16"), {"x": of_x(128, 640, dtype=BF16), "w": of_w(2048, 640, dtype=BF16)},
+             lambda x, w: tg.linear(x, w), lambda x, w: f.linear(x, w)),
+        Case(k, named("33, 1000, 333"), {"x": of_x(33, 1000), "w": of_w(333, 1000)}, lambda x, w: tg.linear(x, w),
              lambda x, w: f.linear(x, w)),
-        Case(k, "33, 1000, 333", {"x": x(33, 1000), "w": w(333, 1000)}, lambda x, w: tg.linear(x, w), lambda x, w: f.linear(x, w)),
-        Case(k, "512, 512, 512", {"a": x(512, 512), "b": x(512, 512)}, lambda a, b: a @ b, lambda a, b: a @ b),
-        Case(k, "1024, 1024, 1024", {"a": x(1024, 1024), "b": x(1024, 1024)}, lambda a, b: a @ b, lambda a, b: a @ b),
-        Case(k, "64 of 32, 64, 32", {"a": x(64, 32, 64), "b": x(64, 64, 32)}, lambda a, b: a @ b, lambda a, b: a @ b),
-        Case(m, "SwiGLU, 1 row", {"x": x(1, 640), **swiglus}, swiglu, swiglu_torch),
-        Case(m, "SwiGLU, 64 rows", {"x": x(64, 640), **swiglus}, swiglu, swiglu_torch),
-        Case(m, "mixture of experts", {"x": x(16, 256), "gate": w(8, 256), "up": w(8, 512, 256), "down": w(8, 256, 512)}, mixture,
-             mixture_torch),
-        Case(m, "8 steps of an RNN", {"x": x(8, 16, 256), "h": x(16, 256), "a": w(256, 256), "b": w(256, 256)},
+        Case(k, named("512, 512, 512"), {"a": of_x(512, 512), "b": of_x(512, 512)}, lambda a, b: a @ b, lambda a, b: a @ b),
+        Case(k, named("1024, 1024, 1024"), {"a": of_x(1024, 1024), "b": of_x(1024, 1024)}, lambda a, b: a @ b, lambda a, b: a @ b),
+        Case(k, f"{64 * p} of 32, 64, 32", {"a": x(64 * p, 32, 64), "b": x(64 * p, 64, 32)}, lambda a, b: a @ b,
+             lambda a, b: a @ b),
+        Case(m, "SwiGLU, 1 row", {"x": of_x(1, 640), **swiglus}, swiglu, swiglu_torch),
+        Case(m, named("SwiGLU, 64 rows"), {"x": of_x(64, 640), **swiglus}, swiglu, swiglu_torch),
+        Case(m, "mixture of experts", {"x": x(16 * p, 256), "gate": w(8, 256), "up": w(8, 512, 256), "down": w(8, 256, 512)},
+             mixture, mixture_torch),
+        Case(m, "8 steps of an RNN", {"x": x(8, 16 * p, 256 * p), "h": of_x(16, 256), "a": of_w(256, 256), "b": of_w(256, 256)},
              lambda x, h, a, b: recurrence(x, h, a, b, tg.linear, tg.tanh),
              lambda x, h, a, b: recurrence(x, h, a, b, f.linear, torch.tanh)),
     ]
 
 
-def _attention(torch: Any, f: Any) -> list[Case]:
-    k, n, heads, d = "attention", 256, 8, 64
+def _attention(torch: Any, f: Any, r: int) -> list[Case]:
+    k, n, heads, d = "attention", 256 * r, 8, 64
     qkv = {name: x(n, heads, d) for name in "qkv"}
     grouped = {"q": x(n, heads, d), "k": x(n, 2, d), "v": x(n, 2, d)}
-    near = torch.ones(n, n, dtype=torch.bool).tril().triu(-63)
+
+    @cache
+    def near(device: Any) -> Any:
+        return torch.ones(n, n, dtype=torch.bool, device=device).tril().triu(-63)
 
     def fused(q: Any, k: Any, v: Any, **how: Any) -> Any:
         q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
@@ -269,10 +292,10 @@ def _attention(torch: Any, f: Any) -> list[Case]:
         Case(k, "causal", qkv, lambda q, k, v: tg.attention(q, k, v, scale=0.125, causal=True),
              lambda q, k, v: fused(q, k, v, is_causal=True)),
         Case(k, "causal in a window", qkv, lambda q, k, v: tg.attention(q, k, v, scale=0.125, causal=True, window=64),
-             lambda q, k, v: fused(q, k, v, attn_mask=near)),
+             lambda q, k, v: fused(q, k, v, attn_mask=near(q.device))),
         Case(k, "grouped heads", grouped, lambda q, k, v: tg.attention(q, k, v, scale=0.125),
              lambda q, k, v: fused(q, k, v, enable_gqa=True)),
-        Case(k, "one query, 2048 keys", {"q": x(1, heads, d), "k": x(2048, 2, d), "v": x(2048, 2, d)},
+        Case(k, f"one query, {8 * n} keys", {"q": x(1, heads, d), "k": x(8 * n, 2, d), "v": x(8 * n, 2, d)},
              lambda q, k, v: tg.attention(q, k, v, scale=0.125), lambda q, k, v: fused(q, k, v, enable_gqa=True)),
         Case(k, "naive", {name: x(heads, n, d) for name in "qkv"},
              lambda q, k, v: naive(q, k, v, lambda k: k.permute((0, 2, 1)), tg.softmax),
@@ -280,8 +303,8 @@ def _attention(torch: Any, f: Any) -> list[Case]:
     ]
 
 
-def _images(torch: Any, f: Any) -> list[Case]:
-    k, image = "image", x(8, 64, 28, 28)
+def _images(torch: Any, f: Any, r: int) -> list[Case]:
+    k, image = "image", x(8 * r, 64, 28, 28)
     three, one = w(64, 64, 3, 3), w(128, 64, 1, 1)
 
     def block(x: tg.Node, a: tg.Node, b: tg.Node, g: tg.Node, s: tg.Node) -> tg.Node:
@@ -303,14 +326,15 @@ def _images(torch: Any, f: Any) -> list[Case]:
         Case(k, "max_pool 3x3", {"x": image}, lambda x: tg.max_pool2d(x, 3, stride=2, padding=1),
              lambda x: f.max_pool2d(x, 3, stride=2, padding=1)),
         Case(k, "upsample", {"x": image}, lambda x: tg.upsample(x, (2, 2)), lambda x: f.interpolate(x, scale_factor=2)),
-        Case(k, "block of a U-net", {"x": x(4, 64, 28, 28), "a": three, "b": three, "g": w(64), "s": w(64)}, block, block_torch),
+        Case(k, "block of a U-net", {"x": x(4 * r, 64, 28, 28), "a": three, "b": three, "g": w(64), "s": w(64)}, block,
+             block_torch),
     ]
 
 
-def _loops(torch: Any, f: Any) -> list[Case]:
+def _loops(torch: Any, f: Any, r: int) -> list[Case]:
     """Recurrences: torch's own RNN, and a selective scan as torch says it without a kernel of its own, turn by turn."""
-    k, rnn = "loop", {"x": x(64, 8, 64), "h": x(8, 64), "w": w(64, 64), "u": w(64, 64)}
-    state = {"a": x(64, 128, 16), "b": x(64, 128, 16), "c": x(64, 16), "h": x(128, 16)}
+    k, rnn = "loop", {"x": x(64, 8 * r, 64), "h": x(8 * r, 64), "w": w(64, 64), "u": w(64, 64)}
+    state = {"a": x(64, 128 * r, 16), "b": x(64, 128 * r, 16), "c": x(64, 16), "h": x(128 * r, 16)}
 
     def cells(x: Any, h: Any, w: Any, u: Any) -> Any:
         def cell(h: Any, y: Any) -> tuple[Any, Any]:
@@ -341,15 +365,15 @@ def _loops(torch: Any, f: Any) -> list[Case]:
     ]
 
 
-def _gradients(torch: Any, f: Any) -> list[Case]:
-    k, qkv = "gradient", {name: x(8, 128, 64) for name in "qkv"}
-    layers = {"x": x(64, 512), "a": w(1024, 512), "b": w(512, 1024)}
+def _gradients(torch: Any, f: Any, r: int, p: int) -> list[Case]:
+    k, qkv = "gradient", {name: x(8, 128 * r, 64) for name in "qkv"}
+    layers = {"x": x(64 * r, 512 * p), "a": w(1024 * p, 512 * p), "b": w(512 * p, 1024 * p)}
     return [
         Case(k, "MLP", layers, lambda x, a, b: (tg.linear(tg.relu(tg.linear(x, a)), b) * 0.01).sum(),
              lambda x, a, b: (f.linear(f.linear(x, a).relu(), b) * 0.01).sum(), wrt=("x", "a", "b")),
         Case(k, "attention", qkv, lambda q, k, v: (tg.softmax(q @ k.permute((0, 2, 1)) * 0.125) @ v * v).sum(),
              lambda q, k, v: ((q @ k.transpose(1, 2) * 0.125).softmax(-1) @ v * v).sum(), wrt=("q", "k", "v")),
-        Case(k, "layer_norm", {"x": x(1024, 512), "g": w(512), "b": w(512), "y": x(1024, 512)},
+        Case(k, "layer_norm", {"x": x(1024 * r, 512), "g": w(512), "b": w(512), "y": x(1024 * r, 512)},
              lambda x, g, b, y: (tg.layer_norm(x, g, b) * y).sum(), lambda x, g, b, y: (f.layer_norm(x, (512,), g, b) * y).sum(),
              wrt=("x", "g", "b")),
     ]

@@ -180,7 +180,7 @@ class CompiledGraph:
     @worded
     def session(self) -> Session:
         """Fresh states, all zero."""
-        return Session(self.graph)
+        return Session(self.graph, self.executors[0].state_devices)
 
     def run(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
             session: Session | None = None, out: Mapping[str, np.ndarray] | None = None,

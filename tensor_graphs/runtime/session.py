@@ -46,24 +46,25 @@ class Transcript:
 class Session:
     """Holds the memory of each state, zero at the start. Runs on one session take turns; different sessions run at once.
 
-    A state is on the host until a run wants it on another device; it is moved there, and stays.
+    A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
+    it there, and it stays.
 
     transcript: the tokens that `stream` has fed; None once states were set from outside, since nobody knows what they hold then.
     Runs made by hand are not written down.
     """
 
     @phase("bind")
-    def __init__(self, graph: Graph) -> None:
-        self._begin({name: node.type for name, node in graph.states.items()})
+    def __init__(self, graph: Graph, homes: Mapping[str, Device] = {}) -> None:
+        self._begin({name: node.type for name, node in graph.states.items()}, homes)
 
-    def _begin(self, types: Mapping[str, TensorType]) -> None:
+    def _begin(self, types: Mapping[str, TensorType], homes: Mapping[str, Device] = {}) -> None:
         self.types = dict(types)
         self.lock = threading.Lock()
         self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
         self.memory: dict[str, Memory] = {}                # of every state, as a run puts it into its table
         self.places = object()                             # another one once a state has moved
-        self.reset()
+        self.reset(homes)
 
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]
@@ -74,16 +75,19 @@ class Session:
         said = self.transcript
         return _read, (self.types, self.snapshot(), None if said is None else Transcript([*said.fed], [*said.pending]))
 
-    def reset(self) -> None:
-        """Every state back to zero, in place when there is memory already."""
+    def reset(self, homes: Mapping[str, Device] = {}) -> None:
+        """Every state back to zero, in place when there is memory already. homes: where those without memory get some."""
         with self.lock:
             if not self.memory:
-                need = sum(int(t.nbytes()) for t in self.types.values())
+                need = sum(int(t.nbytes()) for n, t in self.types.items() if homes.get(n, HOST) is HOST)
                 require_memory(need, f"a session of {len(self.types)} states", "shorter states (of a model: max_positions)")
             self.transcript = Transcript()
             for name, t in self.types.items():
                 shape = tuple(int(s) for s in t.shape)
-                if name not in self.memory:
+                home = homes.get(name, HOST)
+                if name not in self.memory and home is not HOST:
+                    self.memory[name] = home.allocate(int(t.nbytes()))
+                elif name not in self.memory:
                     self.arrays[name] = np.empty(shape, dtype=t.dtype.numpy)
                     self.memory[name] = memory_of(self.arrays[name])
                 memory = self.memory[name]

@@ -140,6 +140,7 @@ def test_a_state_lives_where_it_is_made_and_a_session_is_read_from_anywhere(fake
     there = compiled_of(g, backends=("numpy", "fake"), program=placed(g, ops("add")))
     here = compiled_of(g)
     session = there.session()
+    assert session.memory["s"].device is fake and not session.arrays                        # nothing has to be moved
     session["s"] = [10.0, 20.0, 30.0]
     for run, want in ((there, 11), (there, 12), (here, 13), (here, 14), (there, 15)):       # the plans of one session take turns
         out = run.run({"x": [1.0, 1.0, 1.0]}, session=session)["y"]
