@@ -12,7 +12,7 @@ from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, f16, f32
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64
 from tensor_graphs.language.node import TensorType
 
 NAME = "cuda"
@@ -300,6 +300,57 @@ def attention_traffic(spec: Spec) -> Dim:
     return each + each * (q.shape[0] - 1) // 5 + small
 
 
+# ---- sums of all before ------------------------------------------------------------------------------------------------
+
+ACCUMULATED = {f32: ("float", "double"), bf16: ("float", "double"), f16: ("float", "double"), f64: ("double", "double")}
+"""how floats are added within a turn, and from turn to turn, by cumsum.cu"""
+
+WARPS_WANTED, LEAST_TURNS = 2048, 4
+"""of cumsum.cu: warps that keep a GPU busy; turns of a part, at least"""
+
+MOST_LINE_PARTS = 1024
+"""parts of a line; each adds up the totals of those before it"""
+
+
+def cumsum_takes(spec: Spec) -> str | None:
+    x = spec.inputs[0]
+    axis = int(spec.attrs["axis"]) % x.rank
+    if x.dtype is bool_ or x.dtype.itemsize not in OF_SIZE:
+        return "numbers only"
+    return _static(*x.shape[axis + 1:])
+
+
+def cumsum(spec: Spec) -> LaunchCall:
+    x = spec.inputs[0]
+    axis, dtype = int(spec.attrs["axis"]) % x.rank, x.dtype
+    outer, count, inner = d.product(x.shape[:axis]), x.shape[axis], int(d.evaluate(d.product(x.shape[axis + 1:]), {}))
+    kinds = ACCUMULATED.get(dtype, (OF_SIZE[dtype.itemsize],) * 2)
+    stored = STORED.get(dtype, "double" if dtype is f64 else OF_SIZE[dtype.itemsize])
+    lines = max(1, d.bounds(outer)[0]) * inner
+    longest = d.bounds(count)[1]
+
+    def call(pack: int) -> LaunchCall:
+        beside = 1 if inner == 1 else 32
+        turns = -(-longest // (32 * pack if inner == 1 else 8))
+        parts = max(1, min(WARPS_WANTED * beside // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
+        numbers = {"INNER": inner, "PACK": pack, "PARTS": parts}
+        types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
+        if dtype not in STORED:
+            numbers |= {"WIDE_T": f"({kinds[0]})", "NARROW_T": f"({stored})"}
+        threads = outer * (32 if inner == 1 else inner)
+        launches = [Launch("cumsum", d.ceil_div(threads * parts, 256), 256, waits=True)]
+        pieces: tuple[Dim, ...] = ()
+        if parts > 1:
+            launches.insert(0, Launch("totals", d.ceil_div(threads * (parts - 1), 256), 256, waits=True))
+            pieces = (d.ceil_div(outer * (inner * (parts - 1) * 8), 256) * 256,)
+        return LaunchCall(_text("cumsum.cu", numbers, types), tuple(launches), (outer, count), pieces)
+
+    pack = ALIGNED // dtype.itemsize
+    if inner > 1 or not d.is_static(count) or int(d.evaluate(count, {})) % pack:
+        return call(1)
+    return replace(call(pack), alignment=ALIGNED, otherwise=call(1))
+
+
 # ---- rows of a state ---------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +425,7 @@ def kernels() -> list[Kernel]:
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             tensor_product("linear"), tensor_product("dot"),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
+            made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 
 

@@ -101,6 +101,29 @@ def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everyt
     compare(folder, [tg.attention(q, k, v, scale=1.0)], {}, backend.attention_takes, backend.attention, values)
 
 
+@pytest.mark.parametrize(("shape", "axis", "dtype"), [
+    ((3, 700), 1, tg.f32), ((3, 700), 1, tg.bf16), ((2, 1001), 1, tg.f32), ((1, 9000), 1, tg.f16), ((2, 300), 1, tg.i32),
+    ((300, 40), 0, tg.f32), ((2, 50, 3), 1, tg.f64), ((2, 70, 3), 1, tg.i64), ((4, 90), 1, tg.u8), ((5, 1), 1, tg.f32),
+    ((3, 0), 1, tg.f32)])
+def test_sums_of_all_that_come_before(folder: Path, shape: tuple[int, ...], axis: int, dtype: DType) -> None:
+    x = tg.input("x", shape, dtype)
+    values = drawn([x], {})
+    compare(folder, [tg.cumsum(x, axis=axis)], {}, backend.cumsum_takes, backend.cumsum, values)
+
+
+def test_sums_of_a_length_that_is_known_only_when_it_runs(folder: Path) -> None:
+    x = tg.input("x", (2, N))
+    for n in (1, 31, 100):
+        compare(folder, [tg.cumsum(x)], {"n": n}, backend.cumsum_takes, backend.cumsum, drawn([x], {"n": n}))
+
+
+def test_what_is_not_finite_is_in_no_earlier_sum(folder: Path) -> None:
+    x = tg.input("x", (2, 600))
+    values = drawn([x], {})
+    values["x"][0, 300], values["x"][1, 5], values["x"][1, 400] = np.nan, np.inf, -np.inf
+    compare(folder, [tg.cumsum(x)], {}, backend.cumsum_takes, backend.cumsum, values)
+
+
 @pytest.mark.parametrize("width", [64, 5])
 @pytest.mark.parametrize("start", [0, 5, 62])
 def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width: int, start: int) -> None:
