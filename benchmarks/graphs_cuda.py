@@ -6,9 +6,9 @@ The graphs of cpu_graphs.py with more rows and larger products; operands and res
 `tg.profile` for --profile seconds or from the cost model alone, and bound to several sets of operands that are together larger than
 the L2 cache. A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of
 the others, while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the
-largest error beside the root of the mean square of the same in float64 by torch, ours and torch's. torch rounds no operand to TF32. A graph
-of which a part is computed on the host has no ratio. Ends with 1 where one is wrong (beyond 1e-3 and three times torch's), the
-geometric mean is below 1.15, or one is below 0.9. Needs a GPU and torch.
+largest error beside the root of the mean square of the same in float64 by torch, ours and torch's. torch rounds no operand to
+TF32. A graph of which a part is computed on the host has no ratio. Ends with 1 where one is wrong (beyond 1e-3 and three times
+torch's), the geometric mean is below 1.15, or one is below 0.9. Needs a GPU and torch.
 """
 
 from __future__ import annotations

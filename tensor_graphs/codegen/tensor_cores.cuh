@@ -23,6 +23,19 @@ TG_INLINE uint32_t two_of(F16, float low, float high) {
     return out;
 }
 
+/* Words of four lanes that follow each other: lane t has word t of each of them then. */
+TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {
+#pragma unroll
+    for (int s = 1; s <= 2; s *= 2)
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            if (p & s) continue;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, t & s ? v[p] : v[p | s], s);
+            if (t & s) v[p] = got;
+            else v[p | s] = got;
+        }
+}
+
 /* ---- 8.0: copies that are not waited for ---- */
 
 /* 16 bytes from global to shared memory; of them `there` bytes are read (0 to 16), the others are 0. */
@@ -97,6 +110,9 @@ TG_INLINE void wait_for(uint32_t barrier, uint32_t parity) {
 TG_INLINE void stores_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Some warps of a block wait for each other; number: 1 to 15. */
 TG_INLINE void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+TG_INLINE void let_pass(int number, int threads) {                  /* those that wait there; it does not wait */
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 template <int COUNT> TG_INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> TG_INLINE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
@@ -170,10 +186,14 @@ TG_INLINE uint64_t tile_across(uint32_t shared, uint32_t apart) {
 TG_INLINE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TG_INLINE void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> TG_INLINE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-/* The compiler keeps what it knows of accumulators on this side. */
+/* The compiler keeps what it knows of accumulators, and of left operands in registers, on this side. */
 template <int COUNT> TG_INLINE void hold(float (&d)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int COUNT> TG_INLINE void hold(uint32_t (&a)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 /* Warpgroup<T, N>::add: d = a b + (keep ? d : 0), of a and b tiles, or a in registers as `add_product` has it, 16 rows of each warp.
@@ -234,6 +254,8 @@ template <class T, int N> struct Warpgroup;
 #define TG_WORDS_16 TG_WORDS0
 #define TG_NAMES_32 TG_NAMES_16 ", " TG_NAMES16
 #define TG_WORDS_32 TG_WORDS_16, TG_WORDS16
+#define TG_NAMES_40 TG_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TG_WORDS_40 TG_WORDS_32, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
 #define TG_NAMES_48 TG_NAMES_32 ", " TG_NAMES32
 #define TG_WORDS_48 TG_WORDS_32, TG_WORDS32
 #define TG_NAMES_64 TG_NAMES_48 ", " TG_NAMES48
@@ -254,6 +276,8 @@ TG_WARPGROUP(Bf16, "bf16", 32, TG_NAMES_16, 16, 17, 18, 19, 20, 21, 22, TG_WORDS
 TG_WARPGROUP(F16, "f16", 32, TG_NAMES_16, 16, 17, 18, 19, 20, 21, 22, TG_WORDS_16)
 TG_WARPGROUP(Bf16, "bf16", 64, TG_NAMES_32, 32, 33, 34, 35, 36, 37, 38, TG_WORDS_32)
 TG_WARPGROUP(F16, "f16", 64, TG_NAMES_32, 32, 33, 34, 35, 36, 37, 38, TG_WORDS_32)
+TG_WARPGROUP(Bf16, "bf16", 80, TG_NAMES_40, 40, 41, 42, 43, 44, 45, 46, TG_WORDS_40)
+TG_WARPGROUP(F16, "f16", 80, TG_NAMES_40, 40, 41, 42, 43, 44, 45, 46, TG_WORDS_40)
 TG_WARPGROUP(Bf16, "bf16", 96, TG_NAMES_48, 48, 49, 50, 51, 52, 53, 54, TG_WORDS_48)
 TG_WARPGROUP(F16, "f16", 96, TG_NAMES_48, 48, 49, 50, 51, 52, 53, 54, TG_WORDS_48)
 TG_WARPGROUP(Bf16, "bf16", 128, TG_NAMES_64, 64, 65, 66, 67, 68, 69, 70, TG_WORDS_64)

@@ -22,6 +22,7 @@ from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
@@ -103,7 +104,8 @@ class _Clusters:
         return {node}
 
     def pays(self, cluster: _Cluster) -> bool:
-        return len(cluster.steps) > 1
+        """Also one step, if it reads what follows from sizes alone: that need not be stored."""
+        return len(cluster.steps) > 1 or any(is_step(n) for n in self.inside(cluster.steps) - cluster.steps)
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
         return len(both.nests) < a.passes + b.passes
@@ -177,8 +179,8 @@ class _Clusters:
             return False
         if not is_step(node):
             return True
-        cheap = node.op.kind == "atomic" and node.op.name not in DEAR and node.op.name not in REDUCTIONS
-        return node not in self.fed and cheap and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs)
+        return (node not in self.fed and len(node.types) == 1 and _is_cheap(node)
+                and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs))
 
     def border(self, steps: set[Node]) -> tuple[list[Node], list[Node]]:
         """What a cluster reads, and what others read of it, in the graph's order."""
@@ -280,6 +282,24 @@ class _Siblings(_AroundProducts):
 
     def reads(self, a: _Cluster, b: _Cluster) -> bool:
         return any(self.of[n] is b for s in a.steps for n in self.sources(s))
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether computing it takes less than reading it: one turn of each element, of nothing dear."""
+    op = node.op
+    if op.kind == "atomic":
+        return op.name not in DEAR and op.name not in REDUCTIONS
+    if not isinstance(op, CompositeOp) or op.opaque:
+        return False
+    key = op.identity(node)
+    if key not in _cheap:
+        written = op.define([i.type for i in node.inputs], node.attrs)
+        _cheap[key] = all(n.op.kind == "leaf" or not is_step(n) or _is_cheap(n) for n in walk(written.outputs))
+    return _cheap[key]
+
+
+_cheap: dict[str, bool] = {}
+"""by a composite's identity"""
 
 
 def _multiplies(node: Node) -> bool:

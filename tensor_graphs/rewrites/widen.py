@@ -73,7 +73,9 @@ def _narrower(dtype: DType, than: DType) -> bool:
 
 
 def _to(x: Node, dtype: DType) -> Node:
-    """x in a dtype; a cast that only made it wider before is undone."""
+    """x in a dtype; a cast that only made it wider before is undone. What is copied to a device is narrowed before."""
+    if x.op is leaves.COPY_TO and _narrower(dtype, x.dtype):
+        return apply(leaves.COPY_TO, (_to(x.inputs[0], dtype),), x.attrs)
     if x.dtype != dtype and x.op.name == "cast" and x.inputs[0].dtype == dtype and _narrower(dtype, x.dtype):
         return x.inputs[0]
     return atomic.cast(x, dtype)
@@ -124,6 +126,8 @@ class _Widening:
         if isinstance(op, leaves.Leaf):
             return (self.leaf(node),)
         inputs = [self.value(i) for i in node.inputs]
+        if op is leaves.COPY_TO:
+            return (self.copied(node, inputs[0]),)
         if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
             return self.as_written(node, inputs)
         if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
@@ -133,6 +137,12 @@ class _Widening:
         attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
         wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
         return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs)
+
+    def copied(self, node: Node, x: Node) -> Node:
+        """The value on another device: the narrower one is copied, and made wide there."""
+        if x.op.name == "cast" and _narrower(x.inputs[0].dtype, x.dtype):
+            return atomic.cast(apply(node.op, x.inputs, node.attrs), x.dtype)
+        return apply(node.op, (x,), node.attrs)
 
     def leaf(self, node: Node) -> Node:
         if not _narrower(node.dtype, self.to) or node.op is leaves.PARAMETER:

@@ -63,6 +63,14 @@ def test_a_weight_that_an_op_takes_in_its_own_dtype_only_is_cast() -> None:
     assert [n.inputs[0].op.name for n in computed(wide) if n.op.name == "cast"][:2] == ["input", "parameter"]
 
 
+def test_what_is_copied_to_a_device_is_narrow_on_the_way() -> None:
+    x = tg.copy_to(tg.input("x", (4,), tg.bf16), "cuda:0")
+    wide = widen(tg.graph(tg.copy_to(tg.tanh(x) * x, "cuda:0")))
+    copied = [n for n in wide.nodes if n.op.name == "copy_to"]
+    assert [n.dtype for n in copied] == [tg.bf16, tg.bf16]
+    assert [n.op.name for n in wide.nodes if n.op.kind != "leaf"] == ["copy_to", "cast", "tanh", "mul", "cast", "copy_to"]
+
+
 def test_the_last_product_with_a_weight_keeps_its_dtype() -> None:
     x, w = tg.input("x", (N, 8)), tg.parameter("w", (4, 8))
     inner = tg.rms_norm(tg.tanh(x))

@@ -1,9 +1,10 @@
-/* attention: a query and the heads that share a head of keys are a block's; its keys are cut into SPLITS parts, a block for each, whose
+/* attention: a query and the heads that share a head of keys are a block's; its keys are cut into parts, a block for each, whose
  * sums `attention_joined` adds up (the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018;
  * parts of the keys side by side: Flash-Decoding, Dao et al. 2023). Each key and each value is read once for all heads of the group.
  * LANES lanes share a key in packs of 16 bytes, CHUNKS of them each; a warp has 32 / LANES keys at a time and takes TAKEN turns at once.
  * Given by the text before: Q, K, V, Y (how elements are stored), WIDE_Q, WIDE_K, WIDE_V (f32 of an element), NARROW_Y, D, GROUP,
- * HEADS (of keys), WARPS, PACK, PACK_Q (elements of k and of q that are loaded at once), SPLITS, SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+ * HEADS (of keys), WARPS, PACK, PACK_Q (elements of k and of q that are loaded at once), SPLITS (parts, at most), SCALE, CAP (0: none),
+ * CAUSAL, WINDOW (0: none). */
 #define LANES (D / PACK < 32 ? D / PACK : 32)
 #define CHUNKS (D / (LANES * PACK))
 #define BESIDE (32 / LANES)
@@ -16,8 +17,8 @@
 #define EACH_JOINS ((SPLITS + JOINERS - 1) / JOINERS)
 
 /* Keys of each part: enough for all warps of a block; parts behind the last key are not looked at. */
-TG_INLINE int64_t keys_of_part(int64_t seen) {
-    const int64_t each = (seen + SPLITS - 1) / SPLITS;
+TG_INLINE int64_t keys_of_part(int64_t seen, int splits) {
+    const int64_t each = (seen + splits - 1) / splits;
     return each < PARTS * TAKEN ? PARTS * TAKEN : each;
 }
 
@@ -27,14 +28,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
     Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
     float *__restrict__ sums, float *__restrict__ tops) {
     const int64_t s = sizes[0], start = sizes[1];
+    const int splits = (int)sizes[2];
     __shared__ __align__(16) float shared_sum[PARTS][GROUP][D];
     __shared__ float shared_top[PARTS][GROUP], shared_total[PARTS][GROUP];
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES;
-    const int split = blockIdx.x % SPLITS, head = blockIdx.x / SPLITS % HEADS;
-    const int64_t query = blockIdx.x / (SPLITS * HEADS), position = start + query;
+    const int split = blockIdx.x % splits, head = blockIdx.x / splits % HEADS;
+    const int64_t query = blockIdx.x / (splits * HEADS), position = start + query;
     const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
     const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
-    const int64_t seen = high > low ? high - low : 0, each = keys_of_part(seen);
+    const int64_t seen = high > low ? high - low : 0, each = keys_of_part(seen, splits);
     const int64_t begin = low + split * each, end = begin + each < high ? begin + each : high;
 
     for (int64_t at = begin + part; at < end; at += PARTS)          /* what others write of it is written after this, or before */
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
             }
     }
     __syncthreads();
-    const int64_t first = (query * HEADS + head) * GROUP * SPLITS + split;
+    const int64_t first = (query * HEADS + head) * GROUP * splits + split;
 #pragma unroll 1
     for (int at = threadIdx.x * WORDS; at < GROUP * D; at += 32 * WARPS * WORDS) {
         const int g = at / D, e = at % D;
@@ -137,8 +139,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
 #pragma unroll
             for (int i = 0; i < WORDS; i++) mixed.at[i] = fmaf(kept, one.at[i], mixed.at[i]);
         }
-        put_pack<WORDS>(sums + (first + g * SPLITS) * D + e, mixed);
-        if (e == 0) tops[(first + g * SPLITS) * 2] = best, tops[(first + g * SPLITS) * 2 + 1] = all;
+        put_pack<WORDS>(sums + (first + g * splits) * D + e, mixed);
+        if (e == 0) tops[(first + g * splits) * 2] = best, tops[(first + g * splits) * 2 + 1] = all;
     }
 }
 
@@ -146,10 +148,11 @@ extern "C" __global__ void __launch_bounds__(256) attention_joined(
     Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
     const float *sums, const float *tops) {
     const int64_t s = sizes[0], start = sizes[1];
-    const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * SPLITS;
+    const int splits = (int)sizes[2];
+    const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * splits;
     const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
     const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
-    const int64_t each = keys_of_part(high > low ? high - low : 0);
+    const int64_t each = keys_of_part(high > low ? high - low : 0, splits);
     const int parts = (int)((high > low ? high - low : 0) + each - 1) / (int)each;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, joiner = threadIdx.x / BESIDE_E;
     __shared__ float kept[8][32];

@@ -43,11 +43,17 @@ STEPS_OF_A_SPLIT, MOST_SPLITS = 24, 8
 SHARE = 12
 """products of bf16 that tensor cores make in the time of one operation of f32 (H100: 660 and 51 Tflop/s)"""
 
+FROM_80 = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+"""architectures with products of 16 bits as mma.sync has them, and copies that are not waited for"""
+
 MOST_PARTS = 32
 """parts into which keys are cut"""
 
 KEYS_OF_A_PART = 64
 """of the longest row of keys"""
+
+BLOCKS_OF_PARTS = 8 * MULTIPROCESSORS
+"""blocks of attention.cu from which on keys are not cut"""
 
 
 def available() -> str | None:
@@ -263,7 +269,7 @@ def attention_takes(spec: Spec) -> str | None:
             return "heads whose length is a power of two, or a multiple of 32 packs of 16 bytes"
         if group * chunks * pack > 64 or _held(width, group, lanes, 4) > 48 << 10:
             return "too many heads for one head of keys"
-    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * MOST_PARTS * width > 1 << 31:
+    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * width > 1 << 31:
         return "too many queries: parts of so many rows are not kept"
     return None
 
@@ -278,14 +284,15 @@ def attention(spec: Spec) -> LaunchCall:
                "WINDOW": int(spec.attrs["window"])}
     types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
     rows = n * (heads * group)
-    given = s, spec.attrs["start"]
-    pieces = (d.ceil_div(rows * (parts * width * 4), 256) * 256, d.ceil_div(rows * (parts * 8), 256) * 256)
+    here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
+    given = s, spec.attrs["start"], here
+    pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
 
     def form(pack: int) -> LaunchCall:
         warps = 8 if _held(width, group, _lay(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
         text = _text("attention.cu", {**numbers, **packs, "WARPS": warps}, types)
-        launches = (Launch("attention_parts", n * (heads * parts), 32 * warps, waits=True),
+        launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
                     Launch("attention_joined", rows, 256, waits=True))
         return LaunchCall(text, launches, given, pieces)
 
@@ -298,6 +305,120 @@ def attention_traffic(spec: Spec) -> Dim:
     each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
     return each + each * (q.shape[0] - 1) // 5 + small
+
+
+# ---- attention of many queries -----------------------------------------------------------------------------------------
+
+TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
+"""of tensor_attention.cu: keys of a tile, by the length of heads up to a multiple of 64"""
+
+QUERY_GROUPS = {64: 3, 128: 2, 192: 2, 256: 2}
+"""of tensor_attention.cu: warpgroups, with 64 queries each"""
+
+
+def tensor_attention_takes(spec: Spec) -> str | None:
+    if spec.role("mask") is not None:
+        return "no mask"
+    q, k, v = spec.inputs[:3]
+    if q.dtype not in (bf16, f16) or any(t.dtype is not q.dtype for t in (k, v, *spec.outputs)):
+        return "bf16 or f16, one type for all"
+    if (why := _static(*q.shape[1:], *k.shape[1:], *v.shape[1:])) is not None:
+        return why
+    width = int(q.shape[2])
+    if int(v.shape[2]) != width or width % 8 or not 0 < width <= max(TENSOR_KEYS):
+        return f"heads of one length only, a multiple of 8 up to {max(TENSOR_KEYS)}"
+    many = max(d.bounds(q.shape[0])[1] * int(q.shape[1]), d.bounds(k.shape[0])[1] * int(k.shape[1])) * width
+    return None if many < 1 << 40 and max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
+
+
+def tensor_attention(spec: Spec) -> LaunchCall:
+    q, k, v = spec.inputs[:3]
+    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    padded = -(-width // 64) * 64
+    keys, groups = TENSOR_KEYS[padded], QUERY_GROUPS[padded]
+    rows = 64 * groups
+    stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
+    numbers = {"KIND": "F16" if q.dtype is f16 else "Bf16", "D": width, "PADDED": padded, "KEYS": keys, "STAGES": stages,
+               "GROUPS": groups, "GROUP": int(q.shape[1]) // heads, "HEADS": heads, "SCALE": repr(float(spec.attrs["scale"])),
+               "CAP": repr(float(spec.attrs["softcap"])), "CAUSAL": int(bool(spec.attrs["causal"])),
+               "WINDOW": int(spec.attrs["window"])}
+    text = _text("tensor_attention.cu", numbers, {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype})
+    shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
+    given = n, s, spec.attrs["start"]
+    launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
+                Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * int(q.shape[1]), 8), 256, waits=True),), given)
+    return LaunchCall(text, launches, given, (512,), ALIGNED, plain)
+
+
+def tensor_attention_traffic(spec: Spec) -> Dim:
+    """Operands and results, once."""
+    return sum((d.product(t.shape) * t.dtype.itemsize for t in (*spec.inputs[:3], *spec.outputs)), 0)
+
+
+def tensor_attention_steps(spec: Spec) -> Dim:
+    """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32."""
+    q, k = spec.inputs[:2]
+    n, s, padded = q.shape[0], k.shape[0], -(-int(q.shape[2]) // 64) * 64
+    seen = s - n // 2 if spec.attrs["causal"] else s
+    window = int(spec.attrs["window"])
+    rows = 64 * QUERY_GROUPS[padded]
+    seen = d.dim_min(seen, window + rows) if window else seen
+    waves = d.ceil_div(d.ceil_div(n, rows) * int(q.shape[1]), MULTIPROCESSORS)
+    return waves * seen * (MULTIPROCESSORS * rows * padded * 4 // SHARE)
+
+
+# ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------
+
+ROWS_OF_QUERIES, QUERY_WARPS = 16, 4
+"""of few_queries.cu: rows of a tile; warps of a block"""
+
+MOST_QUERY_PARTS, BLOCKS_OF_QUERIES, LEAST_KEYS = 256, 2 * MULTIPROCESSORS, 128
+"""of few_queries.cu: parts of the keys, and blocks that keep a GPU busy; keys of a part of the most keys, at least"""
+
+
+def few_queries_takes(spec: Spec) -> str | None:
+    why = tensor_attention_takes(spec)
+    if why is not None:
+        return why
+    q, k = spec.inputs[:2]
+    if int(q.shape[2]) % 64:
+        return "heads whose length is a multiple of 64"
+    if int(q.shape[1]) // int(k.shape[1]) > ROWS_OF_QUERIES:
+        return "too many heads for one head of keys"
+    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * int(q.shape[2]) > 1 << 31:
+        return "too many queries: parts of so many rows are not kept"
+    return None
+
+
+def few_queries(spec: Spec) -> LaunchCall:
+    q, k, v = spec.inputs[:3]
+    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    group = int(q.shape[1]) // heads
+    tiles = d.ceil_div(n, ROWS_OF_QUERIES // group) * heads
+    most = max(1, min(MOST_QUERY_PARTS, -(-d.bounds(s)[1] // LEAST_KEYS)))      # whatever s is: a longer cache is the same launch
+    parts = d.dim_min(most, d.ceil_div(BLOCKS_OF_QUERIES, d.dim_max(1, tiles)))
+    stages = 4 if width == 64 else 3
+    numbers = {"KIND": "F16" if q.dtype is f16 else "Bf16", "D": width, "WARPS": QUERY_WARPS, "STAGES": stages, "GROUP": group,
+               "HEADS": heads, "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
+               "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
+    types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
+    rows = n * (heads * group)
+    shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
+    launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
+                Launch("queries_joined", rows, 256, waits=True))
+    pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
+    given = n, s, spec.attrs["start"], parts
+    return LaunchCall(_text("few_queries.cu", numbers, types), launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
+
+
+def few_queries_traffic(spec: Spec) -> Dim:
+    """Keys and values, once for each tile of rows: the first time from memory, then from the cache."""
+    q, k = spec.inputs[:2]
+    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
+    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
+    return each + each * (d.dim_max(1, tiles) - 1) // 5 + small
 
 
 # ---- sums of all before ------------------------------------------------------------------------------------------------
@@ -425,6 +546,10 @@ def kernels() -> list[Kernel]:
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             tensor_product("linear"), tensor_product("dot"),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
+            made("attention", tensor_attention, tensor_attention_takes, "tensor_attention.cu", mark="_tensor",
+                 traffic=tensor_attention_traffic, arithmetic=tensor_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
+            made("attention", few_queries, few_queries_takes, "few_queries.cu", mark="_few", traffic=few_queries_traffic,
+                 arch=FROM_80, header=TENSOR_CORES),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 

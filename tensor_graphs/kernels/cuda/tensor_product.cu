@@ -125,19 +125,6 @@ TG_INLINE Tile tile_of(int64_t at, int down) {
     return {(int)(at / each), (band * 8 + rest % high) * 128, rest / high * COLUMNS};
 }
 
-/* Words of four lanes that follow each other: lane t has word t of each of them then. */
-TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {
-#pragma unroll
-    for (int s = 1; s <= 2; s *= 2)
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            if (p & s) continue;
-            const uint32_t got = __shfl_xor_sync(0xffffffffu, t & s ? v[p] : v[p | s], s);
-            if (t & s) v[p] = got;
-            else v[p | s] = got;
-        }
-}
-
 /* Y, or float where the sums are cut. */
 template <class T> TG_INLINE void store_tile(T *y, const float (&d)[COLUMNS / 2], const Tile &tile, int64_t rows) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

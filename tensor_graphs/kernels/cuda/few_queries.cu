@@ -1,0 +1,217 @@
+/* few_queries: attention of few queries over many keys of 16 bits, by tensor cores from compute capability 8.0 on. The heads that share a
+ * head of keys, and queries beside each other, are up to 16 rows of a tile, so that each key is read once for them all; the keys are cut
+ * into parts, a block for each, whose sums `queries_joined` adds up (Flash-Decoding, Dao et al. 2023; the sums of softmax over parts of a
+ * row, each with its own maximum: Milakov and Gimelshein 2018). A warp copies 16 keys and values at a time for itself, STAGES ahead.
+ * Weights are rounded to 16 bits for their products with values.
+ * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
+ * that share a head of keys, up to 16), HEADS (of keys), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+#include "tensor_cores.cuh"
+
+#define TG_QUERIES (16 / GROUP)                                     /* of a tile */
+#define TG_HALF (16 * D * 2)                                        /* bytes of 16 keys */
+#define TG_CHUNKS (D / 8)
+#define TG_LOG2_E 1.4426950408889634
+
+struct Range {
+    int64_t low, high;
+};
+/* Keys that queries from one position on see, up to the last one's. */
+TG_INLINE Range seen_by(int64_t first, int64_t last, int64_t keys) {
+    Range r = {0, keys};
+    if (CAUSAL && last + 1 < keys) r.high = last + 1;
+    if (WINDOW && first - WINDOW + 1 > 0) r.low = first - WINDOW + 1;
+    return r;
+}
+/* Keys of each of some parts. */
+TG_INLINE int64_t keys_of_part(Range seen, int parts) {
+    const int64_t all = seen.low < seen.high ? seen.high - seen.low : 0, each = (all + parts - 1) / parts;
+    return (each + 15) / 16 * 16;
+}
+/* Where a pack of 8 elements of a row lies in a tile: packs are moved by the row, so that 8 rows of a column lie in different banks. */
+TG_INLINE uint32_t place(int row, int chunk) { return (uint32_t)(row * TG_CHUNKS + (chunk ^ (row & 7))) * 16; }
+
+/* 16 rows of D elements, HEADS * D apart, of which `there` are read, the others are 0. */
+template <class T> TG_INLINE void copy_rows(uint32_t shared, const T *from, int64_t there) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 16 * TG_CHUNKS / 32; i++) {
+        const int at = i * 32 + lane, row = at / TG_CHUNKS, chunk = at % TG_CHUNKS;
+        const bool is = row < there;
+        copy_16(shared + place(row, chunk), from + (is ? row * (int64_t)(HEADS * D) + chunk * 8 : 0), is ? 16 : 0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__restrict__ y, const Q *q, const K *k, const V *v,
+                                                                       const int64_t *sizes, float *__restrict__ sums,
+                                                                       float *__restrict__ tops) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ __align__(16) char of_q[TG_HALF];
+    __shared__ float other_tops[WARPS][16], other_totals[WARPS][16];
+    const int64_t n = sizes[0], s = sizes[1], start = sizes[2];
+    const int parts = (int)sizes[3], part = blockIdx.x % parts, head = blockIdx.x / parts % HEADS;
+    const int64_t first = blockIdx.x / (parts * HEADS) * (int64_t)TG_QUERIES;
+    const int64_t last = first + TG_QUERIES < n ? first + TG_QUERIES - 1 : n - 1;
+    const Range seen = seen_by(start + first, start + last, s);
+    const int64_t each = keys_of_part(seen, parts), begin = seen.low + part * each;
+    const int64_t end = begin + each < seen.high ? begin + each : seen.high;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const uint32_t mine = shared_at(shared) + warp * (STAGES * 2 * TG_HALF);
+    after_those_before();
+    if (begin >= end) return;
+    const int turns = (int)((end - begin + 16 * WARPS - 1) / (16 * WARPS));
+    auto copy_turn = [&](int turn) {
+        const int64_t key = begin + (turn * WARPS + warp) * 16, row = (key * HEADS + head) * D;
+        const uint32_t to = mine + turn % STAGES * (2 * TG_HALF);
+        if (turn < turns) {
+            copy_rows(to, k + row, end - key);
+            copy_rows(to + TG_HALF, v + row, end - key);
+        }
+        copies_end();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) copy_turn(i);
+    for (int at = threadIdx.x; at < 16 * TG_CHUNKS; at += 32 * WARPS) {
+        const int row = at / TG_CHUNKS, chunk = at % TG_CHUNKS;
+        const int64_t query = first + row / GROUP;
+        Pack<uint32_t, 4> x = {};
+        if (row < TG_QUERIES * GROUP && query < n)
+            x = pack_at<4>((const uint32_t *)(q + ((query * HEADS + head) * GROUP + row % GROUP) * D + chunk * 8));
+        put_pack<4>((uint32_t *)(of_q + place(row, chunk)), x);
+    }
+    __syncthreads();
+    float o[D / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    Range own[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int64_t position = start + first + (g + 8 * h) / GROUP;
+        own[h] = seen_by(position, position, end);
+    }
+    const uint32_t queries = shared_at(of_q);
+    for (int turn = 0; turn < turns; turn++) {
+        copies_wait<STAGES - 2>();
+        __syncwarp();
+        copy_turn(turn + STAGES - 1);                               /* over what all lanes have read in the turn before */
+        const uint32_t keys = mine + turn % STAGES * (2 * TG_HALF), values = keys + TG_HALF;
+        float score[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            uint32_t a[4], b[4];
+            four_blocks(a, queries + place(lane % 16, 2 * i + lane / 16));
+            four_blocks(b, keys + place(lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2));
+            add_product(KIND(), score[0], a, b[0], b[1]);
+            add_product(KIND(), score[1], a, b[2], b[3]);
+        }
+        const int64_t key = begin + (turn * WARPS + warp) * 16 + 2 * t;
+        float kept[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float best = top[h];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = score[i / 2][2 * h + i % 2];
+                const int64_t at = key + i / 2 * 8 + i % 2;
+                x *= (float)(SCALE);
+                if (CAP) x = (float)(CAP) * tanhf(x / (float)(CAP ? CAP : 1));
+                x = at >= own[h].low && at < own[h].high ? x * (float)TG_LOG2_E : -INFINITY;
+                best = f32_max(best, x);
+            }
+            best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 1));
+            best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 2));
+            const float shift = best == -INFINITY ? 0.0f : best;
+            kept[h] = exp2_flushed(top[h] - shift);
+            top[h] = best;
+            total[h] *= kept[h];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = score[i / 2][2 * h + i % 2];
+                x = exp2_flushed(x - shift);
+                total[h] += x;
+            }
+        }
+        uint32_t p[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) p[i] = two_of(KIND(), score[i / 2][i % 2 * 2], score[i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            uint32_t b[4];
+            four_blocks_across(b, values + place(lane % 16, 2 * i + lane / 16));
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float(&sum)[4] = o[2 * i + j];
+                sum[0] *= kept[0], sum[1] *= kept[0], sum[2] *= kept[1], sum[3] *= kept[1];
+                add_product(KIND(), sum, p, b[2 * j], b[2 * j + 1]);
+            }
+        }
+    }
+    copies_wait<0>();
+    __syncthreads();
+    float *const all = (float *)shared;                             /* of each warp 16 rows of D, where the copies were */
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
+        if (t == 0) other_tops[warp][g + 8 * h] = top[h], other_totals[warp][g + 8 * h] = total[h];
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            put_pack<2>(all + (warp * 16 + g + 8 * h) * D + 8 * i + 2 * t, Pack<float, 2>{{o[i][2 * h], o[i][2 * h + 1]}});
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < 16 * D / 4; at += 32 * WARPS) {
+        const int row = at / (D / 4), column = at % (D / 4) * 4;
+        const int64_t query = first + row / GROUP;
+        if (row >= TG_QUERIES * GROUP || query >= n) continue;
+        float best = -INFINITY, sum = 0;
+        Pack<float, 4> mixed = {};
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) best = f32_max(best, other_tops[w][row]);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float weight = exp2_flushed(other_tops[w][row] - (best == -INFINITY ? 0.0f : best));
+            const Pack<float, 4> one = pack_at<4>(all + (w * 16 + row) * D + column);
+            sum += weight * other_totals[w][row];
+#pragma unroll
+            for (int e = 0; e < 4; e++) mixed.at[e] = fmaf(weight, one.at[e], mixed.at[e]);
+        }
+        const int64_t place = ((query * HEADS + head) * GROUP + row % GROUP) * parts + part;
+        put_pack<4>(sums + place * D + column, mixed);
+        if (column == 0) tops[2 * place] = best, tops[2 * place + 1] = sum;
+    }
+}
+
+/* A row of y: what its parts have come to. Threads have four columns each, and those beside a row's share its parts. */
+#define TG_ACROSS (D / 4)
+#define TG_BESIDE (256 / TG_ACROSS)
+extern "C" __global__ void __launch_bounds__(256) queries_joined(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
+                                                                 const float *sums, const float *tops) {
+    __shared__ float kept[256], shared_top[8], shared_sum[8];
+    __shared__ __align__(16) float mixed[TG_BESIDE][D];
+    const int64_t n = sizes[0], s = sizes[1], start = sizes[2], row = blockIdx.x, query = row / (HEADS * GROUP);
+    const int64_t first = query / TG_QUERIES * TG_QUERIES, last = first + TG_QUERIES < n ? first + TG_QUERIES - 1 : n - 1;
+    const Range seen = seen_by(start + first, start + last, s), own = seen_by(start + query, start + query, s);
+    const int64_t each = keys_of_part(seen, (int)sizes[3]), place = row * sizes[3];
+    const int parts = seen.low < seen.high ? (int)((seen.high - seen.low + each - 1) / each) : 0;
+    after_those_before();
+    const bool is = threadIdx.x < parts;
+    const float top = is ? tops[2 * (place + threadIdx.x)] : -INFINITY, total = is ? tops[2 * (place + threadIdx.x) + 1] : 0.0f;
+    const float best = reduced<256>(top, Max(), shared_top), weight = exp2_flushed(top - (best == -INFINITY ? 0.0f : best));
+    kept[threadIdx.x] = weight;
+    const float divisor = reduced<256>(is ? weight * total : 0.0f, Sum(), shared_sum);
+    const int column = threadIdx.x % TG_ACROSS * 4, beside = threadIdx.x / TG_ACROSS;
+    Pack<float, 4> sum = {};
+    if (beside < TG_BESIDE) {
+#pragma unroll 8
+        for (int p = beside; p < parts; p += TG_BESIDE) {
+            const Pack<float, 4> one = pack_at<4>(sums + (place + p) * D + column);
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum.at[e] = fmaf(kept[p], one.at[e], sum.at[e]);
+        }
+        put_pack<4>(&mixed[beside][column], sum);
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < D; e += 256) {
+        float all = 0;
+#pragma unroll
+        for (int i = 0; i < TG_BESIDE; i++) all += mixed[i][e];
+        y[row * D + e] = NARROW_Y(own.low < own.high ? all / divisor : 0.0f);
+    }
+}

@@ -1,0 +1,262 @@
+/* tensor_attention: attention of many queries by tensor cores of compute capability 9.0. A block has 64 GROUPS queries of one head: one
+ * warp has tiles of KEYS keys and values copied to shared memory, STAGES of them ahead, and GROUPS warpgroups compute 64 queries each.
+ * Of each tile a warpgroup multiplies queries by keys, and weighs the scores while the products of the tile before with its values are
+ * under way; warpgroups take turns, so that one multiplies while another weighs (Shah, Bikshandi, Zhang, Thakkar, Ramani and Dao,
+ * FlashAttention-3, 2024; the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018).
+ * Weights are rounded to 16 bits for their products with values.
+ * `attention_maps` makes the maps of q, k, v before; `plain` is for operands that no map can be made of.
+ * Given by the text before: Q, K, V, Y (16 bits each), WIDE_Q, WIDE_K, WIDE_V, NARROW_Y, KIND (Bf16, F16), D, PADDED (D up to a
+ * multiple of 64), KEYS, STAGES, GROUPS, GROUP (heads that share a head of keys), HEADS (of keys), SCALE, CAP (0: none), CAUSAL,
+ * WINDOW (0: none). */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "tensor_cores.cuh"
+#endif
+
+#define TG_ROWS (64 * GROUPS)
+#define TG_BOXES (PADDED / 64)
+#define TG_Q_BYTES (TG_BOXES * TG_ROWS * 128)
+#define TG_TILE_BYTES (TG_BOXES * KEYS * 128)
+#define TG_ALL_HEADS (HEADS * GROUP)
+#define TG_LOG2_E 1.4426950408889634
+
+/* Keys that queries from one position on see, up to the last one's. */
+struct Range {
+    int64_t low, high;
+};
+TG_INLINE Range seen_by(int64_t first, int64_t last, int64_t keys) {
+    Range r = {0, keys};
+    if (CAUSAL && last + 1 < keys) r.high = last + 1;
+    if (WINDOW && first - WINDOW + 1 > 0) r.low = first - WINDOW + 1;
+    return r;
+}
+
+extern "C" __global__ void __launch_bounds__(256) plain(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes) {
+    const int64_t n = sizes[0], s = sizes[1], start = sizes[2];
+    const int64_t at = (blockIdx.x * 256LL + threadIdx.x) / 32, query = at / TG_ALL_HEADS;
+    const int lane = threadIdx.x % 32, head = (int)(at % TG_ALL_HEADS);
+    after_those_before();
+    if (query >= n) return;
+    const Range seen = seen_by(start + query, start + query, s);
+    float sum[(D + 31) / 32] = {}, top = -INFINITY, total = 0;
+    for (int64_t key = seen.low; key < seen.high; key++) {
+        const int64_t row = (key * HEADS + head / GROUP) * D;
+        float score = 0;
+        for (int e = lane; e < D; e += 32) score = fmaf(WIDE_Q(q[at * D + e]), WIDE_K(k[row + e]), score);
+        score = reduced<32>(score, Sum(), (float *)0) * (float)(SCALE);
+        if (CAP) score = (float)(CAP) * tanhf(score / (float)(CAP ? CAP : 1));
+        const float best = f32_max(top, score), shift = best == -INFINITY ? 0.0f : best;
+        const float kept = expf(top - shift), weight = expf(score - shift);
+        total = total * kept + weight;
+#pragma unroll
+        for (int i = 0; i < (D + 31) / 32; i++)
+            if (lane + 32 * i < D) sum[i] = sum[i] * kept + weight * WIDE_V(v[row + lane + 32 * i]);
+        top = best;
+    }
+#pragma unroll
+    for (int i = 0; i < (D + 31) / 32; i++)
+        if (lane + 32 * i < D) y[at * D + lane + 32 * i] = NARROW_Y(seen.low < seen.high ? sum[i] / total : 0.0f);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+extern "C" __global__ void __launch_bounds__(96) attention_maps(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
+                                                                char *maps) {
+    __shared__ __align__(128) char drafts[3][128];
+    const int warp = threadIdx.x / 32, heads = warp == 0 ? TG_ALL_HEADS : HEADS;
+    const int64_t rows = sizes[warp == 0 ? 0 : 1];
+    const void *const from = warp == 0 ? (const void *)q : warp == 1 ? (const void *)k : (const void *)v;
+    after_those_before();
+    make_map(drafts[warp], maps + 128 * warp, from, D, rows > 1 ? (uint32_t)rows : 1, heads, 2 * D * heads, 2 * D,
+             warp == 0 ? TG_ROWS : KEYS);
+}
+
+/* What scores become, and what weights are powers of 2 of: multiples of them where they need not be changed before. */
+#define TG_CHANGED (CAP || SCALE < 0)
+#define TG_BY (TG_CHANGED ? 1.0f : (float)(SCALE * TG_LOG2_E))
+
+/* The scores of a tile as weights; top, total: of each of a thread's two rows, which are kept up; kept: what sums so far
+ * are multiplied by. */
+TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&kept)[2], int64_t key,
+                     int64_t position, int64_t keys, bool hides) {
+    if (TG_CHANGED)
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++) {
+            const float x = s[i] * (float)(SCALE);
+            s[i] = (CAP ? (float)(CAP) * tanhf(x / (float)(CAP ? CAP : 1)) : x) * (float)TG_LOG2_E;
+        }
+    if (hides)
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++) {
+            const int64_t at = key + i / 4 * 8 + i % 2, row = position + i / 2 % 2 * 8;
+            if (at >= keys || (CAUSAL && at > row) || (WINDOW && at <= row - WINDOW)) s[i] = -INFINITY;
+        }
+    float shift[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float best = top[h];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) best = f32_max(best, f32_max(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        shift[h] = best == -INFINITY ? 0.0f : best * TG_BY;
+        kept[h] = exp2_flushed(top[h] * TG_BY - shift[h]);
+        top[h] = best;
+        total[h] *= kept[h];
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        const int h = i / 2 % 2;
+        s[i] = exp2_flushed(fmaf(s[i], TG_BY, -shift[h]));
+        total[h] += s[i];
+    }
+}
+/* The same rounded, two in a word. Made once no products are under way: what they read from registers is written before they begin, or they
+ * are made one by one. */
+TG_INLINE void pack(uint32_t (&p)[KEYS / 4], const float (&s)[KEYS / 2]) {
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) p[i] = two_of(KIND(), s[2 * i], s[2 * i + 1]);
+}
+
+TG_INLINE void multiply_keys(float (&s)[KEYS / 2], uint32_t queries, uint32_t keys) {
+#pragma unroll
+    for (int i = 0; i < PADDED / 16; i++)
+        Warpgroup<KIND, KEYS>::add<0, 0>(s, tile_along(queries + i / 4 * (TG_ROWS * 128) + i % 4 * 32),
+                                         tile_along(keys + i / 4 * (KEYS * 128) + i % 4 * 32), i > 0);
+}
+
+TG_INLINE void add_values(float (&o)[PADDED / 2], const uint32_t (&p)[KEYS / 4], uint32_t values) {
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++) {
+        const uint32_t some[4] = {p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
+        Warpgroup<KIND, PADDED>::add<1>(o, some, tile_across(values + 2048 * i, KEYS * 128), 1);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
+                                                                                     const int64_t *sizes, char *maps) {
+    extern __shared__ char shared[];
+    __shared__ __align__(8) uint64_t barriers[1 + 4 * STAGES];
+    const uint32_t of_q = (shared_at(shared) + 1023) / 1024 * 1024, of_k = of_q + TG_Q_BYTES, of_v = of_k + STAGES * TG_TILE_BYTES;
+    const uint32_t q_full = shared_at(barriers), k_full = q_full + 8, v_full = k_full + 8 * STAGES, k_empty = v_full + 8 * STAGES,
+                   v_empty = k_empty + 8 * STAGES;
+    const int group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        barrier_begin(q_full, 1);
+        for (int i = 0; i < 2 * STAGES; i++) {
+            barrier_begin(k_full + 8 * i, 1);
+            barrier_begin(k_empty + 8 * i, 4 * GROUPS);
+        }
+        barriers_begun();
+    }
+    __syncthreads();
+    after_those_before();
+    const int64_t n = sizes[0], keys = sizes[1], start = sizes[2];
+    const int head = blockIdx.x % TG_ALL_HEADS;                     /* those that see most keys come first */
+    const int64_t row = ((n + TG_ROWS - 1) / TG_ROWS - 1 - blockIdx.x / TG_ALL_HEADS) * TG_ROWS;
+    const Range seen = seen_by(start + row, start + (row + TG_ROWS < n ? row + TG_ROWS : n) - 1, keys);
+    const int first = (int)(seen.low / KEYS), tiles = seen.low < seen.high ? (int)((seen.high + KEYS - 1) / KEYS) - first : 0;
+    if (group == 0) {
+        give_registers<GROUPS == 2 ? 24 : 32>();
+        if (threadIdx.x == 0 && tiles > 0) {
+            for (int i = 0; i < 3; i++) map_is_made(maps + 128 * i);
+            arrive_expecting(q_full, TG_Q_BYTES);
+            for (int c = 0; c < TG_BOXES; c++) copy_box(of_q + c * (TG_ROWS * 128), maps, q_full, 64 * c, (int)row, head);
+            int stage = 0, parity = 1;
+            for (int i = tiles - 1; i >= 0; i--) {
+                const int from = (first + i) * KEYS;
+                wait_for(k_empty + 8 * stage, parity);
+                arrive_expecting(k_full + 8 * stage, TG_TILE_BYTES);
+                for (int c = 0; c < TG_BOXES; c++)
+                    copy_box(of_k + stage * TG_TILE_BYTES + c * (KEYS * 128), maps + 128, k_full + 8 * stage, 64 * c, from, head / GROUP);
+                wait_for(v_empty + 8 * stage, parity);
+                arrive_expecting(v_full + 8 * stage, TG_TILE_BYTES);
+                for (int c = 0; c < TG_BOXES; c++)
+                    copy_box(of_v + stage * TG_TILE_BYTES + c * (KEYS * 128), maps + 256, v_full + 8 * stage, 64 * c, from, head / GROUP);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        return;
+    }
+    take_registers<GROUPS == 2 ? 240 : 160>();
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int64_t ours = row + 64 * (group - 1), mine = ours + threadIdx.x % 128 / 32 * 16 + g;
+    const uint32_t queries = of_q + 64 * 128 * (group - 1);
+    float o[PADDED / 2], s[KEYS / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, kept[2];
+    uint32_t p[KEYS / 4];
+#pragma unroll
+    for (int i = 0; i < PADDED / 2; i++) o[i] = 0;
+    if (tiles > 0) {
+        const int64_t low = start + ours, high = low + 63;          /* positions of this warpgroup */
+        auto hides = [&](int64_t from) {
+            return from + KEYS > keys || (CAUSAL && from + KEYS - 1 > low) || (WINDOW && from <= high - WINDOW);
+        };
+        int64_t from = (int64_t)(first + tiles - 1) * KEYS;
+        wait_for(q_full, 0);
+        wait_for(k_full, 0);
+        hold(s);
+        products_begin();
+        multiply_keys(s, queries, of_k);
+        products_end();
+        products_wait<0>();
+        hold(s);
+        if (lane == 0) arrive(k_empty);
+        weigh(s, top, total, kept, from + 2 * t, start + mine, keys, hides(from));
+        pack(p, s);
+        if (GROUPS > 1 && group == GROUPS) let_pass(1, 256);
+        int stage = 0, parity = 0;
+        for (int i = 1; i < tiles; i++) {
+            const int next = stage + 1 == STAGES ? 0 : stage + 1, next_parity = next == 0 ? parity ^ 1 : parity;
+            wait_for(k_full + 8 * next, next_parity);
+            if (GROUPS > 1) meet(group, 256);
+            hold(s);
+            products_begin();
+            multiply_keys(s, queries, of_k + next * TG_TILE_BYTES);
+            products_end();
+            wait_for(v_full + 8 * stage, parity);
+            hold(o);
+            hold(p);
+            products_begin();
+            add_values(o, p, of_v + stage * TG_TILE_BYTES);
+            products_end();
+            if (GROUPS > 1 && (group < GROUPS || i + 1 < tiles)) let_pass(group == GROUPS ? 1 : group + 1, 256);
+            products_wait<1>();
+            hold(s);
+            if (lane == 0) arrive(k_empty + 8 * next);
+            from -= KEYS;
+            weigh(s, top, total, kept, from + 2 * t, start + mine, keys, hides(from));
+            products_wait<0>();
+            hold(o);
+            if (lane == 0) arrive(v_empty + 8 * stage);
+#pragma unroll
+            for (int e = 0; e < PADDED / 2; e++) o[e] *= kept[e / 2 % 2];
+            pack(p, s);
+            stage = next, parity = next_parity;
+        }
+        wait_for(v_full + 8 * stage, parity);
+        hold(o);
+        hold(p);
+        products_begin();
+        add_values(o, p, of_v + stage * TG_TILE_BYTES);
+        products_end();
+        products_wait<0>();
+        hold(o);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
+        const Range own = seen_by(start + mine + 8 * h, start + mine + 8 * h, keys);
+        const float by = own.low < own.high ? 1.0f / total[h] : 0.0f;
+        Y *const to = y + ((mine + 8 * h) * TG_ALL_HEADS + head) * D;
+#pragma unroll
+        for (int j = 0; j < PADDED / 8; j += 4) {
+            uint32_t word[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) word[i] = two_of(KIND(), o[4 * (j + i) + 2 * h] * by, o[4 * (j + i) + 2 * h + 1] * by);
+            turn_quad(word, t);
+            const int column = 8 * (j + t);
+            if (mine + 8 * h < n && column < D)
+                put_pack<4>((uint32_t *)(to + column), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
+        }
+    }
+}
+#endif

@@ -1,0 +1,156 @@
+"""tensor_attention.cu and few_queries.cu: attention of many queries, and of few over many keys, by tensor cores. Texts are compiled
+without a GPU, and the form for operands that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+from tests.codegen import emulated, launched
+
+N, P = tg.dim("n", 0, 3000), tg.dim("p", 0, 3000)
+NEAR = {"bf16": 2.0**-7, "f16": 2.0**-10}
+"""of a result beside the largest: its rounding, and that of the weights"""
+
+
+def attending(width: int, heads: int = 4, of_keys: int = 2, dtype: DType = tg.bf16, **how: Any) -> Node:
+    q = tg.input("q", (N, heads, width), dtype)
+    k, v = (tg.input(name, (N + P, of_keys, width), dtype) for name in "kv")
+    return tg.attention(q, k, v, **{"scale": 0.125, "causal": True, "start": P, **how})
+
+
+def drawn(y: Node, dims: dict[str, int], seed: int = 1) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    shapes = {i: [int(d.evaluate(s, dims)) for s in i.shape] for i in y.inputs}
+    return {i.attrs["name"]: draw.standard_normal(shape).astype(i.dtype.numpy) for i, shape in shapes.items()}
+
+
+def right(y: Node, arrays: dict[str, np.ndarray], dims: dict[str, int]) -> np.ndarray:
+    return np.asarray(interpret(make_graph(y), arrays, dims=dims).outputs["out"])
+
+
+def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
+    wide = wanted.astype(np.float64)
+    largest = np.abs(wide[np.isfinite(wide)]).max(initial=1e-30)
+    np.testing.assert_allclose(found.astype(np.float64), wide, rtol=NEAR[dtype.name], atol=NEAR[dtype.name] * largest)
+
+
+@pytest.mark.parametrize("width", [64, 72, 128, 192, 256])
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16])
+def test_texts_of_all_lengths_of_heads_compile(width: int, dtype: DType) -> None:
+    for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
+        call = backend.tensor_attention(Spec.of(attending(width, dtype=dtype, **how)))
+        assert call.launches[-1].shared <= 227 << 10
+        for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
+            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(("y", "n", "p"), [
+    (attending(64), 5, 3), (attending(40, 2, 2, tg.f16, window=4), 7, 20), (attending(72, 2, 1, causal=False, softcap=2.0), 3, 0),
+    (attending(8, 1, 1, start=-2), 4, 0)])
+def test_operands_that_lie_anywhere_are_computed_one_by_one(tmp_path: Path, y: Node, n: int, p: int) -> None:
+    dims = {"n": n, "p": p}
+    call = backend.tensor_attention(Spec.of(y)).otherwise
+    assert call is not None
+    arrays = drawn(y, dims)
+    wanted = right(y, arrays, dims)
+    found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], list(arrays.values()), dims, 1)
+    close(found, wanted, y.dtype)
+
+
+@pytest.mark.parametrize("width", [64, 128, 192, 256])
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16])
+def test_texts_for_few_queries_compile(width: int, dtype: DType) -> None:
+    for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
+        call = backend.few_queries(Spec.of(attending(width, dtype=dtype, **how)))
+        assert call.launches[0].shared + 10240 <= 227 << 10
+        for architecture in ("sm_80", "sm_90a"):
+            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+def test_a_longer_cache_is_the_same_launch() -> None:
+    first, _ = backend.few_queries(Spec.of(attending(64))).launches
+    assert d.evaluate(first.grid, {"n": 1, "p": 5}) == d.evaluate(first.grid, {"n": 1, "p": 2900})
+
+
+@pytest.mark.parametrize(("y", "why"), [(attending(96), "a multiple of 64"), (attending(64, 34, 2), "too many heads")])
+def test_what_the_kernel_for_few_queries_does_not_take_is_said(y: Node, why: str) -> None:
+    said = backend.few_queries_takes(Spec.of(y))
+    assert said is not None and why in said
+
+
+@pytest.mark.parametrize(("y", "why"), [
+    (attending(64, dtype=tg.f32), "bf16 or f16"), (attending(36), "a multiple of 8"), (attending(264), "up to 256")])
+def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
+    said = backend.tensor_attention_takes(Spec.of(y))
+    assert said is not None and why in said
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------------------------------
+
+CASES = [attending(64), attending(128), attending(256, 4, 1, window=512), attending(128, causal=False), attending(192, 2, 1),
+         attending(256, 2, 2, causal=False, window=70), attending(64, softcap=20.0), attending(64, scale=-0.2),
+         attending(128, dtype=tg.f16, window=1), attending(128, 2, 2, start=-40), attending(64, 10, 2), attending(96, 3, 3),
+         attending(8, 2, 1)]
+FEW = CASES[:-2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", CASES, ids=range(len(CASES)))
+def test_tiles_give_what_the_oracle_gives(y: Node) -> None:
+    device = device_named("cuda:0")
+    call = backend.tensor_attention(Spec.of(y))
+    for n, p in ((1, 0), (64, 1), (127, 0), (129, 300), (300, 77), (513, 0), (40, 1000), (700, 90)):
+        dims = {"n": n, "p": p}
+        arrays = drawn(y, dims, n)
+        wanted = right(y, arrays, dims)
+        for _ in range(3):                                          # a race would show as a difference
+            found, = launched.run_call(device, call, [y], list(arrays.values()), dims)
+            close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", FEW, ids=range(len(FEW)))
+def test_few_queries_give_what_the_oracle_gives(y: Node) -> None:
+    device = device_named("cuda:0")
+    call = backend.few_queries(Spec.of(y))
+    for n, p in ((1, 0), (1, 15), (1, 2900), (3, 700), (16, 33), (40, 1000)):
+        dims = {"n": n, "p": p}
+        arrays = drawn(y, dims, n)
+        wanted = right(y, arrays, dims)
+        for _ in range(3):
+            found, = launched.run_call(device, call, [y], list(arrays.values()), dims)
+            close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
+def test_rows_whose_scores_are_not_numbers_are_none_and_others_are() -> None:
+    device, y, dims = device_named("cuda:0"), attending(64, 2, 2), {"n": 200, "p": 0}
+    arrays = drawn(y, dims)
+    arrays["q"][70, 0, 3] = np.nan
+    arrays["q"][80, 1] = np.inf
+    found, = launched.run_call(device, backend.tensor_attention(Spec.of(y)), [y], list(arrays.values()), dims)
+    wanted = right(y, arrays, dims)
+    assert np.isnan(found[70, 0].astype(np.float32)).all() and np.isnan(found[80, 1].astype(np.float32)).all()
+    close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
+def test_operands_off_their_alignment_are_computed_one_by_one_there_too() -> None:
+    device, y, dims = device_named("cuda:0"), attending(64), {"n": 70, "p": 9}
+    arrays = drawn(y, dims)
+    found, = launched.run_call(device, backend.tensor_attention(Spec.of(y)), [y], list(arrays.values()), dims, shift=1)
+    close(found, right(y, arrays, dims), y.dtype)
