@@ -3,8 +3,8 @@
     python benchmarks/attention_cuda.py [--only 128] [--longest 16384]
 
 Many queries: causal, all, in a window, with grouped heads, heads of 64, 128 and 256; each of torch's backends that takes a shape is
-a contender (flash, cuDNN, memory-efficient), and the best counts. Windows are said to torch by a mask, which flash does not take. One
-query: keys and values of 4k to 128k positions, and the share that reading them has of what a copy moves in that time. Operands
+a contender (flash, cuDNN, memory-efficient), and the best counts. Windows are said to torch by a mask, which flash does not take.
+One query: keys and values of 4k to 128k positions, and the share that reading them has of what a copy moves in that time. Operands
 rotate through copies that together are larger than the L2 cache; a contender's launches are a CUDA graph (kernels_cuda.py). Errors
 are relative to the root of the mean square of the same in f32, of the first and the last head. Ends with 1 where one of ours is
 beyond twice torch's and two roundings. Needs a GPU of compute capability 9.0, and torch.

@@ -58,14 +58,20 @@ def main() -> int:
                 continue
             w_shape = (k, columns) if across else (columns, k)
             nodes = tg.input("x", (rows, k), of_x), tg.input("w", w_shape, of_w)
-            call = backend.product(Spec.of(tg.dot(*nodes) if across else tg.linear(*nodes)))
+            spec = Spec.of(tg.dot(*nodes) if across else tg.linear(*nodes))
+            call = backend.product(spec)
             nbytes = rows * k * of_x.itemsize + columns * k * of_w.itemsize
             copies = max(2, min(MOST, -(-BYTES // nbytes)))
             drawn = (((rows, k), dtypes[of_x.name]), (w_shape, dtypes[of_w.name]))
             sets = [tuple(torch.randn(*shape, device="cuda").to(dtype) for shape, dtype in drawn) for _ in range(copies)]
             outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_x.name]) for _ in sets]
-            launched = [Launched(device, call, [memory_of_tensor(device, o)], [memory_of_tensor(device, t) for t in s], {})
-                        for o, s in zip(outs, sets, strict=True)]
+            given_to = [[memory_of_tensor(device, t) for t in s] for s in sets]
+            for each in given_to:
+                for prepared in backend.product_prepares(spec):     # as a weight's is when it is bound
+                    outputs = [device.allocate(int(t.nbytes())) for t in prepared.outputs]
+                    Launched(device, prepared.call, outputs, [each[i] for i in prepared.operands], {})()
+                    each += outputs
+            launched = [Launched(device, call, [memory_of_tensor(device, o)], s, {}) for o, s in zip(outs, given_to, strict=True)]
 
             def ours(launched: list[Launched] = launched) -> None:
                 for each in launched:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tensor_graphs.codegen import backend, cuda_streams, loops, render_cuda
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
+from tensor_graphs.codegen.grouped import grouped
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.streams import streamed
@@ -138,7 +139,7 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)
             s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    return in_parts(program)
+    return in_parts(grouped(program))
 
 
 def _call(program: StageProgram) -> LaunchCall:

@@ -69,6 +69,9 @@ HELD_READ = 8
 HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
 """of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
 
+SHORT_SUM, FEW_NUMBERS = 64, 4
+"""numbers of a reduction across memory that one thread computes, of a window of several axes and of one"""
+
 SHORT = 256
 """packs of a row of which each thread of a block takes one where there may be few turns"""
 
@@ -288,6 +291,8 @@ class _Cuda(_Renderer):
                 self.flat(i, nest)
             elif not self.tiled_packs(i, nest, nest.tile):
                 self.tiled_blocks(i, nest, nest.tile)
+        elif self.is_short(nest):
+            self.one_each(i, nest)
         elif self.is_columns(nest):
             self.by_columns(i, nest)
         else:
@@ -612,6 +617,38 @@ class _Cuda(_Renderer):
             self.write(f"{s.target.name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
 
     # ---- columns ----
+
+    def is_short(self, nest: Nest) -> bool:
+        """Whether it is reductions across memory of few numbers each, of which a thread has one (a window's)."""
+        if len(nest.stages) != 1:
+            return False
+        (s,) = nest.stages
+        turns = d.product(a.size for a in s.reduce)
+        return (s.monoid is not None and s.scan is None and s.within is None and not s.joined and bool(s.axes or nest.axes)
+                and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(turns)
+                and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if len(s.reduce) > 1 else FEW_NUMBERS))
+
+    def one_each(self, i: int, nest: Nest) -> None:
+        write, (s,) = self.write, nest.stages
+        axes = (*nest.axes, *s.axes)
+        total = d.product(a.size for a in axes)
+        kind, start, combine, done = accumulator(s)
+        self.begin(i, d.ceil_div(total, FLAT), FLAT)
+        write(f"const index_t at = (index_t)blockIdx.x * {FLAT} + (index_t)threadIdx.x;")
+        write(f"if (at >= {c_of(total)}) return;")
+        self.split_index("at", axes)
+        write(f"/* {s.note} */")
+        write(f"{kind} total = {start};")
+        self.declare(s.value, only_ready=True)
+        for over in s.reduce:
+            self.loop(over, pragma="unroll")
+            self.declare(s.value, only_ready=True)
+        self.declare(s.value)
+        write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
+        for over in reversed(s.reduce):
+            self.end(over)
+        self.put(s, done.format("total"))
+        self.close_kernel()
 
     def is_columns(self, nest: Nest) -> bool:
         if len(nest.stages) != 1:

@@ -6,7 +6,7 @@
  * that parity: a barrier begins in phase 0. */
 #ifndef TG_TENSOR_CORES_CUH
 #define TG_TENSOR_CORES_CUH
-#include "numbers.cuh"
+#include "float_parts.cuh"
 
 struct Bf16 {};                                                     /* which 16 bits are meant */
 struct F16 {};

@@ -107,12 +107,15 @@ def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
     c, s = given("c", tg.f32, 5, 16), given("s", tg.f32, 5, 16)
     hit = tg.equals(tg.reshape(tg.iota(264, dtype=tg.i32), (1, 264)), tg.reshape(label, (9, 1)))
     wide = tg.cast(r, tg.f32)
+    image, gain = given("x", dtype, 3, 12, 6, 10), given("g", dtype, 12)
     return {"across": (tg.permute(x, (1, 0)) + t,), "across in a batch": (tg.permute(batch, (0, 2, 1)) * 2.0,),
             "two across": (tg.permute(x, (1, 0)) + tg.permute(given("z", dtype, 136, 200), (1, 0)),),
             "halves": (tg.rope(q, c, s),), "rows": (tg.softmax(r * 20.0),), "rows twice": (tg.rms_norm(r, g), r + 1.0),
             "one of a row": (tg.logsumexp(wide) - tg.where(hit, wide, 0.0).sum(axis=1),), "columns": (x.sum(axis=0),),
             "columns in parts": (given("x", dtype, 600, 72).sum(axis=0),), "flat": (tg.gelu(x * 3.0),),
             "tails": (tg.erfc(x * 3.0),), "outputs of each other": of_each_other(r, given("u", dtype, 9, 264)),
+            "groups": (tg.silu(tg.group_norm(image, gain, gain, groups=3)),), "groups of one": (tg.group_norm(image, groups=12),),
+            "windows": (tg.max_pool2d(image, 3, stride=2, padding=1),), "sums of windows": (tg.avg_pool2d(image, 2),),
             "outputs of each other, one by one": of_each_other(given("r", dtype, 7, 5), given("u", dtype, 7, 5))}
 
 
@@ -128,6 +131,16 @@ def test_outputs_of_each_other_are_threads_of_their_elements() -> None:
     (launch,) = call_of(definition_of(*of_each_other(x, y))).launches
     assert launch.grid == (1 << 20) // (4 * launch.block)
     assert "pack_at<4>(y" not in call_of(definition_of(*of_each_other(x, y))).text
+
+
+def test_a_group_is_a_turn_whose_threads_share_its_sums() -> None:
+    call = call_of(definition_of(tg.silu(tg.group_norm(given("x", tg.f32, 4, 64, 16, 16), groups=8))))
+    assert [launch.grid for launch in call.launches] == [4 * 8] and "reduced<" in call.text
+
+
+def test_a_window_is_reduced_by_one_thread() -> None:
+    call = call_of(definition_of(tg.max_pool2d(given("x", tg.f32, 4, 8, 32, 32), 2)))
+    assert [launch.grid for launch in call.launches] == [4 * 8 * 16 * 16 // render_cuda.FLAT] and "shared" not in call.text
 
 
 def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarray], shift: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -74,6 +74,16 @@ def _text(file: str, numbers: Mapping[str, object], types: Mapping[str, DType | 
             said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
         said.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
     return "\n".join(said) + "\n" + (HERE / file).read_text()
+
+
+def stored_as(dtype: DType) -> str:
+    """The C type of an element; integers wrap, so they have no sign."""
+    return STORED.get(dtype, "double" if dtype is f64 else OF_SIZE[dtype.itemsize])
+
+
+def accumulated(dtype: DType) -> tuple[str, str]:
+    """What numbers are added in: a few of them, and sums of many."""
+    return ("float", "double") if dtype in STORED else (stored_as(dtype),) * 2
 
 
 def _static(*dims: Dim) -> str | None:
@@ -153,14 +163,26 @@ def linear_traffic(spec: Spec) -> Dim:
 # ---- products of many rows ---------------------------------------------------------------------------------------------
 
 
-def _matrices(spec: Spec) -> tuple[int, int, Dim, int, int, int]:
-    """(matrices of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
+def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
+    """(matrices of y, of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
     x, w = spec.inputs[:2]
     if spec.op.name == "linear":
-        return 1, 1, _rows(x), int(w.shape[1]), int(w.shape[0]), 0
+        return 1, 1, 1, _rows(x), int(w.shape[1]), int(w.shape[0]), 0
     k, columns = (int(s) for s in w.shape[-2:])
-    matrices = int(d.evaluate(d.product(w.shape[:-2]), {}))
-    return (1, 1, _rows(x), k, columns, 1) if matrices == 1 else (matrices, matrices, x.shape[-2], k, columns, 1)
+    of_w = int(d.evaluate(d.product(w.shape[:-2]), {}))
+    if of_w == 1:
+        return 1, 1, 1, _rows(x), k, columns, 1
+    return of_w, of_w if d.product(x.shape[:-2]) != 1 else 1, of_w, x.shape[-2], k, columns, 1
+
+
+def _matrices_differ(spec: Spec) -> str | None:
+    """Why matrices beside each other are not those of one product; None where they are."""
+    x, w = spec.inputs[:2]
+    if x.rank < 2 or w.rank < 2:
+        return "matrices only"
+    one_for_all = d.product(w.shape[:-2]) == 1 or d.product(x.shape[:-2]) == 1
+    fit = spec.op.name == "linear" or one_for_all or x.shape[:-2] == w.shape[:-2]
+    return None if fit else "equal leading axes, or none on a side"
 
 
 def product_takes(spec: Spec) -> str | None:
@@ -170,23 +192,35 @@ def product_takes(spec: Spec) -> str | None:
         return "bf16, f16, f32, and f32 by bf16 only"
     if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], *spec.outputs)) or spec.outputs[0].dtype is not x.dtype:
         return "a result as x, a bias of f32, bf16 or f16"
-    if x.rank < 2 or w.rank < 2:
-        return "matrices only"
-    if (why := _static(*w.shape)) is not None:
+    if (why := _matrices_differ(spec) or _static(*w.shape)) is not None:
         return why
-    if spec.op.name != "linear" and d.evaluate(d.product(w.shape[:-2]), {}) != 1 and x.shape[:-2] != w.shape[:-2]:
-        return "equal leading axes, or none on the right side"
-    matrices, _, rows, k, columns, across = _matrices(spec)
+    matrices, _, _, rows, k, columns, across = _matrices(spec)
     if k % 8 or k == 0 or columns == 0 or (across and columns % 8):
         return "rows of a multiple of 8 elements only"
     high = d.bounds(rows)[1]
     return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
 
+def _is_prepared(spec: Spec) -> bool:
+    """Whether the parts of w are made when it is bound: that of a linear is a parameter, mostly."""
+    return spec.op.name == "linear" and spec.inputs[1].dtype is f32
+
+
+def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
+    """The three parts of a weight of floats."""
+    if not _is_prepared(spec):
+        return ()
+    w = spec.inputs[1]
+    count = int(d.evaluate(d.product(w.shape), {}))
+    call = LaunchCall(_text("weight_parts.cu", {"COUNT": f"{count}LL"}, {}),
+                      (Launch("weight_parts", min(-(-count // 1024), 16 * MULTIPROCESSORS), 256),), ())
+    return (Preparation(call, (1,), (TensorType((3, *w.shape), bf16),)),)
+
+
 def product(spec: Spec) -> LaunchCall:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
-    matrices, of_w, rows, k, columns, across = _matrices(spec)
-    bias = spec.role("bias")
+    matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
+    bias, prepared = spec.role("bias"), _is_prepared(spec)
     parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
     wide = _columns_of_a_tile(down, columns, 128 if parts_x == 3 else 256)
@@ -194,10 +228,13 @@ def product(spec: Spec) -> LaunchCall:
     tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
     steps = -(-k // 64) * (6 if parts_w == 3 else parts_x)
     splits = max(1, min(MULTIPROCESSORS // (down * -(-columns // wide)), steps // STEPS_OF_A_SPLIT, MOST_SPLITS))
-    numbers = {"KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
-               "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_W": of_w}
+    numbers: dict[str, object] = {
+        "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
+        "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x,
+        "MATRICES_W": of_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    text = _text("tensor_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
+    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {})
+    text = _text("tensor_product.cu", numbers | more, types)
     shared = stages * (TILE_ROWS + wide) * 128 + 1024
     launches = [Launch("tensor_product", d.dim_min(tiles * splits, MULTIPROCESSORS), 384, shared, waits=True)]
     made = rows * (matrices * columns)
@@ -205,10 +242,11 @@ def product(spec: Spec) -> LaunchCall:
     if splits > 1:
         launches.append(Launch("joined", d.dim_min(d.ceil_div(made, 256), 16 * MULTIPROCESSORS), 256, waits=True))
     if parts_x == 3:
-        pieces.append(d.ceil_div(rows * (matrices * k * 6), 256) * 256)
-        if parts_w == 3:
+        pieces.append(d.ceil_div(rows * (of_x * k * 6), 256) * 256)
+        elements = rows * (of_x * k)
+        if parts_w == 3 and not prepared:
             pieces.append(-(-of_w * k * columns * 6 // 256) * 256)
-        elements = rows * (matrices * k) + (of_w * k * columns if parts_w == 3 else 0)
+            elements = elements + of_w * k * columns
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
@@ -223,19 +261,62 @@ def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
 
 
 def product_traffic(spec: Spec) -> Dim:
-    """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read."""
+    """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read; those of a weight read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
-    for t in (x, w):
-        moved = moved + d.product(t.shape) * (16 if t.dtype is f32 else t.dtype.itemsize)
+    for t, made in ((x, False), (w, _is_prepared(spec))):
+        moved = moved + d.product(t.shape) * (6 if made else 16 if t.dtype is f32 else t.dtype.itemsize)
     return moved
 
 
 def product_steps(spec: Spec) -> Dim:
     """Of whole tiles, SHARE products of which take as long as one of f32; two floats take six of them, a float by bf16 three."""
-    matrices, _, rows, k, columns, _ = _matrices(spec)
+    matrices, _, _, rows, k, columns, _ = _matrices(spec)
     pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
+
+
+# ---- products of whatever there is -------------------------------------------------------------------------------------
+
+SIDE = 64
+"""of any_product.cu: rows, and columns, of a tile"""
+
+
+def any_product_takes(spec: Spec) -> str | None:
+    x = spec.inputs[0]
+    if any(t.dtype is bool_ or t.dtype.is_float is not x.dtype.is_float for t in (*spec.inputs, *spec.outputs)):
+        return "numbers of one kind only"
+    return _matrices_differ(spec)
+
+
+def any_product(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    linear, one = spec.op.name == "linear", d.product(w.shape[:-2]) == 1
+    inner, columns = (w.shape[1], w.shape[0]) if linear else w.shape[-2:]
+    matrices = 1 if one else d.product(w.shape[:-2])
+    rows = _rows(x) if one else x.shape[-2]
+    one_x = one or (d.product(x.shape[:-2]) == 1)
+    bias = spec.role("bias")
+    added = accumulated(x.dtype)[0]
+    numbers: dict[str, object] = {"ACROSS": int(not linear), "MATRICES_X": int(one_x), "MATRICES_W": int(one)}
+    types: dict[str, DType | str] = {"A": added}
+    for name, dtype in (("X", x.dtype), ("W", w.dtype), ("B", x.dtype if bias is None else bias.dtype), ("Y", y.dtype)):
+        types[name] = dtype if dtype in STORED else stored_as(dtype)
+        if dtype not in STORED:
+            numbers |= {f"WIDE_{name}": f"({added})", f"NARROW_{name}": f"({stored_as(dtype)})"}
+    text = _text("any_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
+    grid = matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE)
+    return LaunchCall(text, (Launch("any_product", grid, 256, waits=True),), (rows, columns, inner))
+
+
+def any_product_steps(spec: Spec) -> Dim:
+    """Of whole tiles, at a third of what the units for floats do."""
+    w = spec.inputs[1]
+    inner, columns = (w.shape[1], w.shape[0]) if spec.op.name == "linear" else w.shape[-2:]
+    one = d.product(w.shape[:-2]) == 1
+    rows = _rows(spec.inputs[0]) if one else spec.inputs[0].shape[-2]
+    matrices = 1 if one else d.product(w.shape[:-2])
+    return matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE) * inner * (SIDE * SIDE * 2 * 3)
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------
@@ -373,8 +454,8 @@ def tensor_attention_steps(spec: Spec) -> Dim:
 ROWS_OF_QUERIES, QUERY_WARPS = 16, 4
 """of few_queries.cu: rows of a tile; warps of a block"""
 
-MOST_QUERY_PARTS, BLOCKS_OF_QUERIES, LEAST_KEYS = 256, 2 * MULTIPROCESSORS, 128
-"""of few_queries.cu: parts of the keys, and blocks that keep a GPU busy; keys of a part of the most keys, at least"""
+MOST_QUERY_PARTS, LEAST_KEYS, JOINED_COLUMNS = 256, 128, 64
+"""of few_queries.cu: parts of the keys; keys of a part of the most keys, at least; columns that a block of queries_joined has"""
 
 
 def few_queries_takes(spec: Spec) -> str | None:
@@ -397,16 +478,18 @@ def few_queries(spec: Spec) -> LaunchCall:
     group = int(q.shape[1]) // heads
     tiles = d.ceil_div(n, ROWS_OF_QUERIES // group) * heads
     most = max(1, min(MOST_QUERY_PARTS, -(-d.bounds(s)[1] // LEAST_KEYS)))      # whatever s is: a longer cache is the same launch
-    parts = d.dim_min(most, d.ceil_div(BLOCKS_OF_QUERIES, d.dim_max(1, tiles)))
+    resident = 2 if width <= 128 else 1
+    parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
     stages = 4 if width == 64 else 3
     numbers = {"KIND": "F16" if q.dtype is f16 else "Bf16", "D": width, "WARPS": QUERY_WARPS, "STAGES": stages, "GROUP": group,
-               "HEADS": heads, "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
+               "HEADS": heads, "JOINED": JOINED_COLUMNS, "SCALE": repr(float(spec.attrs["scale"])),
+               "CAP": repr(float(spec.attrs["softcap"])),
                "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
     types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
     rows = n * (heads * group)
     shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
-                Launch("queries_joined", rows, 256, waits=True))
+                Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
     pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
     given = n, s, spec.attrs["start"], parts
     return LaunchCall(_text("few_queries.cu", numbers, types), launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
@@ -422,9 +505,6 @@ def few_queries_traffic(spec: Spec) -> Dim:
 
 
 # ---- sums of all before ------------------------------------------------------------------------------------------------
-
-ACCUMULATED = {f32: ("float", "double"), bf16: ("float", "double"), f16: ("float", "double"), f64: ("double", "double")}
-"""how floats are added within a turn, and from turn to turn, by cumsum.cu"""
 
 WARPS_WANTED, LEAST_TURNS = 2048, 4
 """of cumsum.cu: warps that keep a GPU busy; turns of a part, at least"""
@@ -445,8 +525,7 @@ def cumsum(spec: Spec) -> LaunchCall:
     x = spec.inputs[0]
     axis, dtype = int(spec.attrs["axis"]) % x.rank, x.dtype
     outer, count, inner = d.product(x.shape[:axis]), x.shape[axis], int(d.evaluate(d.product(x.shape[axis + 1:]), {}))
-    kinds = ACCUMULATED.get(dtype, (OF_SIZE[dtype.itemsize],) * 2)
-    stored = STORED.get(dtype, "double" if dtype is f64 else OF_SIZE[dtype.itemsize])
+    kinds, stored = accumulated(dtype), stored_as(dtype)
     lines = max(1, d.bounds(outer)[0]) * inner
     longest = d.bounds(count)[1]
 
@@ -454,7 +533,7 @@ def cumsum(spec: Spec) -> LaunchCall:
         beside = 1 if inner == 1 else 32
         turns = -(-longest // (32 * pack if inner == 1 else 8))
         parts = max(1, min(WARPS_WANTED * beside // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
-        numbers = {"INNER": inner, "PACK": pack, "PARTS": parts}
+        numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts}
         types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
         if dtype not in STORED:
             numbers |= {"WIDE_T": f"({kinds[0]})", "NARROW_T": f"({stored})"}
@@ -531,20 +610,24 @@ def _written(spec: Spec, step: int) -> LaunchCall:
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], file: str, *,
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
+             prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
              strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
              arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER) -> Kernel:
         return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
                       source=(HERE / file).read_text(), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
                       traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
-                      arithmetic=arithmetic, requirements={"arch": arch} if arch else {})
+                      arithmetic=arithmetic, prepare=prepare, requirements={"arch": arch} if arch else {})
 
     def tensor_product(op: str) -> Kernel:
         return made(op, product, product_takes, "tensor_product.cu", mark="_tensor", traffic=product_traffic,
-                    arithmetic=product_steps, arch=("sm_90",), header=TENSOR_CORES)
+                    arithmetic=product_steps, arch=("sm_90",), header=TENSOR_CORES, prepare=product_prepares)
+
+    def any_of(op: str) -> Kernel:
+        return made(op, any_product, any_product_takes, "any_product.cu", mark="_any", arithmetic=any_product_steps)
 
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
-            tensor_product("linear"), tensor_product("dot"),
+            tensor_product("linear"), tensor_product("dot"), any_of("linear"), any_of("dot"),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
             made("attention", tensor_attention, tensor_attention_takes, "tensor_attention.cu", mark="_tensor",
                  traffic=tensor_attention_traffic, arithmetic=tensor_attention_steps, arch=("sm_90",), header=TENSOR_CORES),

@@ -4,7 +4,7 @@
  * row, each with its own maximum: Milakov and Gimelshein 2018). A warp copies 16 keys and values at a time for itself, STAGES ahead.
  * Weights are rounded to 16 bits for their products with values.
  * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
- * that share a head of keys, up to 16), HEADS (of keys), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+ * that share a head of keys, up to 16), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #include "tensor_cores.cuh"
 
 #define TG_QUERIES (16 / GROUP)                                     /* of a tile */
@@ -178,14 +178,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
     }
 }
 
-/* A row of y: what its parts have come to. Threads have four columns each, and those beside a row's share its parts. */
-#define TG_ACROSS (D / 4)
+/* JOINED columns of a row of y: what its parts have come to. Threads have four columns each, and those beside a row's share its parts. */
+#define TG_ACROSS (JOINED / 4)
 #define TG_BESIDE (256 / TG_ACROSS)
 extern "C" __global__ void __launch_bounds__(256) queries_joined(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
                                                                  const float *sums, const float *tops) {
     __shared__ float kept[256], shared_top[8], shared_sum[8];
-    __shared__ __align__(16) float mixed[TG_BESIDE][D];
-    const int64_t n = sizes[0], s = sizes[1], start = sizes[2], row = blockIdx.x, query = row / (HEADS * GROUP);
+    __shared__ __align__(16) float mixed[TG_BESIDE][JOINED];
+    const int64_t n = sizes[0], s = sizes[1], start = sizes[2], row = blockIdx.x / (D / JOINED), query = row / (HEADS * GROUP);
     const int64_t first = query / TG_QUERIES * TG_QUERIES, last = first + TG_QUERIES < n ? first + TG_QUERIES - 1 : n - 1;
     const Range seen = seen_by(start + first, start + last, s), own = seen_by(start + query, start + query, s);
     const int64_t each = keys_of_part(seen, (int)sizes[3]), place = row * sizes[3];
@@ -196,22 +196,20 @@ extern "C" __global__ void __launch_bounds__(256) queries_joined(Y *__restrict__
     const float best = reduced<256>(top, Max(), shared_top), weight = exp2_flushed(top - (best == -INFINITY ? 0.0f : best));
     kept[threadIdx.x] = weight;
     const float divisor = reduced<256>(is ? weight * total : 0.0f, Sum(), shared_sum);
-    const int column = threadIdx.x % TG_ACROSS * 4, beside = threadIdx.x / TG_ACROSS;
+    const int column = threadIdx.x % TG_ACROSS * 4, beside = threadIdx.x / TG_ACROSS, first_column = blockIdx.x % (D / JOINED) * JOINED;
     Pack<float, 4> sum = {};
-    if (beside < TG_BESIDE) {
 #pragma unroll 8
-        for (int p = beside; p < parts; p += TG_BESIDE) {
-            const Pack<float, 4> one = pack_at<4>(sums + (place + p) * D + column);
+    for (int p = beside; p < parts; p += TG_BESIDE) {
+        const Pack<float, 4> one = pack_at<4>(sums + (place + p) * D + first_column + column);
 #pragma unroll
-            for (int e = 0; e < 4; e++) sum.at[e] = fmaf(kept[p], one.at[e], sum.at[e]);
-        }
-        put_pack<4>(&mixed[beside][column], sum);
+        for (int e = 0; e < 4; e++) sum.at[e] = fmaf(kept[p], one.at[e], sum.at[e]);
     }
+    put_pack<4>(&mixed[beside][column], sum);
     __syncthreads();
-    for (int e = threadIdx.x; e < D; e += 256) {
+    if (threadIdx.x < JOINED) {
         float all = 0;
 #pragma unroll
-        for (int i = 0; i < TG_BESIDE; i++) all += mixed[i][e];
-        y[row * D + e] = NARROW_Y(own.low < own.high ? all / divisor : 0.0f);
+        for (int i = 0; i < TG_BESIDE; i++) all += mixed[i][threadIdx.x];
+        y[row * D + first_column + threadIdx.x] = NARROW_Y(own.low < own.high ? all / divisor : 0.0f);
     }
 }

@@ -1,14 +1,14 @@
 /* tensor_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) for many rows, by tensor cores of compute capability 9.0.
  * A block has one warp that has boxes of x and w copied to shared memory, STAGES of them ahead, and two warpgroups that multiply 64
  * rows by COLUMNS each; it goes from tile to tile, eight rows of tiles beside each other, so that boxes come from the L2 cache.
- * A float is the sum of three bf16 numbers (parts): products by it are made of those of its parts, the smallest first, and those
- * below 2^-25 are left out (Henry, Tang and Heinecke, Leveraging the bfloat16 artificial intelligence datatype for higher-precision
- * computations, 2019); `parts` makes them first. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
+ * A float is the sum of three bf16 numbers (float_parts.cuh): products by it are made of those of its parts, the smallest first, and
+ * those below 2^-25 are left out; `parts` makes them first, or W_PREPARED says that those of w are an operand. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
  * Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats are made of pieces: of all small parts, then of TG_CHUNK
  * steps each. Of few tiles the sums are cut into SPLITS, which `joined` adds up. `plain` is for operands that boxes cannot be copied of.
  * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j),
- * COLUMNS, STAGES, SPLITS; PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of x and
- * y), MATRICES_W (that or 1); BIAS where there is one. */
+ * COLUMNS, STAGES, SPLITS; PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of
+ * y), MATRICES_X, MATRICES_W (that or 1); BIAS where there is one. */
+#include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
@@ -22,12 +22,19 @@
 #define TG_STAGE (TG_X_BYTES + TG_W_BYTES)
 #define TG_ACROSS_TILES ((WIDTH + COLUMNS - 1) / COLUMNS)
 
-#ifdef BIAS
-#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias
+#ifdef W_PREPARED
+#define TG_W_PARTS , const uint16_t *__restrict__ w_parts
+#define TG_GIVEN_PARTS , w_parts
 #else
-#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w
+#define TG_W_PARTS
+#define TG_GIVEN_PARTS
 #endif
-#if PARTS_X == 3 && PARTS_W == 3
+#ifdef BIAS
+#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias TG_W_PARTS
+#else
+#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w TG_W_PARTS
+#endif
+#if PARTS_X == 3 && PARTS_W == 3 && !defined W_PREPARED
 #define TG_SCRATCH char *maps, float *sums, uint16_t *x_parts, uint16_t *w_parts
 #elif PARTS_X == 3
 #define TG_SCRATCH char *maps, float *sums, uint16_t *x_parts
@@ -36,31 +43,10 @@
 #endif
 
 #if PARTS_X == 3
-/* The nearest bf16, or the one before it where that is infinite; then what is left, twice. Of what is not finite nothing is left. */
-TG_INLINE void three_parts(float x, uint16_t &high, uint16_t &middle, uint16_t &low) {
-    high = bf16_of_f32(x);
-    if ((high & 0x7fff) == 0x7f80) high = (uint16_t)(__float_as_uint(x) >> 16);
-    const bool finite = (high & 0x7f80) != 0x7f80;
-    const float rest = finite ? x - bf16_to_f32(high) : 0;
-    middle = bf16_of_f32(rest);
-    low = bf16_of_f32(rest - bf16_to_f32(middle));
-}
-
-TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t count) {
-    for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < count; i += gridDim.x * 1024LL) {
-        const Pack<float, 4> all = pack_at<4>(from + i);
-        Pack<uint16_t, 4> part[3];
-#pragma unroll
-        for (int e = 0; e < 4; e++) three_parts(all.at[e], part[0].at[e], part[1].at[e], part[2].at[e]);
-#pragma unroll
-        for (int p = 0; p < 3; p++) put_pack<4>(to + p * count + i, part[p]);
-    }
-}
-
 extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
     after_those_before();
-    parts_of(x, x_parts, MATRICES * sizes[0] * INNER);
-#if PARTS_W == 3
+    parts_of(x, x_parts, MATRICES_X * sizes[0] * INNER);
+#if PARTS_W == 3 && !defined W_PREPARED
     parts_of(w, w_parts, (int64_t)MATRICES_W * INNER * WIDTH);
 #endif
 }
@@ -69,7 +55,7 @@ extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *
 /* One element of y, in the order of all, by multiplications of floats. */
 static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t rows, int64_t at) {
     const int64_t row = at / WIDTH, column = at % WIDTH;
-    const X *left = x + row * INNER;
+    const X *left = x + (MATRICES_X == 1 && MATRICES > 1 ? row % rows : row) * INNER;
     const W *right = w + (MATRICES_W == 1 ? 0 : row / rows * INNER * WIDTH) + (ACROSS ? column : column * INNER);
     float sum = 0;
     for (int64_t begin = 0; begin < INNER; begin += 32) {           /* in pieces: most roundings are small ones */
@@ -84,9 +70,9 @@ static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t rows, int6
     return sum;
 }
 #ifdef BIAS
-#define TG_GIVEN x, w, bias
+#define TG_GIVEN x, w, bias TG_GIVEN_PARTS
 #else
-#define TG_GIVEN x, w
+#define TG_GIVEN x, w TG_GIVEN_PARTS
 #endif
 
 extern "C" __global__ void plain(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
@@ -182,9 +168,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
         if (threadIdx.x < 32) {
             char *const map = maps + blockIdx.x * 256;
 #if PARTS_X == 3
-            make_map(draft, map, x_parts, INNER, (uint32_t)rows, 3 * MATRICES, 2 * INNER, 2 * INNER * rows, 128);
+            make_map(draft, map, x_parts, INNER, (uint32_t)rows, 3 * MATRICES_X, 2 * INNER, 2 * INNER * rows, 128);
 #else
-            make_map(draft, map, x, INNER, (uint32_t)rows, MATRICES, 2 * INNER, 2 * INNER * rows, 128);
+            make_map(draft, map, x, INNER, (uint32_t)rows, MATRICES_X, 2 * INNER, 2 * INNER * rows, 128);
 #endif
 #if PARTS_W == 3
             const void *const right = w_parts;
@@ -208,7 +194,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) tensor_product(Y *__restric
                         wait_for(empty + 8 * stage, parity);
                         const uint32_t to = tiles + stage * TG_STAGE, ready = full + 8 * stage;
                         arrive_expecting(ready, TG_STAGE);
-                        copy_box(to, map, ready, step * TG_DEPTH, tile.row, of_x * MATRICES + tile.matrix);
+                        copy_box(to, map, ready, step * TG_DEPTH, tile.row,
+                                 of_x * MATRICES_X + (MATRICES_X == 1 ? 0 : tile.matrix));
                         const int matrix = of_w * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
                         if (ACROSS)
                             for (int c = 0; c < COLUMNS; c += 64)

@@ -20,7 +20,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated
 
 N, P = tg.dim("n", 1, 128), tg.dim("p", 0, 1000)
-ROUNDED = {"f32": 2e-6, "bf16": 8e-3, "f16": 1e-3}
+ROUNDED = {"f64": 1e-14, "f32": 2e-6, "bf16": 8e-3, "f16": 1e-3}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,28 @@ def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everyt
     compare(folder, [blind], {}, backend.attention_takes, backend.attention, values)
     values["q"][1], values["k"][...] = 1, -np.inf
     compare(folder, [tg.attention(q, k, v, scale=1.0)], {}, backend.attention_takes, backend.attention, values)
+
+
+@pytest.mark.parametrize("y", [
+    tg.linear(tg.input("x", (N, 35)), tg.input("w", (70, 35)), tg.input("b", (70,))),
+    tg.linear(tg.input("x", (2, N, 300), tg.bf16), tg.input("w", (5, 300), tg.f32)),
+    tg.dot(tg.input("x", (N, 7), tg.f64), tg.input("w", (7, 9), tg.f64)),
+    tg.dot(tg.input("x", (3, N, 7)), tg.input("w", (3, 7, P))),
+    tg.dot(tg.input("x", (N, 7), tg.i32), tg.input("w", (2, 7, 9), tg.i32)),
+    tg.dot(tg.input("x", (2, N, 20), tg.i8), tg.input("w", (20, 9), tg.i8))], ids=str)
+def test_products_of_whatever_there_is(folder: Path, y: Node) -> None:
+    graph = make_graph({"y": y})
+    inputs = list(graph.inputs.values())
+    for sizes in ({"n": 1, "p": 66}, {"n": 65, "p": 1}):
+        dims = {name: size for name, size in sizes.items() if name in graph.dims}
+        compare(folder, [y], dims, backend.any_product_takes, backend.any_product, drawn(inputs, dims))
+
+
+def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: Path) -> None:
+    x, w = tg.input("x", (5, 35)), tg.input("w", (35, 6))
+    values = drawn([x, w], {})
+    values["x"][1, 3], values["w"][34, 2] = np.inf, np.nan
+    compare(folder, [tg.dot(x, w)], {}, backend.any_product_takes, backend.any_product, values)
 
 
 @pytest.mark.parametrize(("shape", "axis", "dtype"), [

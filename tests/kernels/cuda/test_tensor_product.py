@@ -3,7 +3,7 @@ as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.cuda import backend
-from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
@@ -45,6 +46,18 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return found + bias[0] if bias else found
 
 
+def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0) -> np.ndarray:
+    """The product on a GPU, with what is prepared for it there."""
+    spec = Spec.of(y)
+    given = list(arrays)
+    for prepared in backend.product_prepares(spec):
+        outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
+        assert isinstance(prepared.call, LaunchCall)
+        given += launched.run_call(device, prepared.call, outs, [arrays[i] for i in prepared.operands], dims)
+    found, = launched.run_call(device, backend.product(spec), [y], given, dims, shift)
+    return found
+
+
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS)
 @pytest.mark.parametrize("rows", [64, 1024, 4096])
 def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> None:
@@ -58,21 +71,26 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
 
 
 @pytest.mark.parametrize("y", [linear(tg.bf16, tg.bf16, 24, 37, True), linear(tg.f32, tg.f32, 8, 5), dot(tg.f16, (), 16, 24),
-                               dot(tg.f32, (3,), 16, 8), dot(tg.bf16, (2, 2), 8, 8, True)])
+                               dot(tg.f32, (3,), 16, 8), dot(tg.bf16, (2, 2), 8, 8, True),
+                               tg.dot(tg.input("x", (N, 16)), tg.input("w", (3, 16, 8)))])
 def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y: Node) -> None:
     call = backend.product(Spec.of(y)).otherwise
     assert call is not None
     for rows in (1, 13):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
-        found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": rows}, 1)
+        parts = [emulated.run(tmp_path, p.call, [(p.outputs[0].shape, p.outputs[0].dtype.numpy)], [arrays[1]], {}, 0)[0]
+                 for p in backend.product_prepares(Spec.of(y))]
+        for part in parts:                                          # whose sum is the weight
+            np.testing.assert_allclose(part.astype(np.float64).sum(axis=0), arrays[1], rtol=2.0**-23)
+        found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": rows}, 1)
         np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize(("y", "why"), [
     (linear(tg.bf16, tg.f32, 24, 37), "f32 by bf16 only"), (linear(tg.bf16, tg.bf16, 20, 37), "a multiple of 8"),
     (dot(tg.bf16, (), 16, 20), "a multiple of 8"),
-    (tg.dot(tg.input("x", (8, 16), tg.bf16), tg.input("w", (2, 16, 8), tg.bf16)), "equal leading axes"),
+    (tg.dot(tg.input("x", (1, 2, 8, 16), tg.bf16), tg.input("w", (3, 2, 16, 8), tg.bf16)), "equal leading axes"),
     (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
 def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
     said = backend.product_takes(Spec.of(y))
@@ -83,18 +101,19 @@ GRAPHS = [
     *(linear(*kind, k, columns, biased) for kind in KINDS for k, columns, biased in (
         (8, 8, False), (64, 37, True), (640, 2048, False), (200, 130, True), (2048, 640, False))),
     *(dot(kind, lead, k, columns, one) for kind in (tg.bf16, tg.f16, tg.f32) for lead, k, columns, one in (
-        ((), 64, 64, False), ((3,), 72, 136, False), ((2, 2), 320, 256, False), ((5,), 128, 8, True)))]
+        ((), 64, 64, False), ((3,), 72, 136, False), ((2, 2), 320, 256, False), ((5,), 128, 8, True))),
+    *(tg.dot(tg.input("x", (N, 72), kind), tg.input("w", (5, 72, 136), kind)) for kind in (tg.bf16, tg.f32))]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("y", GRAPHS, ids=str)
 def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
-    device, call = device_named("cuda:0"), backend.product(Spec.of(y))
+    device = device_named("cuda:0")
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
         for shift in (0, 1):
-            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            found = multiplied(device, y, arrays, {"n": rows}, shift)
             np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
@@ -107,7 +126,7 @@ def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
         y = tg.linear(x, w)
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
-        found, = launched.run_call(device, backend.product(Spec.of(y)), [y], arrays, {})
+        found = multiplied(device, y, arrays, {})
         np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
@@ -124,7 +143,7 @@ def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: 
         x[6, 5], w[:, 5] = np.finfo(np.float32).max, w[:, 5] * of_w.numpy.type(0.01)
     with np.errstate(invalid="ignore"):
         wanted = exact(y, arrays)
-    found = launched.run_call(device_named("cuda:0"), backend.product(Spec.of(y)), [y], arrays, {"n": 200})[0].astype(float)
+    found = multiplied(device_named("cuda:0"), y, arrays, {"n": 200}).astype(float)
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
     sizes = np.abs(wanted).max(axis=1, where=finite, initial=1e-30, keepdims=True)
