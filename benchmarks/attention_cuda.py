@@ -1,4 +1,4 @@
-"""Attention of bf16 on a GPU by our kernels beside torch's scaled_dot_product_attention, in one process, in turns.
+"""Attention on a GPU by our kernels beside torch's scaled_dot_product_attention, in one process, in turns.
 
     python benchmarks/attention_cuda.py [--only 128] [--longest 16384]
 
@@ -35,14 +35,18 @@ MANY = [(width, heads, of_keys, n, causal, window)
 MANY += [(128, 32, 8, 4096, True, 0), (64, 32, 8, 2048, True, 0), (256, 4, 1, 1024, True, 512), (128, 16, 16, 8192, True, 1024)]
 """length of heads, heads, heads of keys, positions, causal, window"""
 
+FLOATS = [(64, 8, 8, 2048, True, 0), (64, 8, 2, 2048, False, 0), (64, 8, 8, 512, True, 0), (128, 16, 16, 4096, True, 0),
+          (256, 4, 1, 512, True, 512), (256, 4, 1, 2048, True, 512)]
+"""the same, of f32"""
+
 ONE = [(128, 32, 8, s) for s in (4096, 16384, 65536, 131072)] + [(256, 4, 1, 32768), (64, 16, 16, 32768)]
 """length of heads, heads, heads of keys, positions"""
 
 BYTES, MOST, ROUNDED = 200 << 20, 8, 8e-3
 
 
-def drawn(torch: Any, n: int, s: int, heads: int, of_keys: int, width: int) -> list[Any]:
-    return [torch.randn(rows, h, width, device="cuda").to(torch.bfloat16) for rows, h in ((n, heads), (s, of_keys), (s, of_keys))]
+def drawn(torch: Any, n: int, s: int, heads: int, of_keys: int, width: int, dtype: Any) -> list[Any]:
+    return [torch.randn(rows, h, width, device="cuda").to(dtype) for rows, h in ((n, heads), (s, of_keys), (s, of_keys))]
 
 
 def exact(torch: Any, sets: list[Any], head: int, causal: bool, window: int) -> Any:
@@ -72,6 +76,9 @@ def theirs_of(torch: Any, sets: list[list[Any]], causal: bool, window: int) -> d
     """By the name of a backend, the same on all sets."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    if sets[0][0].dtype is torch.float32:                           # its backends take no grouped heads of floats
+        groups = sets[0][0].shape[1] // sets[0][1].shape[1]
+        sets = [[q, *(t.repeat_interleave(groups, 1) for t in (k, v))] for q, k, v in sets]
     q, k, _ = sets[0]
     attend, grouped, mask = torch.nn.functional.scaled_dot_product_attention, q.shape[1] != k.shape[1], None
     if window:
@@ -106,15 +113,16 @@ def main() -> int:
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
     wrong = 0
 
-    def compared(width: int, heads: int, of_keys: int, n: int, s: int, causal: bool,
-                 window: int) -> tuple[dict[str, float], str, bool]:
-        q = tg.input("q", (n, heads, width), tg.bf16)
-        k, v = (tg.input(name, (s, of_keys, width), tg.bf16) for name in "kv")
+    def compared(width: int, heads: int, of_keys: int, n: int, s: int, causal: bool, window: int,
+                 kind: tg.DType = tg.bf16) -> tuple[dict[str, float], str, bool]:
+        dtype = torch.float32 if kind is tg.f32 else torch.bfloat16
+        q = tg.input("q", (n, heads, width), kind)
+        k, v = (tg.input(name, (s, of_keys, width), kind) for name in "kv")
         spec = Spec.of(tg.attention(q, k, v, scale=width**-0.5, causal=causal, window=window, start=s - n))
-        call = backend.few_queries(spec) if n == 1 else backend.tensor_attention(spec)
-        nbytes = 2 * width * (2 * n * heads + 2 * s * of_keys)
-        sets = [drawn(torch, n, s, heads, of_keys, width) for _ in range(max(2, min(MOST, -(-BYTES // nbytes))))]
-        outs = [torch.full((n, heads, width), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in sets]
+        call = (backend.few_queries if n == 1 else backend.float_attention if kind is tg.f32 else backend.tensor_attention)(spec)
+        nbytes = kind.itemsize * width * (2 * n * heads + 2 * s * of_keys)
+        sets = [drawn(torch, n, s, heads, of_keys, width, dtype) for _ in range(max(2, min(MOST, -(-BYTES // nbytes))))]
+        outs = [torch.full((n, heads, width), float("nan"), device="cuda", dtype=dtype) for _ in sets]
         launched = [Launched(device, call, [memory_of_tensor(device, o)], [memory_of_tensor(device, t) for t in each], {})
                     for o, each in zip(outs, sets, strict=True)]
 
@@ -126,6 +134,8 @@ def main() -> int:
         torch.cuda.synchronize()
         mine = error_of(torch, outs[0], sets[0], causal, window)
         runs = theirs_of(torch, sets, causal and n > 1, window)
+        if not runs:
+            raise SystemExit("torch has no backend for this")
         torchs = error_of(torch, next(iter(runs.values()))()[0], sets[0], causal, window)
         bad = not mine <= max(2 * torchs, ROUNDED)
         contenders = {"ours": captured(torch, ours)}
@@ -139,14 +149,14 @@ def main() -> int:
 
     of_torch = f"{'flash':>9s}{'cudnn':>9s}{'efficient':>10s}"
     print(f"{'':44s}{'ours':>9s}{'Tflop/s':>9s}{of_torch}{'best ÷ ours':>13s}{'error':>10s}{'torch':>10s}")
-    for width, heads, of_keys, n, causal, window in MANY:
+    for kind, (width, heads, of_keys, n, causal, window) in [*((tg.bf16, s) for s in MANY), *((tg.f32, s) for s in FLOATS)]:
         if given.only not in (0, width) or n > given.longest:
             continue
-        times, errors, bad = compared(width, heads, of_keys, n, n, causal, window)
+        times, errors, bad = compared(width, heads, of_keys, n, n, causal, window, kind)
         wrong += bad
         pairs = n * min(window, n) if window else n * n / 2 if causal else n * n
         best = min((t for name, t in times.items() if name != "ours"), default=math.nan)
-        what = f"{n} × {heads} ({of_keys}) × {width}{' causal' * causal}{f' window {window}' if window else ''}"
+        what = f"{kind} {n} × {heads} ({of_keys}) × {width}{' causal' * causal}{f' window {window}' if window else ''}"
         shown = "".join(f"{times.get(name, math.nan):9.1f}" for name in ("flash", "cudnn", "efficient"))
         rate = 4e-6 * pairs * heads * width / times["ours"]
         print(f"{what:44s}{times['ours']:9.1f}{rate:9.0f}{shown} {best / times['ours']:13.2f}{errors}", flush=True)

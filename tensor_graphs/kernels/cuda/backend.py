@@ -66,14 +66,18 @@ def versions() -> dict[str, str]:
     return {"nvrtc": nvrtc.version()}
 
 
-def _text(file: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
-    """A file behind numbers and types; of a dtype also how an element is widened and narrowed."""
+def _text(files: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
+    """Files (their names, spaces between) behind numbers and types; of a dtype also how an element is widened and narrowed."""
     said = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
     for name, dtype in types.items():
         if isinstance(dtype, DType):
             said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
         said.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
-    return "\n".join(said) + "\n" + (HERE / file).read_text()
+    return "\n".join(said) + "\n" + _read(files)
+
+
+def _read(files: str) -> str:
+    return "".join((HERE / file).read_text() for file in files.split())
 
 
 def stored_as(dtype: DType) -> str:
@@ -333,6 +337,18 @@ def _held(width: int, group: int, lanes: int, warps: int) -> int:
     return warps * (32 // lanes) * group * (width + 2) * 4
 
 
+def _said(spec: Spec) -> dict[str, object]:
+    """The numbers of a spec of attention, as all texts of it have them."""
+    q, k = spec.inputs[:2]
+    return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
+            "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
+            "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
+
+
+def _stored(spec: Spec) -> dict[str, DType | str]:
+    return {name: t.dtype for name, t in zip("QKVY", (*spec.inputs[:3], spec.outputs[0]), strict=True)}
+
+
 def attention_takes(spec: Spec) -> str | None:
     if spec.role("mask") is not None:
         return "no mask"
@@ -356,14 +372,11 @@ def attention_takes(spec: Spec) -> str | None:
 
 
 def attention(spec: Spec) -> LaunchCall:
-    q, k, v = spec.inputs[:3]
+    q, k = spec.inputs[:2]
     n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
     group = int(q.shape[1]) // heads
     parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
-    numbers = {"D": width, "GROUP": group, "HEADS": heads, "SPLITS": parts, "SCALE": repr(float(spec.attrs["scale"])),
-               "CAP": repr(float(spec.attrs["softcap"])), "CAUSAL": int(bool(spec.attrs["causal"])),
-               "WINDOW": int(spec.attrs["window"])}
-    types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
+    numbers = _said(spec) | {"SPLITS": parts}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
     given = s, spec.attrs["start"], here
@@ -372,7 +385,7 @@ def attention(spec: Spec) -> LaunchCall:
     def form(pack: int) -> LaunchCall:
         warps = 8 if _held(width, group, _lay(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
-        text = _text("attention.cu", {**numbers, **packs, "WARPS": warps}, types)
+        text = _text("attention.cu", {**numbers, **packs, "WARPS": warps}, _stored(spec))
         launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
                     Launch("attention_joined", rows, 256, waits=True))
         return LaunchCall(text, launches, given, pieces)
@@ -389,6 +402,9 @@ def attention_traffic(spec: Spec) -> Dim:
 
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------
+
+WHOLE_ROWS = "seen_keys.cu plain_attention.cu"
+"""what a text of attention begins with"""
 
 TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
 """of tensor_attention.cu: keys of a tile, by the length of heads up to a multiple of 64"""
@@ -413,17 +429,15 @@ def tensor_attention_takes(spec: Spec) -> str | None:
 
 
 def tensor_attention(spec: Spec) -> LaunchCall:
-    q, k, v = spec.inputs[:3]
-    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    q, k = spec.inputs[:2]
+    n, s, width = q.shape[0], k.shape[0], int(q.shape[2])
     padded = -(-width // 64) * 64
     keys, groups = TENSOR_KEYS[padded], QUERY_GROUPS[padded]
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
-    numbers = {"KIND": "F16" if q.dtype is f16 else "Bf16", "D": width, "PADDED": padded, "KEYS": keys, "STAGES": stages,
-               "GROUPS": groups, "GROUP": int(q.shape[1]) // heads, "HEADS": heads, "SCALE": repr(float(spec.attrs["scale"])),
-               "CAP": repr(float(spec.attrs["softcap"])), "CAUSAL": int(bool(spec.attrs["causal"])),
-               "WINDOW": int(spec.attrs["window"])}
-    text = _text("tensor_attention.cu", numbers, {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype})
+    kind = "F16" if q.dtype is f16 else "Bf16"
+    numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
+    text = _text(f"{WHOLE_ROWS} tensor_attention.cu", numbers, _stored(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     given = n, s, spec.attrs["start"]
     launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
@@ -447,6 +461,48 @@ def tensor_attention_steps(spec: Spec) -> Dim:
     seen = d.dim_min(seen, window + rows) if window else seen
     waves = d.ceil_div(d.ceil_div(n, rows) * int(q.shape[1]), MULTIPROCESSORS)
     return waves * seen * (MULTIPROCESSORS * rows * padded * 4 // SHARE)
+
+
+FLOAT_TILES = {64: (64, 3, 2), 128: (32, 2, 2), 192: (32, 2, 1), 256: (32, 1, 1)}
+"""of float_attention.cu, by the length of heads up to a multiple of 64: keys of a tile, tiles copied ahead, warpgroups"""
+
+
+def float_attention_takes(spec: Spec) -> str | None:
+    if any(t.dtype is not f32 for t in (*spec.inputs, *spec.outputs)):
+        return "f32 only"
+    half = [TensorType(t.shape, bf16) for t in spec.inputs], [TensorType(t.shape, bf16) for t in spec.outputs]
+    return tensor_attention_takes(replace(spec, inputs=tuple(half[0]), outputs=tuple(half[1])))
+
+
+def float_attention(spec: Spec) -> LaunchCall:
+    q, k, v = spec.inputs[:3]
+    n, s, width, heads, all_heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1])
+    padded = -(-width // 64) * 64
+    keys, stages, groups = FLOAT_TILES[padded]
+    rows = 64 * groups
+    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
+    text = _text(f"{WHOLE_ROWS} float_attention.cu", numbers, _stored(spec))
+    shared = 6 * padded * (rows + 2 * stages * keys) + 1024
+    given = n, s, spec.attrs["start"]
+    elements = n * (all_heads * width) + s * (2 * heads * width)
+    launches = (Launch("attention_parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True),
+                Launch("float_attention", d.ceil_div(n, rows) * all_heads, 128 * (groups + 1), shared, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * all_heads, 8), 256, waits=True),), given)
+    pieces: tuple[Dim, ...] = (512, *(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v)))
+    return LaunchCall(text, launches, given, pieces, ALIGNED, plain)
+
+
+def float_attention_traffic(spec: Spec) -> Dim:
+    """Operands and results once, and their parts, 6 bytes of each, written and read."""
+    moved: Dim = d.product(spec.outputs[0].shape) * 4
+    for t in spec.inputs[:3]:
+        moved = moved + d.product(t.shape) * 16
+    return moved
+
+
+def float_attention_steps(spec: Spec) -> Dim:
+    """Six products of tensor_attention's, which do not run while scores are weighed."""
+    return tensor_attention_steps(spec) * 12
 
 
 # ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------
@@ -473,7 +529,7 @@ def few_queries_takes(spec: Spec) -> str | None:
 
 
 def few_queries(spec: Spec) -> LaunchCall:
-    q, k, v = spec.inputs[:3]
+    q, k = spec.inputs[:2]
     n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
     group = int(q.shape[1]) // heads
     tiles = d.ceil_div(n, ROWS_OF_QUERIES // group) * heads
@@ -481,18 +537,16 @@ def few_queries(spec: Spec) -> LaunchCall:
     resident = 2 if width <= 128 else 1
     parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
     stages = 4 if width == 64 else 3
-    numbers = {"KIND": "F16" if q.dtype is f16 else "Bf16", "D": width, "WARPS": QUERY_WARPS, "STAGES": stages, "GROUP": group,
-               "HEADS": heads, "JOINED": JOINED_COLUMNS, "SCALE": repr(float(spec.attrs["scale"])),
-               "CAP": repr(float(spec.attrs["softcap"])),
-               "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
-    types = {"Q": q.dtype, "K": k.dtype, "V": v.dtype, "Y": spec.outputs[0].dtype}
+    kind = "F16" if q.dtype is f16 else "Bf16"
+    numbers = _said(spec) | {"KIND": kind, "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
     rows = n * (heads * group)
     shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
                 Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
     pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
     given = n, s, spec.attrs["start"], parts
-    return LaunchCall(_text("few_queries.cu", numbers, types), launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
+    text = _text("seen_keys.cu few_queries.cu", numbers, _stored(spec))
+    return LaunchCall(text, launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
@@ -614,7 +668,7 @@ def kernels() -> list[Kernel]:
              strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
              arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER) -> Kernel:
         return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=(HERE / file).read_text(), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
+                      source=_read(file), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
                       traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
                       arithmetic=arithmetic, prepare=prepare, requirements={"arch": arch} if arch else {})
 
@@ -629,10 +683,12 @@ def kernels() -> list[Kernel]:
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             tensor_product("linear"), tensor_product("dot"), any_of("linear"), any_of("dot"),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
-            made("attention", tensor_attention, tensor_attention_takes, "tensor_attention.cu", mark="_tensor",
+            made("attention", tensor_attention, tensor_attention_takes, f"{WHOLE_ROWS} tensor_attention.cu", mark="_tensor",
                  traffic=tensor_attention_traffic, arithmetic=tensor_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
-            made("attention", few_queries, few_queries_takes, "few_queries.cu", mark="_few", traffic=few_queries_traffic,
-                 arch=FROM_80, header=TENSOR_CORES),
+            made("attention", float_attention, float_attention_takes, f"{WHOLE_ROWS} float_attention.cu", mark="_floats",
+                 traffic=float_attention_traffic, arithmetic=float_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
+            made("attention", few_queries, few_queries_takes, "seen_keys.cu few_queries.cu", mark="_few",
+                 traffic=few_queries_traffic, arch=FROM_80, header=TENSOR_CORES),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 

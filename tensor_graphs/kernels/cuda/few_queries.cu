@@ -12,16 +12,6 @@
 #define TG_CHUNKS (D / 8)
 #define TG_LOG2_E 1.4426950408889634
 
-struct Range {
-    int64_t low, high;
-};
-/* Keys that queries from one position on see, up to the last one's. */
-TG_INLINE Range seen_by(int64_t first, int64_t last, int64_t keys) {
-    Range r = {0, keys};
-    if (CAUSAL && last + 1 < keys) r.high = last + 1;
-    if (WINDOW && first - WINDOW + 1 > 0) r.low = first - WINDOW + 1;
-    return r;
-}
 /* Keys of each of some parts. */
 TG_INLINE int64_t keys_of_part(Range seen, int parts) {
     const int64_t all = seen.low < seen.high ? seen.high - seen.low : 0, each = (all + parts - 1) / parts;

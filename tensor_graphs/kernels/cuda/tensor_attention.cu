@@ -4,10 +4,9 @@
  * under way; warpgroups take turns, so that one multiplies while another weighs (Shah, Bikshandi, Zhang, Thakkar, Ramani and Dao,
  * FlashAttention-3, 2024; the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018).
  * Weights are rounded to 16 bits for their products with values.
- * `attention_maps` makes the maps of q, k, v before; `plain` is for operands that no map can be made of.
- * Given by the text before: Q, K, V, Y (16 bits each), WIDE_Q, WIDE_K, WIDE_V, NARROW_Y, KIND (Bf16, F16), D, PADDED (D up to a
- * multiple of 64), KEYS, STAGES, GROUPS, GROUP (heads that share a head of keys), HEADS (of keys), SCALE, CAP (0: none), CAUSAL,
- * WINDOW (0: none). */
+ * `attention_maps` makes the maps of q, k, v before; `plain` (plain_attention.cu) is for operands that no map can be made of.
+ * Given by the text before: what plain_attention.cu is given, of 16 bits each; KIND (Bf16, F16), PADDED (D up to a multiple of 64), KEYS,
+ * STAGES, GROUPS, CAUSAL, WINDOW (0: none). */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
@@ -16,46 +15,7 @@
 #define TG_BOXES (PADDED / 64)
 #define TG_Q_BYTES (TG_BOXES * TG_ROWS * 128)
 #define TG_TILE_BYTES (TG_BOXES * KEYS * 128)
-#define TG_ALL_HEADS (HEADS * GROUP)
 #define TG_LOG2_E 1.4426950408889634
-
-/* Keys that queries from one position on see, up to the last one's. */
-struct Range {
-    int64_t low, high;
-};
-TG_INLINE Range seen_by(int64_t first, int64_t last, int64_t keys) {
-    Range r = {0, keys};
-    if (CAUSAL && last + 1 < keys) r.high = last + 1;
-    if (WINDOW && first - WINDOW + 1 > 0) r.low = first - WINDOW + 1;
-    return r;
-}
-
-extern "C" __global__ void __launch_bounds__(256) plain(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes) {
-    const int64_t n = sizes[0], s = sizes[1], start = sizes[2];
-    const int64_t at = (blockIdx.x * 256LL + threadIdx.x) / 32, query = at / TG_ALL_HEADS;
-    const int lane = threadIdx.x % 32, head = (int)(at % TG_ALL_HEADS);
-    after_those_before();
-    if (query >= n) return;
-    const Range seen = seen_by(start + query, start + query, s);
-    float sum[(D + 31) / 32] = {}, top = -INFINITY, total = 0;
-    for (int64_t key = seen.low; key < seen.high; key++) {
-        const int64_t row = (key * HEADS + head / GROUP) * D;
-        float score = 0;
-        for (int e = lane; e < D; e += 32) score = fmaf(WIDE_Q(q[at * D + e]), WIDE_K(k[row + e]), score);
-        score = reduced<32>(score, Sum(), (float *)0) * (float)(SCALE);
-        if (CAP) score = (float)(CAP) * tanhf(score / (float)(CAP ? CAP : 1));
-        const float best = f32_max(top, score), shift = best == -INFINITY ? 0.0f : best;
-        const float kept = expf(top - shift), weight = expf(score - shift);
-        total = total * kept + weight;
-#pragma unroll
-        for (int i = 0; i < (D + 31) / 32; i++)
-            if (lane + 32 * i < D) sum[i] = sum[i] * kept + weight * WIDE_V(v[row + lane + 32 * i]);
-        top = best;
-    }
-#pragma unroll
-    for (int i = 0; i < (D + 31) / 32; i++)
-        if (lane + 32 * i < D) y[at * D + lane + 32 * i] = NARROW_Y(seen.low < seen.high ? sum[i] / total : 0.0f);
-}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 extern "C" __global__ void __launch_bounds__(96) attention_maps(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,

@@ -1,5 +1,5 @@
-"""tensor_attention.cu and few_queries.cu: attention of many queries, and of few over many keys, by tensor cores. Texts are compiled
-without a GPU, and the form for operands that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
+"""tensor_attention.cu, float_attention.cu, few_queries.cu: attention of many queries, and of few over many keys, by tensor cores. Texts
+are compiled without a GPU, and the form for operands that lie anywhere runs as C++ on the host; tiles themselves need a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.cuda import backend
-from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import graph as make_graph
@@ -22,14 +22,19 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated, launched
 
 N, P = tg.dim("n", 0, 3000), tg.dim("p", 0, 3000)
-NEAR = {"bf16": 2.0**-7, "f16": 2.0**-10}
-"""of a result beside the largest: its rounding, and that of the weights"""
+NEAR = {"bf16": 2.0**-7, "f16": 2.0**-10, "f32": 3e-6}
+"""of a result beside the largest: its rounding, and that of the weights; of f32 those of sums"""
 
 
 def attending(width: int, heads: int = 4, of_keys: int = 2, dtype: DType = tg.bf16, **how: Any) -> Node:
     q = tg.input("q", (N, heads, width), dtype)
     k, v = (tg.input(name, (N + P, of_keys, width), dtype) for name in "kv")
     return tg.attention(q, k, v, **{"scale": 0.125, "causal": True, "start": P, **how})
+
+
+def of_many(y: Node) -> LaunchCall:
+    spec = Spec.of(y)
+    return backend.float_attention(spec) if y.dtype is tg.f32 else backend.tensor_attention(spec)
 
 
 def drawn(y: Node, dims: dict[str, int], seed: int = 1) -> dict[str, np.ndarray]:
@@ -49,10 +54,10 @@ def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("width", [64, 72, 128, 192, 256])
-@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16])
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16, tg.f32])
 def test_texts_of_all_lengths_of_heads_compile(width: int, dtype: DType) -> None:
     for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
-        call = backend.tensor_attention(Spec.of(attending(width, dtype=dtype, **how)))
+        call = of_many(attending(width, dtype=dtype, **how))
         assert call.launches[-1].shared <= 227 << 10
         for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
@@ -60,10 +65,10 @@ def test_texts_of_all_lengths_of_heads_compile(width: int, dtype: DType) -> None
 
 @pytest.mark.parametrize(("y", "n", "p"), [
     (attending(64), 5, 3), (attending(40, 2, 2, tg.f16, window=4), 7, 20), (attending(72, 2, 1, causal=False, softcap=2.0), 3, 0),
-    (attending(8, 1, 1, start=-2), 4, 0)])
+    (attending(8, 1, 1, start=-2), 4, 0), (attending(40, 2, 1, tg.f32, window=9), 7, 20)])
 def test_operands_that_lie_anywhere_are_computed_one_by_one(tmp_path: Path, y: Node, n: int, p: int) -> None:
     dims = {"n": n, "p": p}
-    call = backend.tensor_attention(Spec.of(y)).otherwise
+    call = of_many(y).otherwise
     assert call is not None
     arrays = drawn(y, dims)
     wanted = right(y, arrays, dims)
@@ -97,6 +102,7 @@ def test_what_the_kernel_for_few_queries_does_not_take_is_said(y: Node, why: str
 def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
     said = backend.tensor_attention_takes(Spec.of(y))
     assert said is not None and why in said
+    assert (backend.float_attention_takes(Spec.of(y)) is None) is (why == "bf16 or f16")
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------------------------
@@ -106,13 +112,14 @@ CASES = [attending(64), attending(128), attending(256, 4, 1, window=512), attend
          attending(128, dtype=tg.f16, window=1), attending(128, 2, 2, start=-40), attending(64, 10, 2), attending(96, 3, 3),
          attending(8, 2, 1)]
 FEW = CASES[:-2]
+MANY = CASES + [attending(width, 4, 2, tg.f32, **how) for width in (64, 128, 192, 256, 72) for how in (
+    {}, {"causal": False, "window": 70}, {"softcap": 20.0, "start": -40}, {"scale": -0.2})]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("y", CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize("y", MANY, ids=range(len(MANY)))
 def test_tiles_give_what_the_oracle_gives(y: Node) -> None:
-    device = device_named("cuda:0")
-    call = backend.tensor_attention(Spec.of(y))
+    device, call = device_named("cuda:0"), of_many(y)
     for n, p in ((1, 0), (64, 1), (127, 0), (129, 300), (300, 77), (513, 0), (40, 1000), (700, 90)):
         dims = {"n": n, "p": p}
         arrays = drawn(y, dims, n)
@@ -137,14 +144,27 @@ def test_few_queries_give_what_the_oracle_gives(y: Node) -> None:
 
 
 @pytest.mark.gpu
-def test_rows_whose_scores_are_not_numbers_are_none_and_others_are() -> None:
-    device, y, dims = device_named("cuda:0"), attending(64, 2, 2), {"n": 200, "p": 0}
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f32])
+def test_rows_whose_scores_are_not_numbers_are_none_and_others_are(dtype: DType) -> None:
+    device, y, dims = device_named("cuda:0"), attending(64, 2, 2, dtype), {"n": 200, "p": 0}
     arrays = drawn(y, dims)
     arrays["q"][70, 0, 3] = np.nan
     arrays["q"][80, 1] = np.inf
-    found, = launched.run_call(device, backend.tensor_attention(Spec.of(y)), [y], list(arrays.values()), dims)
+    found, = launched.run_call(device, of_many(y), [y], list(arrays.values()), dims)
     wanted = right(y, arrays, dims)
     assert np.isnan(found[70, 0].astype(np.float32)).all() and np.isnan(found[80, 1].astype(np.float32)).all()
+    close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
+def test_floats_whose_scores_are_infinite_below_are_not_lost() -> None:
+    device, y, dims = device_named("cuda:0"), attending(64, 2, 2, tg.f32), {"n": 200, "p": 0}
+    arrays = drawn(y, dims)
+    arrays["q"] = np.abs(arrays["q"])
+    arrays["k"][30, 1, 5] = -np.inf                                 # hidden from all of its head by its score
+    found, = launched.run_call(device, of_many(y), [y], list(arrays.values()), dims)
+    wanted = right(y, arrays, dims)
+    assert np.isfinite(wanted).all()
     close(found, wanted, y.dtype)
 
 

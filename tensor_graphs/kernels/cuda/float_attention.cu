@@ -1,0 +1,236 @@
+/* float_attention: attention of many queries of floats by tensor cores of compute capability 9.0, as tensor_attention.cu does it for
+ * numbers of 16 bits. Each float is the sum of three bf16 numbers (float_parts.cuh); products are made of those of their parts, the
+ * smallest first, and those below 2^-25 are left out. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
+ * Numerical behavior of NVIDIA tensor cores, 2021), so that what a tile of keys adds is a sum of its own. `attention_parts` makes the parts
+ * of q, k, v and their maps before. Rows that are not finite are made again key by key, as parts of such numbers say nothing.
+ * Given by the text before: what plain_attention.cu is given; PADDED (D up to a multiple of 64), KEYS (of a tile), STAGES (tiles that are
+ * copied ahead), GROUPS (warpgroups, with 64 queries each), CAUSAL, WINDOW. */
+#include "float_parts.cuh"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "tensor_cores.cuh"
+#endif
+
+#define TG_ROWS (64 * GROUPS)
+#define TG_BOXES (PADDED / 64)
+#define TG_Q_PART (TG_BOXES * TG_ROWS * 128)
+#define TG_PART (TG_BOXES * KEYS * 128)
+#define TG_LOG2_E 1.4426950408889634
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* The parts of rows of WIDTH floats, beside each other in each row: all high ones, the middle ones, the low ones. */
+template <int WIDTH> TG_INLINE void parts_of_rows(const float *from, uint16_t *to, int64_t rows) {
+    for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < rows * WIDTH; i += gridDim.x * 1024LL) {
+        const Pack<float, 4> all = pack_at<4>(from + i);
+        Pack<uint16_t, 4> part[3];
+#pragma unroll
+        for (int e = 0; e < 4; e++) three_parts(all.at[e], part[0].at[e], part[1].at[e], part[2].at[e]);
+        const int64_t row = i / WIDTH, column = i % WIDTH;
+#pragma unroll
+        for (int p = 0; p < 3; p++) put_pack<4>(to + (3 * row + p) * WIDTH + column, part[p]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) attention_parts(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
+                                                                  char *maps, uint16_t *of_q, uint16_t *of_k, uint16_t *of_v) {
+    __shared__ __align__(128) char drafts[3][128];
+    const int warp = threadIdx.x / 32, heads = warp == 0 ? TG_ALL_HEADS : HEADS;
+    const int64_t n = sizes[0], s = sizes[1], rows = warp == 0 ? n : s;
+    after_those_before();
+    if (blockIdx.x == 0 && warp < 3)
+        make_map(drafts[warp], maps + 128 * warp, warp == 0 ? of_q : warp == 1 ? of_k : of_v, D, rows > 1 ? (uint32_t)rows : 1, 3 * heads,
+                 6 * D * heads, 2 * D, warp == 0 ? TG_ROWS : KEYS);
+    parts_of_rows<TG_ALL_HEADS * D>(q, of_q, n);
+    parts_of_rows<HEADS * D>(k, of_k, s);
+    parts_of_rows<HEADS * D>(v, of_v, s);
+}
+
+#define TG_CHANGED (CAP || SCALE < 0)
+#define TG_BY (TG_CHANGED ? 1.0f : (float)(SCALE * TG_LOG2_E))
+
+/* The parts of pair number i, the smallest product first, the largest last. */
+__device__ constexpr int left_of(int i) { return i == 0 || i == 3 || i == 5 ? 0 : i == 2 ? 2 : 1; }
+__device__ constexpr int right_of(int i) { return i == 0 ? 2 : i == 1 || i == 3 ? 1 : 0; }
+
+/* The scores of a tile as weights; top, total: of each of a thread's two rows, which are kept up; kept: what sums so far are multiplied
+ * by. */
+TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&kept)[2], int64_t key, int64_t position,
+                     int64_t keys, bool hides) {
+    if (TG_CHANGED)
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++) {
+            const float x = s[i] * (float)(SCALE);
+            s[i] = (CAP ? (float)(CAP) * tanhf(x / (float)(CAP ? CAP : 1)) : x) * (float)TG_LOG2_E;
+        }
+    if (hides)
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++) {
+            const int64_t at = key + i / 4 * 8 + i % 2, row = position + i / 2 % 2 * 8;
+            if (at >= keys || (CAUSAL && at > row) || (WINDOW && at <= row - WINDOW)) s[i] = -INFINITY;
+        }
+    float shift[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float best = top[h];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) best = f32_max(best, f32_max(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        shift[h] = best == -INFINITY ? 0.0f : best * TG_BY;
+        kept[h] = exp2_fast(top[h] * TG_BY - shift[h]);
+        top[h] = best;
+        total[h] *= kept[h];
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        const int h = i / 2 % 2;
+        s[i] = exp2_fast(fmaf(s[i], TG_BY, -shift[h]));
+        total[h] += s[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
+                                                                                    const int64_t *sizes, char *maps, const uint16_t *,
+                                                                                    const uint16_t *, const uint16_t *) {
+    extern __shared__ char shared[];
+    __shared__ __align__(8) uint64_t barriers[1 + 4 * STAGES];
+    const uint32_t of_q = (shared_at(shared) + 1023) / 1024 * 1024, of_k = of_q + 3 * TG_Q_PART, of_v = of_k + STAGES * 3 * TG_PART;
+    const uint32_t q_full = shared_at(barriers), k_full = q_full + 8, v_full = k_full + 8 * STAGES, k_empty = v_full + 8 * STAGES,
+                   v_empty = k_empty + 8 * STAGES;
+    const int group = threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        barrier_begin(q_full, 1);
+        for (int i = 0; i < 2 * STAGES; i++) {
+            barrier_begin(k_full + 8 * i, 1);
+            barrier_begin(k_empty + 8 * i, 4 * GROUPS);
+        }
+        barriers_begun();
+    }
+    __syncthreads();
+    after_those_before();
+    const int64_t n = sizes[0], keys = sizes[1], start = sizes[2];
+    const int head = blockIdx.x % TG_ALL_HEADS;                     /* those that see most keys come first */
+    const int64_t row = ((n + TG_ROWS - 1) / TG_ROWS - 1 - blockIdx.x / TG_ALL_HEADS) * TG_ROWS;
+    const Range seen = seen_by(start + row, start + (row + TG_ROWS < n ? row + TG_ROWS : n) - 1, keys);
+    const int first = (int)(seen.low / KEYS), tiles = seen.low < seen.high ? (int)((seen.high + KEYS - 1) / KEYS) - first : 0;
+    if (group == 0) {
+        if (GROUPS > 1) give_registers<24>();
+        if (threadIdx.x == 0 && tiles > 0) {
+            for (int i = 0; i < 3; i++) map_is_made(maps + 128 * i);
+            arrive_expecting(q_full, 3 * TG_Q_PART);
+            for (int p = 0; p < 3; p++)
+                for (int c = 0; c < TG_BOXES; c++)
+                    copy_box(of_q + p * TG_Q_PART + c * (TG_ROWS * 128), maps, q_full, 64 * c, (int)row, p * TG_ALL_HEADS + head);
+            int stage = 0, parity = 1;
+            for (int i = tiles - 1; i >= 0; i--) {
+                for (int which = 0; which < 2; which++) {
+                    const uint32_t full = (which ? v_full : k_full) + 8 * stage, to = (which ? of_v : of_k) + stage * 3 * TG_PART;
+                    wait_for((which ? v_empty : k_empty) + 8 * stage, parity);
+                    arrive_expecting(full, 3 * TG_PART);
+                    for (int p = 0; p < 3; p++)
+                        for (int c = 0; c < TG_BOXES; c++)
+                            copy_box(to + p * TG_PART + c * (KEYS * 128), maps + 128 + 128 * which, full, 64 * c, (first + i) * KEYS,
+                                     p * HEADS + head / GROUP);
+                }
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        return;
+    }
+    if (GROUPS > 1) take_registers<240>();
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int64_t ours = row + 64 * (group - 1), mine = ours + threadIdx.x % 128 / 32 * 16 + g;
+    const uint32_t queries = of_q + 64 * 128 * (group - 1);
+    float o[PADDED / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < PADDED / 2; i++) o[i] = 0;
+    const int64_t low = start + ours, high = low + 63;              /* positions of this warpgroup */
+    if (tiles > 0) wait_for(q_full, 0);
+    int stage = 0, parity = 0;
+    for (int i = tiles - 1; i >= 0; i--) {
+        const int64_t from = (int64_t)(first + i) * KEYS;
+        float s[KEYS / 2], kept[2];
+        wait_for(k_full + 8 * stage, parity);
+        hold(s);
+        products_begin();
+#pragma unroll
+        for (int pair = 0; pair < 6; pair++)
+#pragma unroll
+            for (int c = 0; c < PADDED / 16; c++)
+                Warpgroup<Bf16, KEYS>::add<0, 0>(
+                    s, tile_along(queries + left_of(pair) * TG_Q_PART + c / 4 * (TG_ROWS * 128) + c % 4 * 32),
+                    tile_along(of_k + (stage * 3 + right_of(pair)) * TG_PART + c / 4 * (KEYS * 128) + c % 4 * 32), pair + c > 0);
+        products_end();
+        products_wait<0>();
+        hold(s);
+        if (lane == 0) arrive(k_empty + 8 * stage);
+        weigh(s, top, total, kept, from + 2 * t, start + mine, keys,
+              from + KEYS > keys || (CAUSAL && from + KEYS - 1 > low) || (WINDOW && from <= high - WINDOW));
+        uint32_t p[3][KEYS / 4];
+#pragma unroll
+        for (int e = 0; e < KEYS / 4; e++) {
+            const float one = s[2 * e], two = s[2 * e + 1];
+            p[0][e] = two_of(Bf16(), one, two);
+            const float rest_one = one - low_of(Bf16(), p[0][e]), rest_two = two - high_of(Bf16(), p[0][e]);
+            p[1][e] = two_of(Bf16(), rest_one, rest_two);
+            p[2][e] = two_of(Bf16(), rest_one - low_of(Bf16(), p[1][e]), rest_two - high_of(Bf16(), p[1][e]));
+        }
+        wait_for(v_full + 8 * stage, parity);
+        hold(p[0]);
+        hold(p[1]);
+        hold(p[2]);
+        float sum[2][32];                                           /* of 64 columns each, in turns */
+#pragma unroll
+        for (int c = 0; c <= TG_BOXES; c++) {
+            if (c < TG_BOXES) {
+                hold(sum[c % 2]);
+                products_begin();
+#pragma unroll
+                for (int pair = 0; pair < 6; pair++)
+#pragma unroll
+                    for (int e = 0; e < KEYS / 16; e++) {
+                        const uint32_t *const left = p[left_of(pair)];
+                        const uint32_t some[4] = {left[4 * e], left[4 * e + 1], left[4 * e + 2], left[4 * e + 3]};
+                        Warpgroup<Bf16, 64>::add<1>(
+                            sum[c % 2], some,
+                            tile_across(of_v + (stage * 3 + right_of(pair)) * TG_PART + c * (KEYS * 128) + 2048 * e, KEYS * 128), pair + e > 0);
+                    }
+                products_end();
+            }
+            if (c == 0) continue;
+            if (c < TG_BOXES) products_wait<1>();
+            else products_wait<0>();
+            hold(sum[(c - 1) % 2]);
+#pragma unroll
+            for (int e = 0; e < 32; e++) {
+                float &one = o[32 * (c - 1) + e];
+                one = fmaf(one, kept[e / 2 % 2], sum[(c - 1) % 2][e]);
+            }
+        }
+        if (lane == 0) arrive(v_empty + 8 * stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    bool again = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
+        total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
+        const int64_t at = mine + 8 * h;
+        const Range own = seen_by(start + at, start + at, keys);
+        const float by = own.low < own.high ? 1.0f / total[h] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < PADDED / 8; j++) {
+            const int column = 8 * j + 2 * t;
+            const float one = o[4 * j + 2 * h] * by, two = o[4 * j + 2 * h + 1] * by;
+            again = again || !(fabsf(one) < INFINITY) || !(fabsf(two) < INFINITY);
+            if (at < n && column < D) put_pack<2>(y + (at * TG_ALL_HEADS + head) * D + column, Pack<float, 2>{{one, two}});
+        }
+    }
+    const uint32_t lanes = __ballot_sync(0xffffffffu, again);
+    if (lanes == 0) return;
+    __syncwarp();
+    for (int r = 0; r < 16; r++) {                                  /* rows of this warp of which some lane has seen such */
+        const int64_t at = ours + threadIdx.x % 128 / 32 * 16 + r;
+        if ((lanes >> 4 * (r % 8) & 15) && at < n) one_row(y, q, k, v, keys, start, at * TG_ALL_HEADS + head);
+    }
+}
+#endif
