@@ -25,6 +25,8 @@ TG_INLINE uint32_t two_of(F16, float low, float high) {
 
 TG_INLINE float low_of(Bf16, uint32_t x) { return float_of(x << 16); }     /* of two, as floats */
 TG_INLINE float high_of(Bf16, uint32_t x) { return float_of(x & 0xffff0000u); }
+TG_INLINE float low_of(F16, uint32_t x) { return f32_of_f16((uint16_t)x); }
+TG_INLINE float high_of(F16, uint32_t x) { return f32_of_f16((uint16_t)(x >> 16)); }
 
 /* Words of four lanes that follow each other: lane t has word t of each of them then. */
 TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {

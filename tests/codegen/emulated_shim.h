@@ -23,6 +23,11 @@ void tg_fill_shared(int byte) { __builtin_memset(__start_tg_shared, byte, __stop
 float fmaxf(float, float);
 }
 inline unsigned atomicAdd(unsigned *at, unsigned more) { return (*at += more) - more; }
+inline unsigned atomicMax(unsigned *at, unsigned other) {
+    const unsigned old = *at;
+    if (other > old) *at = other;
+    return old;
+}
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) {}
 
@@ -32,6 +37,8 @@ struct BlockCount { struct { operator unsigned() const { return tg_blocks; } } x
 static const ThreadPlace threadIdx;
 static const BlockPlace blockIdx;
 static const BlockCount gridDim;
+/* so that a text of which nothing is left is linked with what runs threads, too */
+__attribute__((used)) static const unsigned *const tg_needed = &tg_thread;
 #define __syncthreads tg_syncthreads
 #define __syncwarp tg_syncwarp
 

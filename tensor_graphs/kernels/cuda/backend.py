@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.kernels.cuda.scatter import scatter, scatter_takes
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
@@ -428,15 +429,17 @@ def tensor_attention_takes(spec: Spec) -> str | None:
     return None if many < 1 << 40 and max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
 
 
-def tensor_attention(spec: Spec) -> LaunchCall:
+def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
+    """near: weights keep twice as many bits for their products with values, which then take twice as long."""
     q, k = spec.inputs[:2]
     n, s, width = q.shape[0], k.shape[0], int(q.shape[2])
     padded = -(-width // 64) * 64
-    keys, groups = TENSOR_KEYS[padded], QUERY_GROUPS[padded]
+    keys, groups = TENSOR_KEYS[padded], 2 if near else QUERY_GROUPS[padded]
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
+    numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
+                            "NEAR": int(near)}
     text = _text(f"{WHOLE_ROWS} tensor_attention.cu", numbers, _stored(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     given = n, s, spec.attrs["start"]
@@ -444,6 +447,14 @@ def tensor_attention(spec: Spec) -> LaunchCall:
                 Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * int(q.shape[1]), 8), 256, waits=True),), given)
     return LaunchCall(text, launches, given, (512,), ALIGNED, plain)
+
+
+def near_attention(spec: Spec) -> LaunchCall:
+    return tensor_attention(spec, near=True)
+
+
+def near_attention_steps(spec: Spec) -> Dim:
+    return tensor_attention_steps(spec) * 3 // 2
 
 
 def tensor_attention_traffic(spec: Spec) -> Dim:
@@ -685,11 +696,14 @@ def kernels() -> list[Kernel]:
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
             made("attention", tensor_attention, tensor_attention_takes, f"{WHOLE_ROWS} tensor_attention.cu", mark="_tensor",
                  traffic=tensor_attention_traffic, arithmetic=tensor_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
+            made("attention", near_attention, tensor_attention_takes, f"{WHOLE_ROWS} tensor_attention.cu", mark="_tensor_near",
+                 traffic=tensor_attention_traffic, arithmetic=near_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
             made("attention", float_attention, float_attention_takes, f"{WHOLE_ROWS} float_attention.cu", mark="_floats",
                  traffic=float_attention_traffic, arithmetic=float_attention_steps, arch=("sm_90",), header=TENSOR_CORES),
             made("attention", few_queries, few_queries_takes, "seen_keys.cu few_queries.cu", mark="_few",
                  traffic=few_queries_traffic, arch=FROM_80, header=TENSOR_CORES),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
+            replace(made("scatter", scatter, scatter_takes, "scatter.cu"), in_place=((0, 0),)),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 
 

@@ -2,7 +2,7 @@
  * head of keys, and queries beside each other, are up to 16 rows of a tile, so that each key is read once for them all; the keys are cut
  * into parts, a block for each, whose sums `queries_joined` adds up (Flash-Decoding, Dao et al. 2023; the sums of softmax over parts of a
  * row, each with its own maximum: Milakov and Gimelshein 2018). A warp copies 16 keys and values at a time for itself, STAGES ahead.
- * Weights are rounded to 16 bits for their products with values.
+ * A weight is the sum of two numbers of 16 bits for its products with values.
  * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
  * that share a head of keys, up to 16), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #include "tensor_cores.cuh"
@@ -118,9 +118,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
                 total[h] += x;
             }
         }
-        uint32_t p[4];
+        uint32_t p[4], rest[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) p[i] = two_of(KIND(), score[i / 2][i % 2 * 2], score[i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) {
+            const float one = score[i / 2][i % 2 * 2], two = score[i / 2][i % 2 * 2 + 1];
+            p[i] = two_of(KIND(), one, two);
+            rest[i] = two_of(KIND(), one - low_of(KIND(), p[i]), two - high_of(KIND(), p[i]));
+        }
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
@@ -129,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
             for (int j = 0; j < 2; j++) {
                 float(&sum)[4] = o[2 * i + j];
                 sum[0] *= kept[0], sum[1] *= kept[0], sum[2] *= kept[1], sum[3] *= kept[1];
+                add_product(KIND(), sum, rest, b[2 * j], b[2 * j + 1]);
                 add_product(KIND(), sum, p, b[2 * j], b[2 * j + 1]);
             }
         }

@@ -10,6 +10,7 @@
 #define WARPS 4
 #define MOST 12
 #define TURNS ((K + 32 * PACK - 1) / (32 * PACK))
+#define NEARBY (K < 4096 / (int)sizeof(W) ? K : 4096 / (int)sizeof(W))      /* of a row: more of all rows is pushed out before it is read */
 #define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : MOST / COLUMNS)
 #ifdef BEST
 #define OUTPUTS float *__restrict__ top, int *__restrict__ at
@@ -106,7 +107,7 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
     if (column < N) {
         take(taken, w, column, 0, lane);
         for (int c = 0; c < COLUMNS; c++)
-            for (int k = AT_ONCE * 32 * PACK + lane * (128 / (int)sizeof(W)); k < K; k += 32 * (128 / (int)sizeof(W)))
+            for (int k = AT_ONCE * 32 * PACK + lane * (128 / (int)sizeof(W)); k < NEARBY; k += 32 * (128 / (int)sizeof(W)))
                 if (column + c < N) bring(w + (int64_t)(column + c) * K + k);
     }
     after_those_before();

@@ -3,10 +3,10 @@
  * Of each tile a warpgroup multiplies queries by keys, and weighs the scores while the products of the tile before with its values are
  * under way; warpgroups take turns, so that one multiplies while another weighs (Shah, Bikshandi, Zhang, Thakkar, Ramani and Dao,
  * FlashAttention-3, 2024; the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018).
- * Weights are rounded to 16 bits for their products with values.
+ * Weights are rounded to 16 bits for their products with values; where they are NEAR, what that drops is multiplied too.
  * `attention_maps` makes the maps of q, k, v before; `plain` (plain_attention.cu) is for operands that no map can be made of.
  * Given by the text before: what plain_attention.cu is given, of 16 bits each; KIND (Bf16, F16), PADDED (D up to a multiple of 64), KEYS,
- * STAGES, GROUPS, CAUSAL, WINDOW (0: none). */
+ * STAGES, GROUPS, NEAR (0, 1), CAUSAL, WINDOW (0: none). */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
@@ -71,9 +71,12 @@ TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], f
 }
 /* The same rounded, two in a word. Made once no products are under way: what they read from registers is written before they begin, or they
  * are made one by one. */
-TG_INLINE void pack(uint32_t (&p)[KEYS / 4], const float (&s)[KEYS / 2]) {
+TG_INLINE void pack(uint32_t (&p)[NEAR + 1][KEYS / 4], const float (&s)[KEYS / 2]) {
 #pragma unroll
-    for (int i = 0; i < KEYS / 4; i++) p[i] = two_of(KIND(), s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < KEYS / 4; i++) {
+        p[0][i] = two_of(KIND(), s[2 * i], s[2 * i + 1]);
+        if (NEAR) p[NEAR][i] = two_of(KIND(), s[2 * i] - low_of(KIND(), p[0][i]), s[2 * i + 1] - high_of(KIND(), p[0][i]));
+    }
 }
 
 TG_INLINE void multiply_keys(float (&s)[KEYS / 2], uint32_t queries, uint32_t keys) {
@@ -83,12 +86,14 @@ TG_INLINE void multiply_keys(float (&s)[KEYS / 2], uint32_t queries, uint32_t ke
                                          tile_along(keys + i / 4 * (KEYS * 128) + i % 4 * 32), i > 0);
 }
 
-TG_INLINE void add_values(float (&o)[PADDED / 2], const uint32_t (&p)[KEYS / 4], uint32_t values) {
+TG_INLINE void add_values(float (&o)[PADDED / 2], const uint32_t (&p)[NEAR + 1][KEYS / 4], uint32_t values) {
 #pragma unroll
-    for (int i = 0; i < KEYS / 16; i++) {
-        const uint32_t some[4] = {p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
-        Warpgroup<KIND, PADDED>::add<1>(o, some, tile_across(values + 2048 * i, KEYS * 128), 1);
-    }
+    for (int part = NEAR; part >= 0; part--)
+#pragma unroll
+        for (int i = 0; i < KEYS / 16; i++) {
+            const uint32_t some[4] = {p[part][4 * i], p[part][4 * i + 1], p[part][4 * i + 2], p[part][4 * i + 3]};
+            Warpgroup<KIND, PADDED>::add<1>(o, some, tile_across(values + 2048 * i, KEYS * 128), 1);
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
@@ -141,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_atten
     const int64_t ours = row + 64 * (group - 1), mine = ours + threadIdx.x % 128 / 32 * 16 + g;
     const uint32_t queries = of_q + 64 * 128 * (group - 1);
     float o[PADDED / 2], s[KEYS / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, kept[2];
-    uint32_t p[KEYS / 4];
+    uint32_t p[NEAR + 1][KEYS / 4];
 #pragma unroll
     for (int i = 0; i < PADDED / 2; i++) o[i] = 0;
     if (tiles > 0) {
@@ -173,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_atten
             products_end();
             wait_for(v_full + 8 * stage, parity);
             hold(o);
-            hold(p);
+            for (int i = 0; i <= NEAR; i++) hold(p[i]);
             products_begin();
             add_values(o, p, of_v + stage * TG_TILE_BYTES);
             products_end();
@@ -193,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_atten
         }
         wait_for(v_full + 8 * stage, parity);
         hold(o);
-        hold(p);
+        for (int i = 0; i <= NEAR; i++) hold(p[i]);
         products_begin();
         add_values(o, p, of_v + stage * TG_TILE_BYTES);
         products_end();

@@ -1,5 +1,5 @@
-"""tensor_attention.cu, float_attention.cu, few_queries.cu: attention of many queries, and of few over many keys, by tensor cores. Texts
-are compiled without a GPU, and the form for operands that lie anywhere runs as C++ on the host; tiles themselves need a GPU."""
+"""tensor_attention.cu, float_attention.cu, few_queries.cu: attention by tensor cores, of many queries, and of few over many keys.
+Texts are compiled without a GPU, and the form for operands that lie anywhere runs as C++ on the host; tiles need a GPU."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def attending(width: int, heads: int = 4, of_keys: int = 2, dtype: DType = tg.bf
     return tg.attention(q, k, v, **{"scale": 0.125, "causal": True, "start": P, **how})
 
 
-def of_many(y: Node) -> LaunchCall:
+def of_many(y: Node, near: bool = False) -> LaunchCall:
     spec = Spec.of(y)
+    if near:
+        return backend.near_attention(spec)
     return backend.float_attention(spec) if y.dtype is tg.f32 else backend.tensor_attention(spec)
 
 
@@ -57,10 +59,11 @@ def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [tg.bf16, tg.f16, tg.f32])
 def test_texts_of_all_lengths_of_heads_compile(width: int, dtype: DType) -> None:
     for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
-        call = of_many(attending(width, dtype=dtype, **how))
-        assert call.launches[-1].shared <= 227 << 10
-        for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
-            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+        for near in (False, True) if dtype is not tg.f32 else (False,):
+            call = of_many(attending(width, dtype=dtype, **how), near)
+            assert call.launches[-1].shared <= 227 << 10
+            for architecture in ("sm_90a", "sm_80"):                # elsewhere without the tiles
+                assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(("y", "n", "p"), [
@@ -119,12 +122,12 @@ MANY = CASES + [attending(width, 4, 2, tg.f32, **how) for width in (64, 128, 192
 @pytest.mark.gpu
 @pytest.mark.parametrize("y", MANY, ids=range(len(MANY)))
 def test_tiles_give_what_the_oracle_gives(y: Node) -> None:
-    device, call = device_named("cuda:0"), of_many(y)
+    device, calls = device_named("cuda:0"), [of_many(y), *([of_many(y, near=True)] if y.dtype is not tg.f32 else [])]
     for n, p in ((1, 0), (64, 1), (127, 0), (129, 300), (300, 77), (513, 0), (40, 1000), (700, 90)):
         dims = {"n": n, "p": p}
         arrays = drawn(y, dims, n)
         wanted = right(y, arrays, dims)
-        for _ in range(3):                                          # a race would show as a difference
+        for call in calls * 3:                                      # a race would show as a difference
             found, = launched.run_call(device, call, [y], list(arrays.values()), dims)
             close(found, wanted, y.dtype)
 

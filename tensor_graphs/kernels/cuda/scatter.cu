@@ -1,0 +1,248 @@
+/* scatter: out [OUTER][SIZE][INNER] is base, with each row i of updates [OUTER][COUNT][INNER] written over (SET: the last one stays),
+ * added to, or compared with the row index[i]. An index out of range is left out; out may be base, and then only rows that an index
+ * says are touched. The result never depends on the order in which threads run: no float is added by an atomic operation.
+ *
+ * SET: `cleared` and `chosen` find the largest i of each row, as an integer; `written` writes these over their rows, and copies the
+ * rows that have none.
+ * Else the indices are sorted by row, then by i, as words of 64 bits. `sorted_tiles` sorts TILE of them in shared memory (bitonic:
+ * Batcher, Sorting networks and their applications, 1968) while other blocks copy base. Each `merged_` joins RUNS sorted runs; the
+ * place of a word is how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient
+ * sorting algorithms for manycore GPUs, 2009, there for two runs). Of CHUNK neighbours in this order that go to one row
+ * `chunked` combines the updates, so that many equal indices are no long walk. `combined` takes each row that has updates, and
+ * combines it with these in order, a pack of elements by each thread.
+ *
+ * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
+ * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
+#define TILE 1024
+#define RUNS 16
+#define CHUNK 64
+#define CLEARED 4096                                                /* words that a block sets to 0 */
+#define COPIED 4                                                    /* packs that a thread copies at once */
+#define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
+
+TG_INLINE int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
+
+/* The row that an index says, negative out of range: as a u64 beyond i64 becomes here, too. */
+TG_INLINE int64_t row_of(Index index, int64_t size) {
+    const int64_t row = (int64_t)index;
+    return row < size ? row : -1;
+}
+/* Of lines of INNER elements, `count` for each of OUTER, the pack of this thread. */
+struct Place {
+    int64_t outer, line, column;
+};
+TG_INLINE Place place_of(int64_t number, int64_t count, int64_t inner, int64_t outers) {
+    const int64_t width = at_least_1(inner / PACK), line = number / width, outer = outers == 1 ? 0 : line / at_least_1(count);
+    return {outer, line - outer * count, number % width * PACK};
+}
+
+#if SET
+#define PARAMETERS T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint32_t *last
+
+/* Up to 3 words more than there are rows: the memory has room for them. */
+extern "C" __global__ void __launch_bounds__(256) cleared(PARAMETERS) {
+    const int64_t first = blockIdx.x * (int64_t)CLEARED;
+    after_those_before();
+#pragma unroll
+    for (int k = 0; k < CLEARED; k += 256 * 4) {
+        const int64_t at = first + k + threadIdx.x * 4;
+        if (at < SIZE) put_pack<4>(last + at, Pack<uint32_t, 4>{});
+    }
+}
+/* One more than the number of the last update of each row; 0 without one. */
+extern "C" __global__ void __launch_bounds__(256) chosen(PARAMETERS) {
+    const int64_t i = blockIdx.x * 256LL + threadIdx.x;
+    after_those_before();
+    if (i >= COUNT) return;
+    const int64_t row = row_of(index[i], SIZE);
+    if (row >= 0) atomicMax(last + row, (uint32_t)i + 1);
+}
+/* Blocks behind those of updates copy. */
+extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
+    const int64_t here = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK), blocks = (here + 255) / 256;
+    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
+    after_those_before();
+    if (blockIdx.x < blocks) {
+        if (number >= here) return;
+        const Place p = place_of(number, COUNT, INNER, OUTER);
+        const int64_t row = row_of(index[p.line], SIZE);
+        if (row >= 0 && last[row] == (uint32_t)p.line + 1)
+            put_pack<PACK>(y + (p.outer * SIZE + row) * INNER + p.column, pack_at<PACK>(updates + number * PACK));
+        return;
+    }
+    if (y == base) return;
+    for (int64_t k = number - blocks * 256; k < all; k += (gridDim.x - blocks) * 256)
+        if (last[place_of(k, SIZE, INNER, OUTER).line] == 0) put_pack<PACK>(y + k * PACK, pack_at<PACK>(base + k * PACK));
+}
+
+#else
+#define PARAMETERS \
+    T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks
+#define THREADS (TILE / 2)
+
+TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
+
+/* All of base, by the blocks from one on. */
+TG_INLINE void copy(T *y, const T *base, int64_t packs, int64_t begun) {
+    const int64_t stride = (gridDim.x - begun) * THREADS * COPIED;
+    for (int64_t first = (blockIdx.x - begun) * THREADS * COPIED + threadIdx.x; first < packs; first += stride) {
+        Pack<T, PACK> some[COPIED];
+#pragma unroll
+        for (int k = 0; k < COPIED; k++)
+            if (first + k * THREADS < packs) some[k] = pack_at<PACK>(base + (first + k * THREADS) * PACK);
+#pragma unroll
+        for (int k = 0; k < COPIED; k++)
+            if (first + k * THREADS < packs) put_pack<PACK>(y + (first + k * THREADS) * PACK, some[k]);
+    }
+}
+/* Blocks behind those that sort copy. */
+extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
+    __shared__ uint64_t tile[TILE];
+    const int64_t tiles = (COUNT + TILE - 1) / TILE, first = blockIdx.x * (int64_t)TILE;
+    const int t = threadIdx.x;
+    after_those_before();
+    if (blockIdx.x >= tiles) {
+        if (y != base) copy(y, base, OUTER * SIZE * (INNER / PACK), tiles);
+        return;
+    }
+#pragma unroll
+    for (int k = t; k < TILE; k += THREADS) {                       /* behind the end is what comes after all others */
+        const int64_t i = first + k, row = i < COUNT ? row_of(index[i], SIZE) : -1;
+        tile[k] = (uint64_t)(row < 0 ? NOWHERE : (uint32_t)row) << 32 | (i < COUNT ? (uint32_t)i : UINT32_MAX);
+    }
+    for (int half = 1; half < TILE; half *= 2)
+        for (int apart = half; apart > 0; apart /= 2) {
+            if (apart >= 32) __syncthreads();                       /* else a warp orders the 64 words that are its own */
+            else __syncwarp();
+            const int a = t + (t & ~(apart - 1)), b = a + apart;
+            const uint64_t low = tile[a], high = tile[b];
+            if ((low > high) == ((a & 2 * half) == 0)) tile[a] = high, tile[b] = low;
+        }
+    __syncthreads();
+#pragma unroll
+    for (int k = t; k < TILE; k += THREADS)
+        if (first + k < COUNT) words[first + k] = tile[k];
+}
+
+template <int64_t RUN> TG_INLINE void merge(const uint64_t *from, uint64_t *into, int64_t count) {
+    const int64_t at = blockIdx.x * 256LL + threadIdx.x;
+    if (at >= count) return;
+    const int64_t begin = at / (RUN * RUNS) * (RUN * RUNS);
+    const uint64_t word = from[at];
+    int64_t before[RUNS] = {};                                      /* smaller words of each run; no two words are equal */
+#pragma unroll 1
+    for (int64_t step = RUN; step > 0; step /= 2)
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) {                            /* loads that do not wait for each other */
+            const int64_t last = begin + r * RUN + before[r] + step - 1;
+            if (before[r] + step <= RUN && last < count && from[last] < word) before[r] += step;
+        }
+    int64_t place = begin;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) place += before[r];
+    into[place] = word;
+}
+#define MERGED(number, run)                                                          \
+    extern "C" __global__ void __launch_bounds__(256) merged_##number(PARAMETERS) {  \
+        after_those_before();                                                        \
+        merge<run>(number % 2 ? others : words, number % 2 ? words : others, COUNT); \
+    }
+MERGED(0, 1LL << 10)
+MERGED(1, 1LL << 14)
+MERGED(2, 1LL << 18)
+MERGED(3, 1LL << 22)
+MERGED(4, 1LL << 26)
+MERGED(5, 1LL << 30)
+
+/* Where the sorted words are: after as many of these as COUNT takes. */
+TG_INLINE const uint64_t *sorted_of(const uint64_t *words, const uint64_t *others, int64_t count) {
+    bool odd = false;
+    for (int64_t run = TILE; run < count; run *= RUNS) odd = !odd;
+    return odd ? others : words;
+}
+
+/* Updates by their places in the order, of some columns. */
+struct Updates {
+    typedef T Element;
+    const T *from;
+    const uint64_t *sorted;
+    int64_t inner;
+    TG_INLINE Pack<T, PACK> operator()(int64_t at) const { return pack_at<PACK>(from + (uint32_t)sorted[at] * inner); }
+    TG_INLINE A wide(T x) const { return (A)WIDE_T(x); }
+};
+/* What chunks of them come to. */
+struct Chunks {
+    typedef A Element;
+    const A *from;
+    int64_t apart;
+    TG_INLINE Pack<A, PACK> operator()(int64_t at) const { return pack_at<PACK>(from + at * apart); }
+    TG_INLINE A wide(A x) const { return x; }
+};
+/* Those of [at, end) in order, with as many of them on their way at once as have BYTES, 8 at most. */
+template <int BYTES, class From> TG_INLINE void take_in(Pack<A, PACK> &sum, int64_t at, int64_t end, const From &from) {
+    typedef Pack<typename From::Element, PACK> Some;
+    constexpr int AHEAD = BYTES / sizeof(Some) < 8 ? BYTES / sizeof(Some) : 8;
+    for (; at < end; at += AHEAD) {
+        Some some[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (at + k < end) some[k] = from(at + k);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (at + k < end)
+#pragma unroll
+                for (int e = 0; e < PACK; e++) sum.at[e] = COMBINE()(sum.at[e], from.wide(some[k].at[e]));
+    }
+}
+TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
+    Pack<A, PACK> out;
+#pragma unroll
+    for (int e = 0; e < PACK; e++) out.at[e] = (A)WIDE_T(x.at[e]);
+    return out;
+}
+
+/* Several blocks take the columns of a chunk. */
+extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
+    const int64_t all = COUNT / CHUNK, chunk = blockIdx.x % all, part = blockIdx.x / all, parts = gridDim.x / all;
+    const int64_t first = chunk * CHUNK, width = INNER / PACK;
+    const uint64_t *const sorted = sorted_of(words, others, COUNT);
+    after_those_before();
+    const uint32_t row = row_in(sorted[first]);
+    if (row == NOWHERE || row_in(sorted[first + CHUNK - 1]) != row) return;
+    for (int64_t k = part * 256 + threadIdx.x; k < OUTER * width; k += parts * 256) {
+        const Updates those = {updates + k / width * COUNT * INNER + k % width * PACK, sorted, INNER};
+        Pack<A, PACK> sum = widened(those(first));                  /* begun with one of them: 0 would lose the sign of -0 */
+        take_in<128>(sum, first + 1, first + CHUNK, those);
+        put_pack<PACK>(chunks + chunk * OUTER * INNER + k * PACK, sum);
+    }
+}
+/* Threads at the first update of a row, in the order of rows; those at others have nothing to do. 64 registers are few enough for
+ * half of all threads that there may be, and so much is on its way at once. */
+extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
+    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
+    const uint64_t *const sorted = sorted_of(words, others, COUNT);
+    after_those_before();
+    if (number >= OUTER * COUNT * (INNER / PACK)) return;
+    const Place p = place_of(number, COUNT, INNER, OUTER);
+    const int64_t begin = p.line;
+    const uint32_t row = row_in(sorted[begin]);
+    if (row == NOWHERE || (begin > 0 && row_in(sorted[begin - 1]) == row)) return;
+    T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
+    const Pack<T, PACK> old = pack_at<PACK>(out);                   /* base, or its copy */
+    int64_t known = 1, step = 1;                                    /* updates of the row; most rows have few */
+    for (; begin + step < COUNT && row_in(sorted[begin + step]) == row; step *= 2) known = step + 1;
+    while ((step /= 2) > 0)
+        if (begin + known + step <= COUNT && row_in(sorted[begin + known + step - 1]) == row) known += step;
+    const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
+    const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);      /* chunks between are the row's alone */
+    const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
+    Pack<A, PACK> sum = widened(old);
+    take_in<64>(sum, begin, head, those);
+    take_in<64>(sum, from, to, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER});
+    take_in<64>(sum, tail, end, those);
+    Pack<T, PACK> made;
+#pragma unroll
+    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
+    put_pack<PACK>(out, made);
+}
+#endif

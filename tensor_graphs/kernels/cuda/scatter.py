@@ -1,0 +1,115 @@
+"""scatter: the call of scatter.cu for one spec: rows written over, added to or compared with those that indices say, in one order
+whatever the order of threads. Of equal indices in mode `set`, which the definition leaves open, the last one stays, as on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
+
+FILE = "scatter.cu"
+ALIGNED = 16
+
+COMBINED = {f32: "double", bf16: "float", f16: "float", f64: "double"}
+"""in what floats are added: a long sum of f32 in f32 would lose more than the order of its terms"""
+
+COMPARED = {f32: "float", bf16: "float", f16: "float", f64: "double"}
+
+TILE, RUNS, CHUNK, CLEARED, COPIED = 1024, 16, 64, 4096, 4
+"""of scatter.cu: indices that a block sorts; runs joined at once; updates combined once; words that a block clears; packs that a
+thread copies at once"""
+
+MOST = 1 << 31
+"""rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
+
+MOST_ELEMENTS = 1 << 39
+"""of a result and of updates: so many have fewer blocks than a grid may have, one element for each thread"""
+
+ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
+"""of `chunked`: elements of a chunk for each of its blocks; its blocks, at most"""
+
+COPYING = 2048
+"""blocks that copy, at most: in place they have nothing to do, and each takes time to start"""
+
+
+def scatter_takes(spec: Spec) -> str | None:
+    base, index, updates = spec.inputs
+    if max(d.bounds(base.shape[_axis(spec)])[1], d.bounds(d.product(index.shape))[1]) >= MOST:
+        return "fewer than 2^31 rows and indices only"
+    fits = all(d.bounds(d.product(t.shape))[1] < MOST_ELEMENTS for t in (base, updates))
+    return None if fits else "fewer than 2^39 elements only"
+
+
+def scatter(spec: Spec) -> LaunchCall:
+    base, axis = spec.inputs[0], _axis(spec)
+    inner = d.product(base.shape[axis + 1:])
+    pack = ALIGNED // base.dtype.itemsize
+    if not d.is_static(inner) or int(d.evaluate(inner, {})) % pack:
+        return _call(spec, 1)
+    return replace(_call(spec, pack), alignment=ALIGNED, otherwise=_call(spec, 1))
+
+
+def _axis(spec: Spec) -> int:
+    return int(spec.attrs["axis"]) % spec.inputs[0].rank
+
+
+def _call(spec: Spec, pack: int) -> LaunchCall:
+    """pack: elements of a thread."""
+    from tensor_graphs.kernels.cuda.backend import _text  # here, as that module has a row for this one
+
+    base, index, _ = spec.inputs
+    axis, mode = _axis(spec), spec.attrs["mode"]
+    sizes = (d.product(base.shape[:axis]), base.shape[axis], d.product(index.shape), d.product(base.shape[axis + 1:]))
+    outer, rows, count, inner = sizes
+    numbers: dict[str, object] = {"PACK": pack, "SET": int(mode == "set")}
+    for at, (name, size) in enumerate(zip(("OUTER", "SIZE", "COUNT", "INNER"), sizes, strict=True)):
+        numbers[name] = f"{int(d.evaluate(size, {}))}LL" if d.is_static(size) else f"sizes[{at}]"
+    types: dict[str, DType | str] = {"Index": _integer(index.dtype)}
+    packs, of_updates = (d.ceil_div(outer * lines * inner, pack) for lines in (rows, count))
+    if mode == "set":
+        types["T"] = f"uint{base.dtype.bits}_t"
+        copying = d.dim_min(COPYING, d.ceil_div(packs, 256))
+        launches = [Launch("cleared", d.ceil_div(rows, CLEARED), 256, waits=True),
+                    Launch("chosen", d.ceil_div(count, 256), 256, waits=True),
+                    Launch("written", d.ceil_div(of_updates, 256) + copying, 256, waits=True)]
+        return LaunchCall(_text(FILE, numbers, types), tuple(launches), sizes, (_bytes(rows, 4),))
+
+    how, of_what = _combined(base.dtype, mode)
+    copying = d.dim_min(COPYING, d.ceil_div(packs, TILE // 2 * COPIED))
+    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + copying, TILE // 2, waits=True)]
+    run, most = TILE, d.bounds(count)[1]
+    while run < most:                                               # no blocks where one run has all
+        joined = d.ceil_div(count, 256) * d.dim_min(1, count // (run + 1))
+        launches.append(Launch(f"merged_{len(launches) - 1}", joined, 256, waits=True))
+        run *= RUNS
+    chunks = count // CHUNK
+    if most >= CHUNK:
+        blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
+        launches.append(Launch("chunked", chunks * blocks, 256, waits=True))
+    launches.append(Launch("combined", d.ceil_div(of_updates, 256), 256, waits=True))
+    of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
+    pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a))
+    return LaunchCall(_text(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
+
+
+def _integer(dtype: DType) -> str:
+    return f"{'u' if dtype.kind == 'uint' else ''}int{dtype.bits}_t"
+
+
+def _combined(dtype: DType, mode: str) -> tuple[dict[str, object], dict[str, DType | str]]:
+    """How numbers are combined; as what they are stored, and combined."""
+    how: dict[str, object] = {"COMBINE": "Sum" if mode == "add" else "Max"}
+    if dtype.is_float:
+        wide = (COMBINED if mode == "add" else COMPARED)[dtype]
+    else:                                                           # sums wrap: of unsigned numbers that is defined
+        wide = _integer(dtype) if mode == "max" else f"uint{dtype.bits}_t"
+    if dtype.is_float and dtype is not f64:
+        return how, {"T": dtype, "A": wide}
+    return how | {"WIDE_T": f"({wide})", "NARROW_T": f"({wide})"}, {"T": wide, "A": wide}
+
+
+def _bytes(count: Dim, of_one: int) -> Dim:
+    return d.ceil_div(count * of_one, 256) * 256
