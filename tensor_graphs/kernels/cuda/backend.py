@@ -165,7 +165,18 @@ def linear_traffic(spec: Spec) -> Dim:
     return of_w + of_w // 5 * (d.ceil_div(rows, ROWS) - 1) + small
 
 
+def linear_steps(spec: Spec) -> Dim:
+    """Of several rows, which are multiplied number by number, an eighth of what the units for floats do."""
+    rows, w = _rows(spec.inputs[0]), spec.inputs[1]
+    each = 2 * int(w.shape[0]) * int(w.shape[1])
+    return each + (d.dim_max(1, rows) - 1) * (each * 8)
+
+
 # ---- products of many rows ---------------------------------------------------------------------------------------------
+
+
+TILED, SKINNY = "one_element.cu tensor_product.cu", "one_element.cu skinny_product.cu"
+"""the files of their texts"""
 
 
 def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
@@ -239,7 +250,7 @@ def product(spec: Spec) -> LaunchCall:
         "MATRICES_W": of_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {})
-    text = _text("tensor_product.cu", numbers | more, types)
+    text = _text(TILED, numbers | more, types)
     shared = stages * (TILE_ROWS + wide) * 128 + 1024
     launches = [Launch("tensor_product", d.dim_min(tiles * splits, MULTIPROCESSORS), 384, shared, waits=True)]
     made = rows * (matrices * columns)
@@ -279,6 +290,72 @@ def product_steps(spec: Spec) -> Dim:
     matrices, _, _, rows, k, columns, _ = _matrices(spec)
     pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
+
+
+# ---- products of a few dozen rows --------------------------------------------------------------------------------------
+
+SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64
+"""of skinny_product.cu: warps of a block, turns that are copied ahead; rows of a block, at most"""
+
+SKINNY_BYTES = 64 << 10
+"""of x in shared memory, at most: two blocks of a multiprocessor"""
+
+
+def skinny_takes(spec: Spec) -> str | None:
+    x, w = spec.inputs[:2]
+    if (x.dtype, w.dtype) not in ((bf16, bf16), (f16, f16), (f32, bf16)):
+        return "bf16, f16, and f32 by bf16 only"
+    if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], *spec.outputs)) or spec.outputs[0].dtype is not x.dtype:
+        return "a result as x, a bias of f32, bf16 or f16"
+    if (why := _static(*w.shape)) is not None:
+        return why
+    columns, k = (int(s) for s in w.shape)
+    if k % 8 or k == 0 or columns == 0:
+        return "rows of a multiple of 8 elements only"
+    return None if d.bounds(_rows(x))[1] * max(k, columns) < 1 << 31 else "too many rows"
+
+
+def skinny(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    rows, (columns, k) = _rows(x), (int(s) for s in w.shape)
+    bias, parts = spec.role("bias"), 3 if x.dtype is f32 else 1
+    tiles = 1
+    while tiles * 16 < min(SKINNY_ROWS, d.bounds(rows)[1]):
+        tiles *= 2
+    blocks = -(-columns // (16 * SKINNY_WARPS))
+    most = SKINNY_BYTES // (tiles * 32 * parts) // 64 * 64
+    wanted = max(1, -(-2 * MULTIPROCESSORS // blocks))              # spans that keep a GPU busy
+    span = max(64, min(most, -(-k // wanted // 64) * 64))
+    splits = -(-k // span)
+    numbers: dict[str, object] = {
+        "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "ACROSS": 0, "MATRICES": 1, "MATRICES_X": 1,
+        "MATRICES_W": 1, "PARTS_X": parts, "TILES": tiles, "SPAN": span, "SPLITS": splits, "WARPS": SKINNY_WARPS,
+        "STAGES": SKINNY_STAGES}
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
+    text = _text(SKINNY, numbers | ({} if bias is None else {"BIAS": 1}), types)
+    shared = parts * tiles * 32 * span + SKINNY_WARPS * SKINNY_STAGES * 2048
+    launches = [Launch("skinny_product", d.ceil_div(rows, 16 * tiles) * (blocks * splits), 32 * SKINNY_WARPS, shared, waits=True,
+                       early=(1,))]
+    made, pieces = rows * columns, tuple[Dim, ...]()
+    if splits > 1:
+        launches.append(Launch("skinny_joined", d.ceil_div(made, 256), 256, waits=True))
+        pieces = (d.ceil_div(made * (4 * splits), 256) * 256,)
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
+    return LaunchCall(text, tuple(launches), (rows,), pieces, ALIGNED, plain)
+
+
+def skinny_traffic(spec: Spec) -> Dim:
+    """All of w for every few dozen rows, from the second time on out of the cache."""
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
+    small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
+    return of_w + of_w // 5 * (d.dim_max(1, d.ceil_div(_rows(x), SKINNY_ROWS)) - 1) + small
+
+
+def skinny_steps(spec: Spec) -> Dim:
+    """Of whole tiles, a third of what the largest products reach."""
+    w, parts = spec.inputs[1], 3 if spec.inputs[0].dtype is f32 else 1
+    return d.ceil_div(_rows(spec.inputs[0]), 16) * (16 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
 
 
 # ---- products of whatever there is -------------------------------------------------------------------------------------
@@ -684,15 +761,17 @@ def kernels() -> list[Kernel]:
                       arithmetic=arithmetic, prepare=prepare, requirements={"arch": arch} if arch else {})
 
     def tensor_product(op: str) -> Kernel:
-        return made(op, product, product_takes, "tensor_product.cu", mark="_tensor", traffic=product_traffic,
+        return made(op, product, product_takes, TILED, mark="_tensor", traffic=product_traffic,
                     arithmetic=product_steps, arch=("sm_90",), header=TENSOR_CORES, prepare=product_prepares)
 
     def any_of(op: str) -> Kernel:
         return made(op, any_product, any_product_takes, "any_product.cu", mark="_any", arithmetic=any_product_steps)
 
-    return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic),
+    return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             tensor_product("linear"), tensor_product("dot"), any_of("linear"), any_of("dot"),
+            made("linear", skinny, skinny_takes, SKINNY, mark="_skinny", traffic=skinny_traffic, arithmetic=skinny_steps,
+                 arch=FROM_80, header=TENSOR_CORES),
             made("attention", attention, attention_takes, "attention.cu", traffic=attention_traffic),
             made("attention", tensor_attention, tensor_attention_takes, f"{WHOLE_ROWS} tensor_attention.cu", mark="_tensor",
                  traffic=tensor_attention_traffic, arithmetic=tensor_attention_steps, arch=("sm_90",), header=TENSOR_CORES),

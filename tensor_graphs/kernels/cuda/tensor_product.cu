@@ -2,12 +2,12 @@
  * A block has one warp that has boxes of x and w copied to shared memory, STAGES of them ahead, and two warpgroups that multiply 64
  * rows by COLUMNS each; it goes from tile to tile, eight rows of tiles beside each other, so that boxes come from the L2 cache.
  * A float is the sum of three bf16 numbers (float_parts.cuh): products by it are made of those of its parts, the smallest first, and
- * those below 2^-25 are left out; `parts` makes them first, or W_PREPARED says that those of w are an operand. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
- * Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats are made of pieces: of all small parts, then of TG_CHUNK
- * steps each. Of few tiles the sums are cut into SPLITS, which `joined` adds up. `plain` is for operands that boxes cannot be copied of.
- * Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; KIND (Bf16, F16: what is multiplied), INNER (k), WIDTH (j),
- * COLUMNS, STAGES, SPLITS; PARTS_X, PARTS_W (3 of floats, else 1); ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of
- * y), MATRICES_X, MATRICES_W (that or 1); BIAS where there is one. */
+ * those below 2^-25 are left out; `parts` makes them first, or W_PREPARED says that those of w are an operand. Tensor cores cut off
+ * what they add to a sum (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021), so that those of floats
+ * are made of pieces: of all small parts, then of TG_CHUNK steps each. Of few tiles the sums are cut into SPLITS, which `joined` adds
+ * up. `plain` (one_element.cu) is for operands that boxes cannot be copied of.
+ * Given by the text before: what one_element.cu is given; KIND (Bf16, F16: what is multiplied), COLUMNS, STAGES, SPLITS, PARTS_W (3 of
+ * floats, else 1). */
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
@@ -22,18 +22,6 @@
 #define TG_STAGE (TG_X_BYTES + TG_W_BYTES)
 #define TG_ACROSS_TILES ((WIDTH + COLUMNS - 1) / COLUMNS)
 
-#ifdef W_PREPARED
-#define TG_W_PARTS , const uint16_t *__restrict__ w_parts
-#define TG_GIVEN_PARTS , w_parts
-#else
-#define TG_W_PARTS
-#define TG_GIVEN_PARTS
-#endif
-#ifdef BIAS
-#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w, const B *__restrict__ bias TG_W_PARTS
-#else
-#define TG_OPERANDS const X *__restrict__ x, const W *__restrict__ w TG_W_PARTS
-#endif
 #if PARTS_X == 3 && PARTS_W == 3 && !defined W_PREPARED
 #define TG_SCRATCH char *maps, float *sums, uint16_t *x_parts, uint16_t *w_parts
 #elif PARTS_X == 3
@@ -51,38 +39,6 @@ extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *
 #endif
 }
 #endif
-
-/* One element of y, in the order of all, by multiplications of floats. */
-static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t rows, int64_t at) {
-    const int64_t row = at / WIDTH, column = at % WIDTH;
-    const X *left = x + (MATRICES_X == 1 && MATRICES > 1 ? row % rows : row) * INNER;
-    const W *right = w + (MATRICES_W == 1 ? 0 : row / rows * INNER * WIDTH) + (ACROSS ? column : column * INNER);
-    float sum = 0;
-    for (int64_t begin = 0; begin < INNER; begin += 32) {           /* in pieces: most roundings are small ones */
-        float piece = 0;
-        for (int64_t k = begin; k < INNER && k < begin + 32; k++)
-            piece = fmaf(WIDE_X(left[k]), WIDE_W(right[ACROSS ? k * WIDTH : k]), piece);
-        sum += piece;
-    }
-#ifdef BIAS
-    sum += WIDE_B(bias[column]);
-#endif
-    return sum;
-}
-#ifdef BIAS
-#define TG_GIVEN x, w, bias TG_GIVEN_PARTS
-#else
-#define TG_GIVEN x, w TG_GIVEN_PARTS
-#endif
-
-extern "C" __global__ void plain(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
-    after_those_before();
-    const int64_t at = blockIdx.x * 256LL + threadIdx.x;
-    if (at < MATRICES * sizes[0] * WIDTH) y[at] = NARROW_Y(one_element(TG_GIVEN, sizes[0], at));
-}
-
-/* What comes of parts of numbers that are not finite says nothing: it is made again. */
-TG_INLINE bool says_nothing(float sum) { return PARTS_X == 3 && !(fabsf(sum) < INFINITY); }
 
 #if SPLITS > 1
 extern "C" __global__ void joined(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {

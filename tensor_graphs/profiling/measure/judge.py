@@ -78,7 +78,6 @@ from tensor_graphs.profiling.measure.inputs import (
     few_of,
     few_rows,
     generator,
-    is_big,
     largest_sizes,
     point_inputs,
     stirred,
@@ -122,6 +121,10 @@ FEW_WAYS = 2
 
 QUICK = (1e8, 1 << 24)
 """flops and bytes up to which the oracle is quick: some 20 ms"""
+
+SLOW = 0.25
+"""seconds of the oracle for one answer from which on a kernel of this package is compared on copies of few rows, but for two:
+it does not remember what it was asked"""
 
 RACES = 3
 """times that a kernel on another device than the host is asked the same: its threads come in another order each time"""
@@ -361,8 +364,7 @@ class Judge:
         if key not in self._rows:
             self._rows[key] = None
             expected = self.expected(signature, point)
-            large = any(is_big(x.type.at(point.binding)) for x in graph.inputs.values())
-            inputs = {} if large or expected is None else point_inputs(graph, point)
+            inputs = {} if expected is None else point_inputs(graph, point)
             for name, count in candidates(graph) if inputs else ():
                 few = fewer(graph, name, count)
                 if few is None or expected is None:
@@ -486,14 +488,21 @@ class Judge:
         again = found.index(base) + 1
         other = Point(base.sizes, self.secret(signature), like=base.seed)
         kept = self.prepared(kernel, signature)
-        ways = [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
+        slow = kernel.ours and self._known_of(signature).took.get(base.values, 0.0) > SLOW
+        ways = [] if slow else [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
         secret = self.secret(signature)
-        found += adversarial_points(signature, secret)
-        if not _big(signature, base.binding):
-            rows = self._look_for_rows(signature, base) if kernel.ours else None
+        big = _big(signature, base.binding)
+        rows = self._look_for_rows(signature, base) if kernel.ours and (slow or not big) else None
+
+        def of_few(points: Sequence[Point]) -> list[Point]:
+            return [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in points]
+
+        awkward = adversarial_points(signature, secret)
+        found += of_few(awkward) if slow else awkward
+        if not big:
             beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
-            found += [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in beside]
+            found += of_few(beside)
             found += size_points(signature, secret)
         found = [p for p in found if self._kept(signature, p) is not None]
         return found if device_of(kernel.backend).is_host else found * RACES

@@ -1,5 +1,5 @@
-"""tensor_product.cu: products by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs
-as C++ on the host; the tiles themselves need a GPU."""
+"""tensor_product.cu, skinny_product.cu: products by tensor cores. Texts are compiled without a GPU, and the form for operands that
+lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
@@ -46,9 +46,13 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return found + bias[0] if bias else found
 
 
-def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0) -> np.ndarray:
+def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0,
+               skinny: bool = False) -> np.ndarray:
     """The product on a GPU, with what is prepared for it there."""
     spec = Spec.of(y)
+    if skinny:
+        found, = launched.run_call(device, backend.skinny(spec), [y], arrays, dims, shift)
+        return found
     given = list(arrays)
     for prepared in backend.product_prepares(spec):
         outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
@@ -117,6 +121,36 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
             np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS[:3])
+@pytest.mark.parametrize("rows", [1, 16, 33, 5000])
+def test_texts_for_few_rows_compile(of_x: DType, of_w: DType, rows: int) -> None:
+    for k, columns in ((2048, 640), (64, 8200), (8, 5)):
+        y = tg.linear(tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w), tg.input("b", (columns,)))
+        assert backend.skinny_takes(Spec.of(y)) is None
+        call = backend.skinny(Spec.of(y))
+        assert call.launches[0].shared <= 113 << 10                 # two blocks of a multiprocessor
+        for architecture in ("sm_80", "sm_90a"):
+            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("most", [16, 50, 5000])
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS[:3])
+def test_few_rows_multiply_as_the_definition_does(of_x: DType, of_w: DType, most: int) -> None:
+    device, rows = device_named("cuda:0"), tg.dim("n", 0, most)
+    for k, columns, biased in ((8, 8, False), (64, 37, True), (640, 2048, False), (200, 130, True), (4096, 640, True),
+                               (72, 9000, False)):
+        x, w = tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w)
+        y = tg.linear(x, w, tg.input("b", (columns,))) if biased else tg.linear(x, w)
+        for n in (1, 5, 16, 17, 50, 300):
+            if n <= most:
+                arrays = drawn(y, n)
+                wanted = exact(y, arrays)
+                for shift in (0, 1):
+                    found = multiplied(device, y, arrays, {"n": n}, shift, skinny=True)
+                    np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS)
 def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
@@ -132,7 +166,11 @@ def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS)
-def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: DType, of_w: DType) -> None:
+@pytest.mark.parametrize("skinny", [False, True])
+def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: DType, of_w: DType, skinny: bool) -> None:
+    if skinny and of_w is tg.f32:
+        assert backend.skinny_takes(Spec.of(linear(of_x, of_w, 64, 96))) is not None
+        return
     y = linear(of_x, of_w, 64, 96)
     arrays = drawn(y, 200)
     x, w = arrays
@@ -143,7 +181,7 @@ def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: 
         x[6, 5], w[:, 5] = np.finfo(np.float32).max, w[:, 5] * of_w.numpy.type(0.01)
     with np.errstate(invalid="ignore"):
         wanted = exact(y, arrays)
-    found = multiplied(device_named("cuda:0"), y, arrays, {"n": 200}).astype(float)
+    found = multiplied(device_named("cuda:0"), y, arrays, {"n": 200}, skinny=skinny).astype(float)
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
     sizes = np.abs(wanted).max(axis=1, where=finite, initial=1e-30, keepdims=True)
