@@ -110,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
         const int64_t i = first + k, row = i < COUNT ? row_of(index[i], SIZE) : -1;
         tile[k] = (uint64_t)(row < 0 ? NOWHERE : (uint32_t)row) << 32 | (i < COUNT ? (uint32_t)i : UINT32_MAX);
     }
+    __syncthreads();
     for (int half = 1; half < TILE; half *= 2)
         for (int apart = half; apart > 0; apart /= 2) {
             if (apart >= 32) __syncthreads();                       /* else a warp orders the 64 words that are its own */
