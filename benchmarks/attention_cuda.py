@@ -25,7 +25,7 @@ import tensor_graphs as tg
 from benchmarks.decode_cuda import copy_bandwidth
 from benchmarks.kernels_cuda import captured, memory_of_tensor, microseconds
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.cuda import attention
 from tensor_graphs.kernels.kernel import Spec
 from tests.codegen.launched import Launched
 
@@ -119,7 +119,8 @@ def main() -> int:
         q = tg.input("q", (n, heads, width), kind)
         k, v = (tg.input(name, (s, of_keys, width), kind) for name in "kv")
         spec = Spec.of(tg.attention(q, k, v, scale=width**-0.5, causal=causal, window=window, start=s - n))
-        call = (backend.few_queries if n == 1 else backend.float_attention if kind is tg.f32 else backend.tensor_attention)(spec)
+        of_many = attention.float_attention if kind is tg.f32 else attention.tensor_attention
+        call = attention.few_queries(spec) if n == 1 else of_many(spec)
         nbytes = kind.itemsize * width * (2 * n * heads + 2 * s * of_keys)
         sets = [drawn(torch, n, s, heads, of_keys, width, dtype) for _ in range(max(2, min(MOST, -(-BYTES // nbytes))))]
         outs = [torch.full((n, heads, width), float("nan"), device="cuda", dtype=dtype) for _ in sets]

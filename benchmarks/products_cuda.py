@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.kernels_cuda import captured, memory_of_tensor, microseconds
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.cuda import products
 from tensor_graphs.kernels.kernel import Spec
 from tests.codegen.launched import Launched
 
@@ -59,7 +59,7 @@ def main() -> int:
             w_shape = (k, columns) if across else (columns, k)
             nodes = tg.input("x", (rows, k), of_x), tg.input("w", w_shape, of_w)
             spec = Spec.of(tg.dot(*nodes) if across else tg.linear(*nodes))
-            call = backend.product(spec)
+            call = products.product(spec)
             nbytes = rows * k * of_x.itemsize + columns * k * of_w.itemsize
             copies = max(2, min(MOST, -(-BYTES // nbytes)))
             drawn = (((rows, k), dtypes[of_x.name]), (w_shape, dtypes[of_w.name]))
@@ -67,7 +67,7 @@ def main() -> int:
             outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_x.name]) for _ in sets]
             given_to = [[memory_of_tensor(device, t) for t in s] for s in sets]
             for each in given_to:
-                for prepared in backend.product_prepares(spec):     # as a weight's is when it is bound
+                for prepared in products.product_prepares(spec):     # as a weight's is when it is bound
                     outputs = [device.allocate(int(t.nbytes())) for t in prepared.outputs]
                     Launched(device, prepared.call, outputs, [each[i] for i in prepared.operands], {})()
                     each += outputs
@@ -96,8 +96,8 @@ def main() -> int:
             bad = not errors[0] <= max(2 * errors[1], ROUNDED[of_x.name])
             wrong += bad
             contenders = {"ours": captured(torch, ours), "torch": with_precision("highest")}
-            if rows <= backend.SKINNY_ROWS and not across and backend.skinny_takes(spec) is None:
-                few = [Launched(device, backend.skinny(spec), [memory_of_tensor(device, o)], s[:2], {})
+            if rows <= products.SKINNY_ROWS and not across and products.skinny_takes(spec) is None:
+                few = [Launched(device, products.skinny(spec), [memory_of_tensor(device, o)], s[:2], {})
                        for o, s in zip(outs, given_to, strict=True)]
 
                 def skinny(few: list[Launched] = few) -> None:

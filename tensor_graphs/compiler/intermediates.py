@@ -60,8 +60,8 @@ class Intermediates:
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
 
 
-_worded: WeakKeyDictionary[Graph, dict[tuple[str, bool], tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
-"""graph -> the same with other intermediates (of which dtype, with steps joined), and the images of `Intermediates`"""
+_worded: WeakKeyDictionary[Graph, dict[tuple[str, Sequence[str]], tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
+"""graph -> the same with other intermediates (of which dtype, for which backends), and the images of `Intermediates`"""
 
 
 def _widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
@@ -88,7 +88,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
     of the dtypes that were written; where some could be said otherwise, and where a backend writes kernels for whatever it is
     given, new ones are formed."""
     fused, there = writes_kernels(backends), _worded.setdefault(graph, {})
-    key = word, fused
+    key = word, tuple(backends)
     if key not in there:
         wide = _widened(graph, word, last_step=True)
         images: Mapping[Node, Node] = {}
@@ -96,7 +96,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
         if wide is not graph and (recipes or fused):
             from tensor_graphs.compiler.rewriting import said_anew
 
-            wide, images = said_anew(wide, recipes, fused)
+            wide, images = said_anew(wide, recipes, fused, backends)
         there[key] = wide, images
     made, images = there[key]
     return Intermediates(made, True, predicted_error(graph), f"{word}, {why}", graph, images)

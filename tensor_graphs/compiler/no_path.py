@@ -10,8 +10,12 @@ from tensor_graphs.compiler.request import roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import left_out, matching
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, is_loop
 from tensor_graphs.paths.path import NoPathError, Paths
+from tensor_graphs.rewrites.unroll import IN_ALL, why_whole
+
+TURNS = "for a loop a length that is a number and not too large, or a backend that runs it as it is, like numpy; else "
+"""of a loop, before OTHERWISE"""
 
 OTHERWISE = ("other backends (tg devices lists them); what was not compared yet is by tg profile, and what failed once is compared "
              "again by tg db retry KERNEL")
@@ -30,7 +34,7 @@ def with_reasons(error: NoPathError, paths: Paths, book: PriceBook, table: Mappi
             reached[s.key] = math.inf
             errors = [book.error(k, s, binding) for k in matching(s.spec, table)
                       if book.why_wrong(k, s, binding) is None]
-            inner = max((best_error(i) for i, _ in paths.inner(s)), default=0.0) if _may_expand(s) else math.inf
+            inner = max((best_error(i) for i, _ in paths.within(s)), default=0.0) if _may_expand(s) else math.inf
             reached[s.key] = min([inner, *(e for e in errors if e is not None)])
         return reached[s.key]
 
@@ -54,9 +58,12 @@ def with_reasons(error: NoPathError, paths: Paths, book: PriceBook, table: Mappi
         if best_error(s) < math.inf:
             best = f"best error {best_error(s):.2g}{reached_by(s)}"
         lines.append(f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else ""))
+        if is_loop(s.spec.op) and not matching(s.spec, table):
+            lines[-1] += f"; {why_whole(s.spec.inputs, s.spec.attrs) or IN_ALL}"
     listed = "\n  ".join(lines)
     if needed == math.inf:
-        return NoPathError(f"{error}\n  {listed}\n  fix: {OTHERWISE}")
+        fix = TURNS + OTHERWISE if any(is_loop(s.spec.op) for s in culprits) else OTHERWISE
+        return NoPathError(f"{error}\n  {listed}\n  fix: {fix}")
     coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > book.tolerance}, key=str)
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
     return NoPathError(f"no path is within the tolerance {book.tolerance:.2g}\n  {listed}\n"

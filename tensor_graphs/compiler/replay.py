@@ -13,6 +13,7 @@ from tensor_graphs.compiler.prepare import PreparedGraph, prepare
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.composite import is_loop
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, StalePathError, is_way_on
 from tensor_graphs.paths.pin import Pin
@@ -21,31 +22,43 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
+def form_of(graph: Graph, given: Given, simplify: bool, database: Database | bool,
+            here: Sequence[str]) -> tuple[PreparedGraph, Intermediates]:
     """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
-    memory was short), and each of them with other values between its ops. Raises NoPathError where it is of none."""
-    key = given.graph_key
-    for made in _forms(graph, simplify, database):
+    memory was short), and each of them with other values between its ops. here: the backends that may be used, whose kernels decide
+    which loops are parts. Raises NoPathError where it is of none."""
+    key, tried = given.graph_key, list[PreparedGraph]()
+    for made in _forms(graph, simplify, database, here):
         if made.graph.structural_key == key:
             return made, as_written(made.graph)
+        tried.append(made)
+    for made in tried:                                              # later, as a graph of loops alone is the same in wider values
         for word in REWRITTEN:
-            for backends in ((), GENERATORS):
+            for backends in _told_apart(graph, here):
                 wide = rewritten(made.graph, word, "as the given path has it", backends)
                 if wide.graph is not made.graph and wide.graph.structural_key == key:
                     return made, wide
     raise NoPathError(_of_another(graph, given, simplify, database))
 
 
-def _forms(graph: Graph, simplify: bool, database: Database | bool) -> Iterator[PreparedGraph]:
+def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequence[str]) -> Iterator[PreparedGraph]:
+    tried = [graph]
     yield PreparedGraph(graph)
+    if (in_turns := prepare(graph, False, backends=here)).graph is not graph:
+        yield in_turns
     if simplify:
-        tried: list[Graph] = []
-        for backends in ((), GENERATORS):                         # with neighbouring steps as parts, as it may have been made
+        for backends in _told_apart(graph, here):
             for recipes in (database, False):
                 made = prepare(graph, recipes=recipes, backends=backends)
                 if not any(made.graph is each for each in tried):
                     tried.append(made.graph)
                     yield made
+
+
+def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
+    """Backends for which a graph is prepared in different ways: one with loops as it is here, which parts of one key may say
+    otherwise elsewhere; and without and with neighbouring steps as parts, as it may have been made."""
+    return [*([here] if any(is_loop(n.op) for n in graph.nodes) else []), (), GENERATORS]
 
 
 def _of_another(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> str:

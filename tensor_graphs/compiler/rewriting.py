@@ -5,11 +5,13 @@ A copy to the device that everything is on is its source; rewriting knows values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensor_graphs.compiler.prepared import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
-from tensor_graphs.kernels.registry import kernels_of_graphs
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.registry import kernels_of_graphs, parts, writes_kernels
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
 from tensor_graphs.language.graph import Graph
@@ -23,25 +25,28 @@ from tensor_graphs.rewrites.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.simplify import simplified
+from tensor_graphs.rewrites.unroll import unroll
 
 SMALL = 64
 """Nodes of a graph that is simplified by an e-graph before it is compiled."""
 
 
-def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool,
-                  fused: bool) -> Callable[[Collection[str]], PreparedGraph] | None:
-    """With these parts, and what can be said otherwise; fused: with neighbouring steps as parts. None where the graph holds nothing
-    of it. What is called with backends: the parts are told with kernels of theirs."""
+def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool, fused: bool,
+                  backends: Sequence[str]) -> Callable[[Collection[str]], PreparedGraph] | None:
+    """With these parts, and what can be said otherwise, among it loops that one of the backends' devices has no kernel for; fused:
+    with neighbouring steps as parts. None where the graph holds nothing of it. What is called with backends: the parts are told
+    with kernels of theirs."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
     made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
     joined, images = _joined(made, fused)
+    looped, images = _in_turns(joined.graph, images, recipes, backends)
     images = _following(prepared.images, images)
     before = rows.notes if rows is not None else []
-    after = [*([f"recipes: {made.show()}"] if made.parts else []), *([f"fused: {joined.show()}"] if joined.parts else [])]
+    after = [f"{what}: {each.show()}" for what, each in (("recipes", made), ("fused", joined), ("loops", looped)) if each.parts]
     if not (before or found.places or after):
         return None
-    graph, show, first = joined.graph, found.show if found.places else None, prepared.note
+    graph, show, first = looped.graph, found.show if found.places else None, prepared.note
 
     def told(backends: Collection[str]) -> PreparedGraph:
         said = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
@@ -50,10 +55,19 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     return told
 
 
-def said_anew(graph: Graph, recipes: bool, fused: bool) -> tuple[Graph, dict[Node, Node]]:
-    """The graph with a part wherever recipes are found, and with neighbouring steps as parts; and what became of its nodes."""
+def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
+    """The graph as it is, but for the loops of `said_in_parts`, their steps as they are."""
+    made = unroll(graph, lambda loop: _is_lacked(loop, backends))
+    said = f"loops: {made.show()}" if made.parts else ""
+    return PreparedGraph(made.graph, said, said, made.images)
+
+
+def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
+    """The graph with a part wherever recipes are found, with neighbouring steps as parts, and with loops as by `said_in_parts`; and
+    what became of its nodes."""
     joined, images = _joined(reword(graph) if recipes else Reworded(graph), fused)
-    return joined.graph, images
+    looped, images = _in_turns(joined.graph, images, recipes, backends)
+    return looped.graph, images
 
 
 def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
@@ -65,6 +79,26 @@ def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
     """With neighbouring steps as parts, and what became of the nodes of both graphs."""
     joined = fuse(made.graph) if fused else Reworded(made.graph)
     return joined, _following(made.images, joined.images)
+
+
+def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
+              backends: Sequence[str]) -> tuple[Reworded, dict[Node, Node]]:
+    """With a part for each loop that has turns to be written out and that a device of these backends has no kernel for, and what
+    became of the nodes of both graphs. Steps are prepared like graphs."""
+    def prepared(step: Graph) -> Graph:
+        made = said_in_composites(step)
+        told = said_in_parts(made, parts(), recipes, writes_kernels(backends), backends)
+        return (made if told is None else told(backends)).graph
+
+    made = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
+    return made, _following(images, made.images)
+
+
+def _is_lacked(loop: Node, backends: Sequence[str]) -> bool:
+    """Whether one of the devices of these backends has no kernel that runs the loop."""
+    found = registry.matching(Spec.of(loop), registry.by_op(registry.all_kernels(backends)))
+    here = [name for name in backends if registry.why_missing(name) is None]
+    return bool(set(map(registry.kind_of, here)) - {registry.kind_of(k.backend) for k in found})
 
 
 def _leaves(graph: Graph) -> list[set[str]]:

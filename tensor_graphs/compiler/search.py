@@ -271,17 +271,19 @@ class _Chooser:
                 if a.kernel is not None and self.book.verdict(a.kernel, signature := self._signature(paths, key)) is None]
 
     def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
-        """The kernels without a verdict on the cheapest ways to compute those ops that have one."""
+        """The kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have none."""
         found: dict[str, tuple[Kernel, Signature]] = {}
         stack = [s for s, _ in paths.top]
         seen: set[str] = set()
         while stack:
             s = stack.pop()
             way = paths.best(s)[1]
-            if s.key in seen or way is None:
+            if s.key in seen or (way is None and not isinstance(s.spec.op, PartOp)):
                 continue
             seen.add(s.key)
-            if way.kernel is None:
+            if way is None:
+                stack.extend(i for i, _ in paths.within(s))
+            elif way.kernel is None:
                 stack.extend(i for i, _ in paths.inner(s, way))
             elif self.book.verdict(way.kernel, s) is None:
                 found[s.key] = way.kernel, s

@@ -27,7 +27,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
 from tensor_graphs.language.facts import UNKNOWN, OpFacts
-from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, rebuild, walk
+from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, rebuild, walk
 
 Build = Callable[..., Node | tuple[Node, ...]]
 
@@ -321,6 +321,11 @@ def defined(node: Node) -> Definition:
     """The definition of a composite node."""
     assert isinstance(node.op, CompositeOp)
     return node.op.define([i.type for i in node.inputs], node.attrs)
+
+
+def is_loop(op: Op) -> bool:
+    """Whether what an op is made of is no definition of it, and computed again and again."""
+    return isinstance(op, CompositeOp) and op.loop
 
 
 def looked_into(node: Node) -> Definition:

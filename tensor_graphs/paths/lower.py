@@ -405,7 +405,7 @@ class _Lowering:
         return out
 
     def run(self, order: Sequence[Node]) -> None:
-        self.same = alike(order)
+        self.same, self.where = alike(order), Whereabouts(order)
         for node in order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:

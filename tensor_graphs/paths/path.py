@@ -34,7 +34,7 @@ from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all
+from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all, is_loop
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, alike, apply, is_step, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
@@ -240,6 +240,12 @@ class Paths:
             bound = s.spec.op.bound if isinstance(s.spec.op, PartOp) else ()
             self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), [written.arguments[i] for i in bound]).items())
         return self._inner[key]
+
+    def within(self, s: Signature) -> list[tuple[Signature, int]]:
+        """The signatures that a composite comes to, for who asks why nothing computes it: those of its definition, or of the turns
+        of a loop, which is made of no others."""
+        loop = any(is_loop(i.spec.op) for i, _ in self.inner(s))
+        return self.inner(s, next((a for a in self.alternatives(s) if loop and a.recipe is not None), None))
 
     def seconds(self, s: Signature, way: Alternative) -> float:
         """Of one call, its own steps in their cheapest ways; inf where one has none."""
@@ -547,7 +553,7 @@ class Paths:
             if self.best(s)[1] is not None or len(culprits) >= 5:
                 return
             if isinstance(s.spec.op, CompositeOp) and self.may_expand and not s.spec.op.opaque:
-                for i, _ in self.inner(s):
+                for i, _ in self.within(s):
                     visit(i, f"{trail}{s.spec.op.name} → ")
             else:
                 culprits.append(trail + s.title())

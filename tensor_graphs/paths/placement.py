@@ -36,7 +36,7 @@ class Placement:
 
         on: the device of the kernel that computes a signature, by its key.
         """
-        where, found = Whereabouts(), list[Crossing]()
+        where, found = Whereabouts(self.order), list[Crossing]()
 
         def bring(node: Node, device: str) -> None:
             carrier = where.carrier(node, device)

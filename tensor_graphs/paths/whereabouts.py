@@ -6,6 +6,8 @@ most once. A view of a value is there wherever the value is; so what came from a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensor_graphs.language import leaves
 from tensor_graphs.language.node import Node
 
@@ -16,10 +18,17 @@ def viewed(node: Node) -> Node | None:
 
 
 class Whereabouts:
-    """Which values are where so far. Constants are everywhere: each device has its own."""
+    """Which values are where so far. Constants are everywhere: each device has its own. nodes: all that there will be."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self._on: dict[Node, dict[str, None]] = {}
+        asked = {node.inputs[0] for node in nodes if node.op is leaves.COPY_TO}
+        cut: dict[Node, list[Node]] = {}
+        for node in nodes:
+            if node.op.name == "slice":
+                cut.setdefault(node.inputs[0], []).append(node)
+        self._pieces = {piece for whole, pieces in cut.items() if _cover(whole, pieces) and not asked.intersection(pieces)
+                        for piece in pieces}
 
     def put(self, node: Node, device: str) -> None:
         self._on.setdefault(node, {})[device] = None
@@ -34,9 +43,11 @@ class Whereabouts:
         return False
 
     def first(self, node: Node) -> str | None:
-        """The device on which it was made; None for a constant."""
+        """The device on which it was made, or for which the graph asks; None for a constant."""
         at: Node | None = node
         while at is not None:
+            if at.op is leaves.COPY_TO and self.has(at, at.attrs["device"]):
+                return str(at.attrs["device"])
             if at in self._on:
                 return next(iter(self._on[at]))
             at = viewed(at)
@@ -45,11 +56,19 @@ class Whereabouts:
     def carrier(self, node: Node, device: str) -> Node | None:
         """The value to copy so that a node can be read on a device; None where nothing has to be.
 
-        A cut is copied as it is; of the other views what they show, which has no more elements and may be shown in other ways too.
+        A cut is copied as it is. Where several cuts of a value have as many elements as the value, it is copied whole, once, unless
+        one of them is the operand of a copy_to. Of the other views, what they show is copied: it has no more elements, and may be
+        shown in other ways too.
         """
         if self.has(node, device):
             return None
         at = node
-        while (under := viewed(at)) is not None and at.op.name != "slice":
+        while (under := viewed(at)) is not None and (at.op.name != "slice" or at in self._pieces):
             at = under
         return at
+
+
+def _cover(whole: Node, pieces: Sequence[Node]) -> bool:
+    """Whether several pieces have as many elements as what they are cut from."""
+    size, have = whole.type.size(), sum((piece.type.size() for piece in pieces[1:]), pieces[0].type.size())
+    return len(pieces) > 1 and (have >= size if isinstance(size, int) and isinstance(have, int) else have == size)

@@ -240,6 +240,30 @@ def test_paths_of_two_hundred_graphs_with_recipes_are_those_of_a_brute_force() -
     assert sum(compared_with_brute_force(seed, 400) for seed in range(200)) > 5000
 
 
+def test_what_is_read_in_pieces_is_copied_whole_and_a_single_piece_as_it_is() -> None:
+    def copied(*pieces: tuple[int, int]) -> list[str]:
+        g = tg.graph([tg.sin(X[a:b]) for a, b in pieces])
+        paths = placed_paths(g, 1.0, {"sin": (50.0, 1.0)})
+        path = paths.cheapest()
+        found = [str(node.type) for node, source, _ in paths.crossings(
+            {s: a for s in paths.known() for a in paths.alternatives(s) if a.name == path.choices.get(s.key)}) if source == "cpu"]
+        made = [i.outs[0] for i in program_of(g, BACKENDS, path=path).instructions if i.kernel == "cpu -> fake"]
+        assert [str(TensorType(out.shape, out.dtype)) for out in made] == found
+        return found
+
+    assert copied((0, 4), (4, 8), (8, 16)) == ["f32[16, 16]"] and copied((0, 9), (5, 16)) == ["f32[16, 16]"]
+    assert copied((2, 6)) == ["f32[4, 16]"] and copied((0, 4), (8, 12)) == ["f32[4, 16]"] * 2
+    n = tg.dim("n", 1, 64)
+    x = tg.input("x", (3, n))
+    g = tg.graph([tg.sin(x[i]) for i in range(3)])
+    assert copies(g, placed_paths(g, 1.0, {"sin": (50.0, 1.0)}).cheapest())["cpu -> fake"] == 1
+
+
+def test_a_piece_that_is_copied_by_name_is_all_that_is() -> None:
+    g = tg.graph(tg.sin(tg.copy_to(X[:8], "fake")) * tg.exp2(X[8:]))
+    assert [i.outs[0].shape for i in program_of(g, BACKENDS).instructions if i.kernel == "cpu -> fake"] == [(8, 16)]
+
+
 def test_a_path_shows_its_copies() -> None:
     path = placed_paths(tg.graph(tg.sin(X)), 2.0, {"sin": (50.0, 1.0)}).cheapest()
     assert path.lines()[-2:] == [f"      {way}          × 1   copies, 2.0 µs" for way in ("cpu -> fake", "fake -> cpu")]

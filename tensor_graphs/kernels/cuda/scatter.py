@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensor_graphs.kernels.cuda.texts import text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -58,7 +59,6 @@ def _axis(spec: Spec) -> int:
 
 def _call(spec: Spec, pack: int) -> LaunchCall:
     """pack: elements of a thread."""
-    from tensor_graphs.kernels.cuda.backend import _text  # here, as that module has a row for this one
 
     base, index, _ = spec.inputs
     axis, mode = _axis(spec), spec.attrs["mode"]
@@ -75,7 +75,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
         launches = [Launch("cleared", d.ceil_div(rows, CLEARED), 256, waits=True),
                     Launch("chosen", d.ceil_div(count, 256), 256, waits=True),
                     Launch("written", d.ceil_div(of_updates, 256) + copying, 256, waits=True)]
-        return LaunchCall(_text(FILE, numbers, types), tuple(launches), sizes, (_bytes(rows, 4),))
+        return LaunchCall(text_of(FILE, numbers, types), tuple(launches), sizes, (_bytes(rows, 4),))
 
     how, of_what = _combined(base.dtype, mode)
     copying = d.dim_min(COPYING, d.ceil_div(packs, TILE // 2 * COPIED))
@@ -92,7 +92,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     launches.append(Launch("combined", d.ceil_div(of_updates, 256), 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a))
-    return LaunchCall(_text(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
+    return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
 
 
 def _integer(dtype: DType) -> str:

@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.body import Body, Turns, slice_type
 from tensor_graphs.language.composite import Build, CompositeOp, Definition, definition_digest, instantiate, put_in_library
-from tensor_graphs.language.composites.indexing import stack
+from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, LanguageError, ShapeError
 from tensor_graphs.language.facts import OpFacts
@@ -27,6 +27,9 @@ from tensor_graphs.language.node import Node, TensorType, apply, encode_attribut
 
 MOST_UNROLLED = 64
 """turns that `define` writes out"""
+
+AT_ONCE = 8
+"""values that are stacked by one concat"""
 
 
 def length(inputs: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
@@ -85,19 +88,24 @@ class ScanOp(CompositeOp):
         return ""
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """All turns in a row. Raises LanguageError where their number is a dim, 0, or more than MOST_UNROLLED."""
+        """All turns in a row. Raises LanguageError where their number is a dim, or more than MOST_UNROLLED."""
         count = length(types, attrs)
-        if not isinstance(count, int) or not 0 < count <= MOST_UNROLLED:
+        if not isinstance(count, int) or count > MOST_UNROLLED:
             raise LanguageError(f"a {self.name} of {d.format_dim(count)} turns is not written out",
                                 fix=f"up to {MOST_UNROLLED} turns, a number and no dim")
+        return self.in_turns(types, attrs, attrs["step"].definition)
+
+    def in_turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any], step: Definition) -> Definition:
+        """All turns in a row, their number being known, each in these words for the step."""
         arguments = tuple(leaves.argument(i, t) for i, t in enumerate(types))
-        turns = Turns(arguments, attrs)
+        turns, count = Turns(arguments, attrs), length(types, attrs)
+        assert isinstance(count, int)
         carries, rows = turns.carries, dict[int, list[Node]]()
         for t in turns.order(count):
             slices = (_slice(x, t) for x in turns.sliced)
-            made = instantiate(turns.step.definition, (*carries, *slices, *turns.others))
+            made = instantiate(step, (*carries, *slices, *turns.others))
             carries, rows[t] = list(made[:len(carries)]), list(made[len(carries):])
-        stacked = [stack(*(rows[t][k] for t in range(count))) for k in range(len(rows[0]))]
+        stacked = [_stacked([rows[t][k] for t in range(count)], o) for k, o in enumerate(step.outputs[len(carries):])]
         outputs = (*carries, *stacked)
         return Definition(arguments, outputs, definition_digest(outputs))
 
@@ -130,6 +138,14 @@ def _slice(x: Node, t: int) -> Node:
     return atomic.reshape(atomic.slice(x, bounds), x.shape[1:])
 
 
+def _stacked(rows: Sequence[Node], one: Node) -> Node:
+    """Values of the type of one, stacked: some at a time, as kernels take few operands."""
+    made: list[Node] = [atomic.reshape(row, (1, *row.shape)) for row in rows] or [atomic.fill(0, (0, *one.shape), one.dtype)]
+    while len(made) > 1:
+        made = [concat(*made[i:i + AT_ONCE]) if i + 1 < len(made) else made[i] for i in range(0, len(made), AT_ONCE)]
+    return made[0]
+
+
 def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: bool = False) -> Node:
     """A step taken once for each slice of some tensors, along their first axis, with values that it carries from turn to turn.
 
@@ -140,8 +156,8 @@ def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: b
     slice to the first. Of no slices the carries are what they were.
 
     Any dtypes. Written in Python as tg.scan(step, init, xs), with a function. An op of its own: there is no graph of other
-    ops that takes as many turns as a dim says, so it is never replaced by a definition, and its kernels are loops. Raises
-    AttributeValueError, ShapeError.
+    ops that takes as many turns as a dim says, so it has no definition, and its kernels are loops. Raises AttributeValueError,
+    ShapeError.
     """
     raise LanguageError("a scan is no composite of other ops")
 
@@ -152,8 +168,9 @@ def _gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Any]:
     return gradient(node, grads)
 
 
-SCAN = put_in_library(ScanOp(_operands, name="scan", opaque=True, gradient=_gradient,
-                             facts=OpFacts(dtype_matters=True, telling=True, sought=False)))
+SCAN = ScanOp(_operands, name="scan", opaque=True, gradient=_gradient,
+              facts=OpFacts(dtype_matters=True, telling=True, sought=False))
+put_in_library(SCAN)
 
 Tensors = Node | Sequence[Node] | None
 
@@ -172,9 +189,11 @@ def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Nod
             h = tg.tanh(tg.linear(x, w) + tg.linear(h, u))
             return h, h
 
-        last, hs = tg.scan(cell, tg.constant(0.0).expand((batch, width)), x)        # x[steps, batch, inputs]
+        last, hs = tg.scan(cell, tg.constant(np.zeros((batch, width), np.float32)), x)        # x[steps, batch, inputs]
 
-    Kernels run it as a loop, however long it is. Raises ShapeError, DTypeError, AttributeValueError, GraphError.
+    Kernels run it as a loop, however long it is. On a device that has no such kernel (a GPU), a known number of turns is written
+    out, one after another, as long as they are some thousand nodes (decision 0076). Raises ShapeError, DTypeError,
+    AttributeValueError, GraphError.
     """
     from tensor_graphs.language.tracing import tensors, traced_step  # a door: a graph that is compiled was traced, or read
 

@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda, nvrtc
-from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.cuda import attention, backend, products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
@@ -85,21 +85,21 @@ def test_attention_over_keys_in_parts(folder: Path, width: int, heads: int, of_k
     k, v = (tg.input(name, (N + P, of_keys, width), dtype) for name in "kv")
     y = tg.attention(q, k, v, scale=0.0625, causal=True, window=window, softcap=cap, start=P)
     dims = {"n": n, "p": p}
-    compare(folder, [y], dims, backend.attention_takes, backend.attention, drawn([q, k, v], dims))
+    compare(folder, [y], dims, attention.attention_takes, attention.attention, drawn([q, k, v], dims))
 
 
 def test_heads_of_another_length_are_refused() -> None:
     q, k = tg.input("q", (N, 2, 96)), tg.input("k", (N, 1, 96))
-    assert "power of two" in str(backend.attention_takes(Spec.of(tg.attention(q, k, k, scale=1.0))))
+    assert "power of two" in str(attention.attention_takes(Spec.of(tg.attention(q, k, k, scale=1.0))))
 
 
 def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everything_is_nan(folder: Path) -> None:
     q, k, v = tg.input("q", (3, 1, 32)), tg.input("k", (4, 1, 32)), tg.input("v", (4, 1, 32))
     values = drawn([q, k, v], {})
     blind = tg.attention(q, k, v, scale=1.0, causal=True, start=-2)
-    compare(folder, [blind], {}, backend.attention_takes, backend.attention, values)
+    compare(folder, [blind], {}, attention.attention_takes, attention.attention, values)
     values["q"][1], values["k"][...] = 1, -np.inf
-    compare(folder, [tg.attention(q, k, v, scale=1.0)], {}, backend.attention_takes, backend.attention, values)
+    compare(folder, [tg.attention(q, k, v, scale=1.0)], {}, attention.attention_takes, attention.attention, values)
 
 
 @pytest.mark.parametrize("y", [
@@ -114,14 +114,14 @@ def test_products_of_whatever_there_is(folder: Path, y: Node) -> None:
     inputs = list(graph.inputs.values())
     for sizes in ({"n": 1, "p": 66}, {"n": 65, "p": 1}):
         dims = {name: size for name, size in sizes.items() if name in graph.dims}
-        compare(folder, [y], dims, backend.any_product_takes, backend.any_product, drawn(inputs, dims))
+        compare(folder, [y], dims, products.any_product_takes, products.any_product, drawn(inputs, dims))
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: Path) -> None:
     x, w = tg.input("x", (5, 35)), tg.input("w", (35, 6))
     values = drawn([x, w], {})
     values["x"][1, 3], values["w"][34, 2] = np.inf, np.nan
-    compare(folder, [tg.dot(x, w)], {}, backend.any_product_takes, backend.any_product, values)
+    compare(folder, [tg.dot(x, w)], {}, products.any_product_takes, products.any_product, values)
 
 
 @pytest.mark.parametrize(("shape", "axis", "dtype"), [

@@ -12,7 +12,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.cuda import attention, backend
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
@@ -35,8 +35,8 @@ def attending(width: int, heads: int = 4, of_keys: int = 2, dtype: DType = tg.bf
 def of_many(y: Node, near: bool = False) -> LaunchCall:
     spec = Spec.of(y)
     if near:
-        return backend.near_attention(spec)
-    return backend.float_attention(spec) if y.dtype is tg.f32 else backend.tensor_attention(spec)
+        return attention.near_attention(spec)
+    return attention.float_attention(spec) if y.dtype is tg.f32 else attention.tensor_attention(spec)
 
 
 def drawn(y: Node, dims: dict[str, int], seed: int = 1) -> dict[str, np.ndarray]:
@@ -83,29 +83,29 @@ def test_operands_that_lie_anywhere_are_computed_one_by_one(tmp_path: Path, y: N
 @pytest.mark.parametrize("dtype", [tg.bf16, tg.f16])
 def test_texts_for_few_queries_compile(width: int, dtype: DType) -> None:
     for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
-        call = backend.few_queries(Spec.of(attending(width, dtype=dtype, **how)))
+        call = attention.few_queries(Spec.of(attending(width, dtype=dtype, **how)))
         assert call.launches[0].shared + 10240 <= 227 << 10
         for architecture in ("sm_80", "sm_90a"):
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
 def test_a_longer_cache_is_the_same_launch() -> None:
-    first, _ = backend.few_queries(Spec.of(attending(64))).launches
+    first, _ = attention.few_queries(Spec.of(attending(64))).launches
     assert d.evaluate(first.grid, {"n": 1, "p": 5}) == d.evaluate(first.grid, {"n": 1, "p": 2900})
 
 
 @pytest.mark.parametrize(("y", "why"), [(attending(96), "a multiple of 64"), (attending(64, 34, 2), "too many heads")])
 def test_what_the_kernel_for_few_queries_does_not_take_is_said(y: Node, why: str) -> None:
-    said = backend.few_queries_takes(Spec.of(y))
+    said = attention.few_queries_takes(Spec.of(y))
     assert said is not None and why in said
 
 
 @pytest.mark.parametrize(("y", "why"), [
     (attending(64, dtype=tg.f32), "bf16 or f16"), (attending(36), "a multiple of 8"), (attending(264), "up to 256")])
 def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
-    said = backend.tensor_attention_takes(Spec.of(y))
+    said = attention.tensor_attention_takes(Spec.of(y))
     assert said is not None and why in said
-    assert (backend.float_attention_takes(Spec.of(y)) is None) is (why == "bf16 or f16")
+    assert (attention.float_attention_takes(Spec.of(y)) is None) is (why == "bf16 or f16")
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_tiles_give_what_the_oracle_gives(y: Node) -> None:
 @pytest.mark.parametrize("y", FEW, ids=range(len(FEW)))
 def test_few_queries_give_what_the_oracle_gives(y: Node) -> None:
     device = device_named("cuda:0")
-    call = backend.few_queries(Spec.of(y))
+    call = attention.few_queries(Spec.of(y))
     for n, p in ((1, 0), (1, 15), (1, 2900), (3, 700), (16, 33), (40, 1000)):
         dims = {"n": n, "p": p}
         arrays = drawn(y, dims, n)
@@ -175,5 +175,5 @@ def test_floats_whose_scores_are_infinite_below_are_not_lost() -> None:
 def test_operands_off_their_alignment_are_computed_one_by_one_there_too() -> None:
     device, y, dims = device_named("cuda:0"), attending(64), {"n": 70, "p": 9}
     arrays = drawn(y, dims)
-    found, = launched.run_call(device, backend.tensor_attention(Spec.of(y)), [y], list(arrays.values()), dims, shift=1)
+    found, = launched.run_call(device, attention.tensor_attention(Spec.of(y)), [y], list(arrays.values()), dims, shift=1)
     close(found, right(y, arrays, dims), y.dtype)

@@ -13,7 +13,7 @@ import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import backend
+from tensor_graphs.kernels.cuda import backend, products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
@@ -51,14 +51,14 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
     """The product on a GPU, with what is prepared for it there."""
     spec = Spec.of(y)
     if skinny:
-        found, = launched.run_call(device, backend.skinny(spec), [y], arrays, dims, shift)
+        found, = launched.run_call(device, products.skinny(spec), [y], arrays, dims, shift)
         return found
     given = list(arrays)
-    for prepared in backend.product_prepares(spec):
+    for prepared in products.product_prepares(spec):
         outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
         assert isinstance(prepared.call, LaunchCall)
         given += launched.run_call(device, prepared.call, outs, [arrays[i] for i in prepared.operands], dims)
-    found, = launched.run_call(device, backend.product(spec), [y], given, dims, shift)
+    found, = launched.run_call(device, products.product(spec), [y], given, dims, shift)
     return found
 
 
@@ -69,22 +69,22 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
     nodes = [tg.linear(x, w, tg.input("b", (2048,))), *([tg.dot(x, tg.input("w", (128, 2048), of_w))] if of_x is of_w else [])]
     for y in nodes:
         spec = Spec.of(y)
-        assert backend.product_takes(spec) is None
+        assert products.product_takes(spec) is None
         for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
-            assert nvrtc.compiled(backend.product(spec).text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+            assert nvrtc.compiled(products.product(spec).text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("y", [linear(tg.bf16, tg.bf16, 24, 37, True), linear(tg.f32, tg.f32, 8, 5), dot(tg.f16, (), 16, 24),
                                dot(tg.f32, (3,), 16, 8), dot(tg.bf16, (2, 2), 8, 8, True),
                                tg.dot(tg.input("x", (N, 16)), tg.input("w", (3, 16, 8)))])
 def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y: Node) -> None:
-    call = backend.product(Spec.of(y)).otherwise
+    call = products.product(Spec.of(y)).otherwise
     assert call is not None
     for rows in (1, 13):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
         parts = [emulated.run(tmp_path, p.call, [(p.outputs[0].shape, p.outputs[0].dtype.numpy)], [arrays[1]], {}, 0)[0]
-                 for p in backend.product_prepares(Spec.of(y))]
+                 for p in products.product_prepares(Spec.of(y))]
         for part in parts:                                          # whose sum is the weight
             np.testing.assert_allclose(part.astype(np.float64).sum(axis=0), arrays[1], rtol=2.0**-23)
         found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": rows}, 1)
@@ -97,7 +97,7 @@ def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y:
     (tg.dot(tg.input("x", (1, 2, 8, 16), tg.bf16), tg.input("w", (3, 2, 16, 8), tg.bf16)), "equal leading axes"),
     (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
 def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
-    said = backend.product_takes(Spec.of(y))
+    said = products.product_takes(Spec.of(y))
     assert said is not None and why in said
 
 
@@ -126,8 +126,8 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
 def test_texts_for_few_rows_compile(of_x: DType, of_w: DType, rows: int) -> None:
     for k, columns in ((2048, 640), (64, 8200), (8, 5)):
         y = tg.linear(tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w), tg.input("b", (columns,)))
-        assert backend.skinny_takes(Spec.of(y)) is None
-        call = backend.skinny(Spec.of(y))
+        assert products.skinny_takes(Spec.of(y)) is None
+        call = products.skinny(Spec.of(y))
         assert call.launches[0].shared <= 113 << 10                 # two blocks of a multiprocessor
         for architecture in ("sm_80", "sm_90a"):
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
@@ -169,7 +169,7 @@ def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
 @pytest.mark.parametrize("skinny", [False, True])
 def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: DType, of_w: DType, skinny: bool) -> None:
     if skinny and of_w is tg.f32:
-        assert backend.skinny_takes(Spec.of(linear(of_x, of_w, 64, 96))) is not None
+        assert products.skinny_takes(Spec.of(linear(of_x, of_w, 64, 96))) is not None
         return
     y = linear(of_x, of_w, 64, 96)
     arrays = drawn(y, 200)

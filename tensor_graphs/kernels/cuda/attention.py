@@ -1,0 +1,274 @@
+"""attention: of the backend `cuda`: of many queries by tensor cores, of floats too, and of few over many keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.kernels.cuda.texts import (
+    ALIGNED,
+    FLOATS,
+    MULTIPROCESSORS,
+    SHARE,
+    TILES_BYTES,
+    static,
+    text_of,
+)
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32
+from tensor_graphs.language.node import TensorType
+
+MOST_PARTS = 32
+"""parts into which keys are cut"""
+
+KEYS_OF_A_PART = 64
+"""of the longest row of keys"""
+
+BLOCKS_OF_PARTS = 8 * MULTIPROCESSORS
+"""blocks of attention.cu from which on keys are not cut"""
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------
+
+
+def _lay(width: int, pack: int) -> tuple[int, int]:
+    """(lanes of a key, packs of a lane)."""
+    lanes = min(32, max(1, width // pack))
+    return lanes, width // (lanes * pack)
+
+
+def _held(width: int, group: int, lanes: int, warps: int) -> int:
+    """Bytes of shared memory in which the warps of a block of attention.cu leave their sums."""
+    return warps * (32 // lanes) * group * (width + 2) * 4
+
+
+def _said(spec: Spec) -> dict[str, object]:
+    """The numbers of a spec of attention, as all texts of it have them."""
+    q, k = spec.inputs[:2]
+    return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
+            "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
+            "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
+
+
+def _stored(spec: Spec) -> dict[str, DType | str]:
+    return {name: t.dtype for name, t in zip("QKVY", (*spec.inputs[:3], spec.outputs[0]), strict=True)}
+
+
+def attention_takes(spec: Spec) -> str | None:
+    if spec.role("mask") is not None:
+        return "no mask"
+    q, k, v = spec.inputs[:3]
+    if any(t.dtype not in FLOATS for t in (*spec.inputs, *spec.outputs)) or k.dtype is not v.dtype:
+        return "f32, bf16 and f16, keys and values of one type"
+    if (why := static(*q.shape[1:], *k.shape[1:], *v.shape[1:])) is not None:
+        return why
+    if int(v.shape[2]) != int(q.shape[2]):
+        return "keys and values of one length only"
+    width, group = int(q.shape[2]), int(q.shape[1]) // int(k.shape[1])
+    for pack in (ALIGNED // k.dtype.itemsize, 1):
+        lanes, chunks = _lay(width, pack)
+        if lanes & (lanes - 1) or lanes * chunks * pack != width:
+            return "heads whose length is a power of two, or a multiple of 32 packs of 16 bytes"
+        if group * chunks * pack > 64 or _held(width, group, lanes, 4) > 48 << 10:
+            return "too many heads for one head of keys"
+    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * width > 1 << 31:
+        return "too many queries: parts of so many rows are not kept"
+    return None
+
+
+def attention(spec: Spec) -> LaunchCall:
+    q, k = spec.inputs[:2]
+    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    group = int(q.shape[1]) // heads
+    parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
+    numbers = _said(spec) | {"SPLITS": parts}
+    rows = n * (heads * group)
+    here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
+    given = s, spec.attrs["start"], here
+    pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
+
+    def form(pack: int) -> LaunchCall:
+        warps = 8 if _held(width, group, _lay(width, pack)[0], 8) <= 48 << 10 else 4
+        packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
+        text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _stored(spec))
+        launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
+                    Launch("attention_joined", rows, 256, waits=True))
+        return LaunchCall(text, launches, given, pieces)
+
+    return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
+
+
+def attention_traffic(spec: Spec) -> Dim:
+    """All keys and values for every query."""
+    q, k = spec.inputs[:2]
+    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
+    return each + each * (q.shape[0] - 1) // 5 + small
+
+
+# ---- attention of many queries -----------------------------------------------------------------------------------------
+
+WHOLE_ROWS = "seen_keys.cu plain_attention.cu"
+"""what a text of attention begins with"""
+
+TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
+"""of tensor_attention.cu: keys of a tile, by the length of heads up to a multiple of 64"""
+
+QUERY_GROUPS = {64: 3, 128: 2, 192: 2, 256: 2}
+"""of tensor_attention.cu: warpgroups, with 64 queries each"""
+
+
+def tensor_attention_takes(spec: Spec) -> str | None:
+    if spec.role("mask") is not None:
+        return "no mask"
+    q, k, v = spec.inputs[:3]
+    if q.dtype not in (bf16, f16) or any(t.dtype is not q.dtype for t in (k, v, *spec.outputs)):
+        return "bf16 or f16, one type for all"
+    if (why := static(*q.shape[1:], *k.shape[1:], *v.shape[1:])) is not None:
+        return why
+    width = int(q.shape[2])
+    if int(v.shape[2]) != width or width % 8 or not 0 < width <= max(TENSOR_KEYS):
+        return f"heads of one length only, a multiple of 8 up to {max(TENSOR_KEYS)}"
+    many = max(d.bounds(q.shape[0])[1] * int(q.shape[1]), d.bounds(k.shape[0])[1] * int(k.shape[1])) * width
+    return None if many < 1 << 40 and max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
+
+
+def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
+    """near: weights keep twice as many bits for their products with values, which then take twice as long."""
+    q, k = spec.inputs[:2]
+    n, s, width = q.shape[0], k.shape[0], int(q.shape[2])
+    padded = -(-width // 64) * 64
+    keys, groups = TENSOR_KEYS[padded], 2 if near else QUERY_GROUPS[padded]
+    rows = 64 * groups
+    stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
+    kind = "F16" if q.dtype is f16 else "Bf16"
+    numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
+                            "NEAR": int(near)}
+    text = text_of(f"{WHOLE_ROWS} tensor_attention.cu", numbers, _stored(spec))
+    shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
+    given = n, s, spec.attrs["start"]
+    launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
+                Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * int(q.shape[1]), 8), 256, waits=True),), given)
+    return LaunchCall(text, launches, given, (512,), ALIGNED, plain)
+
+
+def near_attention(spec: Spec) -> LaunchCall:
+    return tensor_attention(spec, near=True)
+
+
+def near_attention_steps(spec: Spec) -> Dim:
+    return tensor_attention_steps(spec) * 3 // 2
+
+
+def tensor_attention_traffic(spec: Spec) -> Dim:
+    """Operands and results, once."""
+    return sum((d.product(t.shape) * t.dtype.itemsize for t in (*spec.inputs[:3], *spec.outputs)), 0)
+
+
+def tensor_attention_steps(spec: Spec) -> Dim:
+    """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32."""
+    q, k = spec.inputs[:2]
+    n, s, padded = q.shape[0], k.shape[0], -(-int(q.shape[2]) // 64) * 64
+    seen = s - n // 2 if spec.attrs["causal"] else s
+    window = int(spec.attrs["window"])
+    rows = 64 * QUERY_GROUPS[padded]
+    seen = d.dim_min(seen, window + rows) if window else seen
+    waves = d.ceil_div(d.ceil_div(n, rows) * int(q.shape[1]), MULTIPROCESSORS)
+    return waves * seen * (MULTIPROCESSORS * rows * padded * 4 // SHARE)
+
+
+FLOAT_TILES = {64: (64, 3, 2), 128: (32, 2, 2), 192: (32, 2, 1), 256: (32, 1, 1)}
+"""of float_attention.cu, by the length of heads up to a multiple of 64: keys of a tile, tiles copied ahead, warpgroups"""
+
+
+def float_attention_takes(spec: Spec) -> str | None:
+    if any(t.dtype is not f32 for t in (*spec.inputs, *spec.outputs)):
+        return "f32 only"
+    half = [TensorType(t.shape, bf16) for t in spec.inputs], [TensorType(t.shape, bf16) for t in spec.outputs]
+    return tensor_attention_takes(replace(spec, inputs=tuple(half[0]), outputs=tuple(half[1])))
+
+
+def float_attention(spec: Spec) -> LaunchCall:
+    q, k, v = spec.inputs[:3]
+    n, s, width, heads, all_heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1])
+    padded = -(-width // 64) * 64
+    keys, stages, groups = FLOAT_TILES[padded]
+    rows = 64 * groups
+    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
+    text = text_of(f"{WHOLE_ROWS} float_attention.cu", numbers, _stored(spec))
+    shared = 6 * padded * (rows + 2 * stages * keys) + 1024
+    given = n, s, spec.attrs["start"]
+    elements = n * (all_heads * width) + s * (2 * heads * width)
+    launches = (Launch("attention_parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True),
+                Launch("float_attention", d.ceil_div(n, rows) * all_heads, 128 * (groups + 1), shared, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * all_heads, 8), 256, waits=True),), given)
+    pieces: tuple[Dim, ...] = (512, *(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v)))
+    return LaunchCall(text, launches, given, pieces, ALIGNED, plain)
+
+
+def float_attention_traffic(spec: Spec) -> Dim:
+    """Operands and results once, and their parts, 6 bytes of each, written and read."""
+    moved: Dim = d.product(spec.outputs[0].shape) * 4
+    for t in spec.inputs[:3]:
+        moved = moved + d.product(t.shape) * 16
+    return moved
+
+
+def float_attention_steps(spec: Spec) -> Dim:
+    """Six products of tensor_attention's, which do not run while scores are weighed."""
+    return tensor_attention_steps(spec) * 12
+
+
+# ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------
+
+ROWS_OF_QUERIES, QUERY_WARPS = 16, 4
+"""of few_queries.cu: rows of a tile; warps of a block"""
+
+MOST_QUERY_PARTS, LEAST_KEYS, JOINED_COLUMNS = 256, 128, 64
+"""of few_queries.cu: parts of the keys; keys of a part of the most keys, at least; columns that a block of queries_joined has"""
+
+
+def few_queries_takes(spec: Spec) -> str | None:
+    why = tensor_attention_takes(spec)
+    if why is not None:
+        return why
+    q, k = spec.inputs[:2]
+    if int(q.shape[2]) % 64:
+        return "heads whose length is a multiple of 64"
+    if int(q.shape[1]) // int(k.shape[1]) > ROWS_OF_QUERIES:
+        return "too many heads for one head of keys"
+    if d.bounds(q.shape[0])[1] * int(q.shape[1]) * int(q.shape[2]) > 1 << 31:
+        return "too many queries: parts of so many rows are not kept"
+    return None
+
+
+def few_queries(spec: Spec) -> LaunchCall:
+    q, k = spec.inputs[:2]
+    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    group = int(q.shape[1]) // heads
+    tiles = d.ceil_div(n, ROWS_OF_QUERIES // group) * heads
+    most = max(1, min(MOST_QUERY_PARTS, -(-d.bounds(s)[1] // LEAST_KEYS)))      # whatever s is: a longer cache is the same launch
+    resident = 2 if width <= 128 else 1
+    parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
+    stages = 4 if width == 64 else 3
+    kind = "F16" if q.dtype is f16 else "Bf16"
+    numbers = _said(spec) | {"KIND": kind, "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
+    rows = n * (heads * group)
+    shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
+    launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
+                Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
+    pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
+    given = n, s, spec.attrs["start"], parts
+    text = text_of("seen_keys.cu few_queries.cu", numbers, _stored(spec))
+    return LaunchCall(text, launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
+
+
+def few_queries_traffic(spec: Spec) -> Dim:
+    """Keys and values, once for each tile of rows: the first time from memory, then from the cache."""
+    q, k = spec.inputs[:2]
+    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
+    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
+    return each + each * (d.dim_max(1, tiles) - 1) // 5 + small

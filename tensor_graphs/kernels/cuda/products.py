@@ -1,0 +1,257 @@
+"""products: of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
+
+from __future__ import annotations
+
+from tensor_graphs.kernels.cuda.texts import (
+    ALIGNED,
+    FLOATS,
+    MULTIPROCESSORS,
+    SHARE,
+    STORED,
+    TILES_BYTES,
+    accumulated,
+    rows_of,
+    static,
+    stored_as,
+    text_of,
+)
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
+from tensor_graphs.language.node import TensorType
+
+TILE_ROWS = 128
+"""of tensor_product.cu: rows of a tile"""
+
+STEPS_OF_A_SPLIT, MOST_SPLITS = 24, 8
+"""of tensor_product.cu where there are few tiles: steps of 64 products of each part of a sum, at least; parts of one, at most"""
+
+
+# ---- products of many rows ---------------------------------------------------------------------------------------------
+
+
+TILED, SKINNY = "one_element.cu tensor_product.cu", "one_element.cu skinny_product.cu"
+"""the files of their texts"""
+
+
+def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
+    """(matrices of y, of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
+    x, w = spec.inputs[:2]
+    if spec.op.name == "linear":
+        return 1, 1, 1, rows_of(x), int(w.shape[1]), int(w.shape[0]), 0
+    k, columns = (int(s) for s in w.shape[-2:])
+    of_w = int(d.evaluate(d.product(w.shape[:-2]), {}))
+    if of_w == 1:
+        return 1, 1, 1, rows_of(x), k, columns, 1
+    return of_w, of_w if d.product(x.shape[:-2]) != 1 else 1, of_w, x.shape[-2], k, columns, 1
+
+
+def _matrices_differ(spec: Spec) -> str | None:
+    """Why matrices beside each other are not those of one product; None where they are."""
+    x, w = spec.inputs[:2]
+    if x.rank < 2 or w.rank < 2:
+        return "matrices only"
+    one_for_all = d.product(w.shape[:-2]) == 1 or d.product(x.shape[:-2]) == 1
+    fit = spec.op.name == "linear" or one_for_all or x.shape[:-2] == w.shape[:-2]
+    return None if fit else "equal leading axes, or none on a side"
+
+
+def product_takes(spec: Spec) -> str | None:
+    x, w = spec.inputs[:2]
+    kinds = (x.dtype, w.dtype)
+    if kinds not in ((bf16, bf16), (f16, f16), (f32, bf16), (f32, f32)):
+        return "bf16, f16, f32, and f32 by bf16 only"
+    if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], *spec.outputs)) or spec.outputs[0].dtype is not x.dtype:
+        return "a result as x, a bias of f32, bf16 or f16"
+    if (why := _matrices_differ(spec) or static(*w.shape)) is not None:
+        return why
+    matrices, _, _, rows, k, columns, across = _matrices(spec)
+    if k % 8 or k == 0 or columns == 0 or (across and columns % 8):
+        return "rows of a multiple of 8 elements only"
+    high = d.bounds(rows)[1]
+    return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
+
+
+def _is_prepared(spec: Spec) -> bool:
+    """Whether the parts of w are made when it is bound: that of a linear is a parameter, mostly."""
+    return spec.op.name == "linear" and spec.inputs[1].dtype is f32
+
+
+def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
+    """The three parts of a weight of floats."""
+    if not _is_prepared(spec):
+        return ()
+    w = spec.inputs[1]
+    count = int(d.evaluate(d.product(w.shape), {}))
+    call = LaunchCall(text_of("weight_parts.cu", {"COUNT": f"{count}LL"}, {}),
+                      (Launch("weight_parts", min(-(-count // 1024), 16 * MULTIPROCESSORS), 256),), ())
+    return (Preparation(call, (1,), (TensorType((3, *w.shape), bf16),)),)
+
+
+def product(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
+    bias, prepared = spec.role("bias"), _is_prepared(spec)
+    parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
+    down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
+    wide = _columns_of_a_tile(down, columns, 128 if parts_x == 3 else 256)
+    stages = TILES_BYTES // ((TILE_ROWS + wide) * 128)
+    tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
+    steps = -(-k // 64) * (6 if parts_w == 3 else parts_x)
+    splits = max(1, min(MULTIPROCESSORS // (down * -(-columns // wide)), steps // STEPS_OF_A_SPLIT, MOST_SPLITS))
+    numbers: dict[str, object] = {
+        "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
+        "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x,
+        "MATRICES_W": of_w}
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
+    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {})
+    text = text_of(TILED, numbers | more, types)
+    shared = stages * (TILE_ROWS + wide) * 128 + 1024
+    launches = [Launch("tensor_product", d.dim_min(tiles * splits, MULTIPROCESSORS), 384, shared, waits=True)]
+    made = rows * (matrices * columns)
+    pieces: list[Dim] = [256 * MULTIPROCESSORS, d.ceil_div(made * (4 * splits), 256) * 256 if splits > 1 else 256]
+    if splits > 1:
+        launches.append(Launch("joined", d.dim_min(d.ceil_div(made, 256), 16 * MULTIPROCESSORS), 256, waits=True))
+    if parts_x == 3:
+        pieces.append(d.ceil_div(rows * (of_x * k * 6), 256) * 256)
+        elements = rows * (of_x * k)
+        if parts_w == 3 and not prepared:
+            pieces.append(-(-of_w * k * columns * 6 // 256) * 256)
+            elements = elements + of_w * k * columns
+        launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
+    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
+
+
+def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
+    """The most with which all multiprocessors have a tile, or nearly; no more than there are."""
+    for wide in sorted({most, 128}, reverse=True):
+        if columns > wide // 2 and tiles_down * -(-columns // wide) * 10 >= 9 * MULTIPROCESSORS:
+            return wide
+    return 64
+
+
+def product_traffic(spec: Spec) -> Dim:
+    """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read; those of a weight read."""
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    moved: Dim = d.product(y.shape) * y.dtype.itemsize
+    for t, made in ((x, False), (w, _is_prepared(spec))):
+        moved = moved + d.product(t.shape) * (6 if made else 16 if t.dtype is f32 else t.dtype.itemsize)
+    return moved
+
+
+def product_steps(spec: Spec) -> Dim:
+    """Of whole tiles, SHARE products of which take as long as one of f32; two floats take six of them, a float by bf16 three."""
+    matrices, _, _, rows, k, columns, _ = _matrices(spec)
+    pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
+
+
+# ---- products of a few dozen rows --------------------------------------------------------------------------------------
+
+SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64
+"""of skinny_product.cu: warps of a block, turns that are copied ahead; rows of a block, at most"""
+
+SKINNY_BYTES = 64 << 10
+"""of x in shared memory, at most: two blocks of a multiprocessor"""
+
+
+def skinny_takes(spec: Spec) -> str | None:
+    x, w = spec.inputs[:2]
+    if (x.dtype, w.dtype) not in ((bf16, bf16), (f16, f16), (f32, bf16)):
+        return "bf16, f16, and f32 by bf16 only"
+    if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], *spec.outputs)) or spec.outputs[0].dtype is not x.dtype:
+        return "a result as x, a bias of f32, bf16 or f16"
+    if (why := static(*w.shape)) is not None:
+        return why
+    columns, k = (int(s) for s in w.shape)
+    if k % 8 or k == 0 or columns == 0:
+        return "rows of a multiple of 8 elements only"
+    return None if d.bounds(rows_of(x))[1] * max(k, columns) < 1 << 31 else "too many rows"
+
+
+def skinny(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    rows, (columns, k) = rows_of(x), (int(s) for s in w.shape)
+    bias, parts = spec.role("bias"), 3 if x.dtype is f32 else 1
+    tiles = 1
+    while tiles * 16 < min(SKINNY_ROWS, d.bounds(rows)[1]):
+        tiles *= 2
+    blocks = -(-columns // (16 * SKINNY_WARPS))
+    most = SKINNY_BYTES // (tiles * 32 * parts) // 64 * 64
+    wanted = max(1, -(-2 * MULTIPROCESSORS // blocks))              # spans that keep a GPU busy
+    span = max(64, min(most, -(-k // wanted // 64) * 64))
+    splits = -(-k // span)
+    numbers: dict[str, object] = {
+        "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "ACROSS": 0, "MATRICES": 1, "MATRICES_X": 1,
+        "MATRICES_W": 1, "PARTS_X": parts, "TILES": tiles, "SPAN": span, "SPLITS": splits, "WARPS": SKINNY_WARPS,
+        "STAGES": SKINNY_STAGES}
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
+    text = text_of(SKINNY, numbers | ({} if bias is None else {"BIAS": 1}), types)
+    shared = parts * tiles * 32 * span + SKINNY_WARPS * SKINNY_STAGES * 2048
+    launches = [Launch("skinny_product", d.ceil_div(rows, 16 * tiles) * (blocks * splits), 32 * SKINNY_WARPS, shared, waits=True,
+                       early=(1,))]
+    made, pieces = rows * columns, tuple[Dim, ...]()
+    if splits > 1:
+        launches.append(Launch("skinny_joined", d.ceil_div(made, 256), 256, waits=True))
+        pieces = (d.ceil_div(made * (4 * splits), 256) * 256,)
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
+    return LaunchCall(text, tuple(launches), (rows,), pieces, ALIGNED, plain)
+
+
+def skinny_traffic(spec: Spec) -> Dim:
+    """All of w for every few dozen rows, from the second time on out of the cache."""
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
+    small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
+    return of_w + of_w // 5 * (d.dim_max(1, d.ceil_div(rows_of(x), SKINNY_ROWS)) - 1) + small
+
+
+def skinny_steps(spec: Spec) -> Dim:
+    """Of whole tiles, a third of what the largest products reach."""
+    w, parts = spec.inputs[1], 3 if spec.inputs[0].dtype is f32 else 1
+    return d.ceil_div(rows_of(spec.inputs[0]), 16) * (16 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
+
+
+# ---- products of whatever there is -------------------------------------------------------------------------------------
+
+SIDE = 64
+"""of any_product.cu: rows, and columns, of a tile"""
+
+
+def any_product_takes(spec: Spec) -> str | None:
+    x = spec.inputs[0]
+    if any(t.dtype is bool_ or t.dtype.is_float is not x.dtype.is_float for t in (*spec.inputs, *spec.outputs)):
+        return "numbers of one kind only"
+    return _matrices_differ(spec)
+
+
+def any_product(spec: Spec) -> LaunchCall:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    linear, one = spec.op.name == "linear", d.product(w.shape[:-2]) == 1
+    inner, columns = (w.shape[1], w.shape[0]) if linear else w.shape[-2:]
+    matrices = 1 if one else d.product(w.shape[:-2])
+    rows = rows_of(x) if one else x.shape[-2]
+    one_x = one or (d.product(x.shape[:-2]) == 1)
+    bias = spec.role("bias")
+    added = accumulated(x.dtype)[0]
+    numbers: dict[str, object] = {"ACROSS": int(not linear), "MATRICES_X": int(one_x), "MATRICES_W": int(one)}
+    types: dict[str, DType | str] = {"A": added}
+    for name, dtype in (("X", x.dtype), ("W", w.dtype), ("B", x.dtype if bias is None else bias.dtype), ("Y", y.dtype)):
+        types[name] = dtype if dtype in STORED else stored_as(dtype)
+        if dtype not in STORED:
+            numbers |= {f"WIDE_{name}": f"({added})", f"NARROW_{name}": f"({stored_as(dtype)})"}
+    text = text_of("any_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
+    grid = matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE)
+    return LaunchCall(text, (Launch("any_product", grid, 256, waits=True),), (rows, columns, inner))
+
+
+def any_product_steps(spec: Spec) -> Dim:
+    """Of whole tiles, at a third of what the units for floats do."""
+    w = spec.inputs[1]
+    inner, columns = (w.shape[1], w.shape[0]) if spec.op.name == "linear" else w.shape[-2:]
+    one = d.product(w.shape[:-2]) == 1
+    rows = rows_of(spec.inputs[0]) if one else spec.inputs[0].shape[-2]
+    matrices = 1 if one else d.product(w.shape[:-2])
+    return matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE) * inner * (SIDE * SIDE * 2 * 3)

@@ -1,0 +1,69 @@
+"""texts: CUDA C behind the numbers and types of one spec, and what all kernels of this backend take for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
+from tensor_graphs.language.node import TensorType
+
+HERE = Path(__file__).resolve().parent
+
+ALIGNED = 16
+"""bytes that are loaded at once"""
+
+FLOATS = (f32, bf16, f16)
+
+MULTIPROCESSORS = 132
+"""of the GPU for which grids are laid out"""
+
+TILES_BYTES = 200 << 10
+"""of shared memory for tiles, at most"""
+
+SHARE = 12
+"""products of bf16 that tensor cores make in the time of one operation of f32 (H100: 660 and 51 Tflop/s)"""
+
+FROM_80 = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+"""architectures with products of 16 bits as mma.sync has them, and copies that are not waited for"""
+
+WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16"}
+STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t"}
+NARROW = {f32: "(float)", bf16: "bf16_of_f32", f16: "f16_of_f32"}
+
+OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
+
+
+def text_of(files: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
+    """Files (their names, spaces between) behind numbers and types; of a dtype also how an element is widened and narrowed."""
+    said = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
+    for name, dtype in types.items():
+        if isinstance(dtype, DType):
+            said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
+        said.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
+    return "\n".join(said) + "\n" + read(files)
+
+
+def read(files: str) -> str:
+    """Of this folder, one behind the other."""
+    return "".join((HERE / file).read_text() for file in files.split())
+
+
+def stored_as(dtype: DType) -> str:
+    """The C type of an element; integers wrap, so they have no sign."""
+    return STORED.get(dtype, "double" if dtype is f64 else OF_SIZE[dtype.itemsize])
+
+
+def accumulated(dtype: DType) -> tuple[str, str]:
+    """What numbers are added in: a few of them, and sums of many."""
+    return ("float", "double") if dtype in STORED else (stored_as(dtype),) * 2
+
+
+def rows_of(x: TensorType) -> Dim:
+    return d.product(x.shape[:-1])
+
+
+def static(*dims: Dim) -> str | None:
+    return None if all(d.is_static(x) for x in dims) else "sizes that are known only"

@@ -1,0 +1,146 @@
+"""unroll: a loop whose number of turns is known and small may also run as these turns, one after another.
+
+    made = unroll(graph, lambda loop: True)         # made.show(): "1 scan_4f0c11: recipe scan/turns 5d1e…"
+
+This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py). The part's
+definition is the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe: which of
+the two runs is chosen by price. Each turn takes its slices and the step; what the turns return is stacked at the end.
+
+The step is prepared once, as a graph of its own. So all turns hold the same parts, and n turns ask the same questions as one;
+nothing is fused across two turns. What is added up over the turns is not judged as a whole: each kernel is compared by itself, as
+in a graph that writes its turns out by hand.
+
+Loops that carry the same values over the same operands are first made one loop: the gradient of a scan repeats the scan, to know
+what each turn began with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.body import Body, Turns
+from tensor_graphs.language.composite import Definition, definition_digest
+from tensor_graphs.language.composites.scan import SCAN, length
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, TensorType, apply, rebuild
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, name_of, over
+from tensor_graphs.rewrites.reword import Reworded
+from tensor_graphs.rewrites.rule import BITWISE
+
+MOST_NODES, MOST_IN_ALL = 1 << 13, 1 << 15
+"""Nodes of all turns of a loop (slices and stacked rows count), and of all loops of a graph, that are written out: 1000 turns of a
+plain recurrence, 400 of a cell with four gates, 100 of its gradient. Choosing kernels takes as long as for one turn; laying out
+memory does not: 6 s for 3000 calls. A graph of 2^16 nodes is never written out (language/composite.py)."""
+
+IN_ALL = f"its turns are not written out, as those of all loops of the graph come to more than {MOST_IN_ALL} nodes"
+
+RULE = "scan/turns"
+
+
+def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> Reworded:
+    """The graph with a part in place of each wanted loop that `why_whole` does not refuse: its number of turns is known, and they
+    are MOST_NODES nodes at most; of many, as many of the first as come to MOST_IN_ALL. Numeric class: bitwise (each turn has the
+    step's own ops, in the loop's order); what runs is chosen later.
+
+    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted.
+    prepared: the step as it should run. The step comes as a graph: its parameters are the operands that are the same in each turn
+    and known when the whole graph is bound, its inputs are all others.
+    """
+    loops, total = list[Node](), 0
+    for n in (n for n in graph.nodes if n.op is SCAN):
+        given = [i.type for i in n.inputs]
+        if why_whole(given, n.attrs) is None and wanted(n):
+            total += d.evaluate(length(given, n.attrs), {}) * _nodes(n.attrs)
+            loops += [n] if total <= MOST_IN_ALL else []
+    if not loops:
+        return Reworded(graph)
+    known = known_when_bound(graph.nodes)
+    parts: dict[Any, PartOp] = {}
+    places: dict[Node, tuple[PartOp, Mapping[int, int]]] = {}
+    for loop, body, place in _joined(graph, loops):
+        attrs, bound = {**loop.attrs, "step": body}, [i for i, x in enumerate(loop.inputs) if x in known]
+        types = tuple(i.type for i in loop.inputs)
+        key = types, tuple(bound), body, loop.attrs["carries"], loop.attrs["slices"], loop.attrs["reverse"]
+        if key not in parts:
+            parts[key] = _part(types, attrs, bound, prepared)
+        places[loop] = parts[key], place
+
+    def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node in places:
+            part, place = places[node]
+            made = apply(part, inputs, part.attrs)
+            return leaves.item(made, place[0]) if len(node.types) == 1 else made
+        if node.op is leaves.ITEM and node.inputs[0] in places:
+            return leaves.item(inputs[0], places[node.inputs[0]][1][node.attrs["index"]])
+        return None
+
+    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    images = {n: m for n, m in made.items() if n is not m and len(n.types) == 1}
+    whole = graph.with_roots([made[r] for r in graph.roots])
+    counts = Counter(part for n in whole.nodes for part in parts.values() if n.op is part)
+    return Reworded(whole, dict(counts), images)
+
+
+def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | None:
+    """Why the turns of a loop are not written out, for people; None where they are."""
+    count, nodes = length(types, attrs), _nodes(attrs)
+    if not isinstance(count, int):
+        return f"its turns are not written out, as their number is {d.format_dim(count)}"
+    if count * nodes > MOST_NODES:
+        return f"its {count} turns of {nodes} nodes are not written out; up to {MOST_NODES // nodes} such turns are"
+    return None
+
+
+def _nodes(attrs: Mapping[str, Any]) -> int:
+    """Of one turn."""
+    step = attrs["step"]
+    return len(between(step.outputs, step.arguments)) + 2 * attrs["slices"] + len(step.outputs) - attrs["carries"]
+
+
+def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, dict[int, int]]]:
+    """For each loop the step of the one loop that replaces it, and which of that step's outputs its own outputs are.
+
+    One loop replaces all that carry the same values over the same operands. It returns what something reads of any of them.
+    """
+    read = {(n.inputs[0], n.attrs["index"]) for n in graph.nodes if n.op is leaves.ITEM}
+    read |= {(n, 0) for n in loops if len(n.types) == 1}
+    groups: dict[Any, list[Node]] = {}
+    for n in loops:
+        turns, count = Turns(n.inputs, n.attrs), n.attrs["carries"]
+        same = n.inputs, count, n.attrs["slices"], turns.reverse, turns.step.arguments, turns.step.outputs[:count]
+        groups.setdefault(same, []).append(n)
+    for (_, count, _, _, arguments, carries), group in groups.items():
+        given = {n: {k: o for k, o in enumerate(n.attrs["step"].outputs) if k >= count and (n, k) in read} for n in group}
+        others = list(dict.fromkeys(o for each in given.values() for o in each.values()))
+        body = Body(arguments, (*carries, *others))
+        for n in group:
+            yield n, body, {**{k: k for k in range(count)}, **{k: count + others.index(o) for k, o in given[n].items()}}
+
+
+def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collection[int],
+          prepared: Callable[[Graph], Graph]) -> PartOp:
+    """The loop as a part, with its turns as recipe."""
+    arguments = [leaves.argument(i, t) for i, t in enumerate(types)]
+    loop = apply(SCAN, arguments, attrs)
+    outputs = [leaves.item(loop, i) for i in range(len(loop.types))]
+    turns = SCAN.in_turns(types, attrs, _step(attrs["step"], bound, attrs["carries"] + attrs["slices"], prepared))
+    written = PartOp(name_of(turns.outputs, turns.digest), arguments, turns.outputs, bound=bound, alone=True)
+    recipe = PartRecipe(written, (RULE,), f"{RULE}: {length(types, attrs)} turns, one after another", BITWISE)
+    # The name holds the digest of the turns: where steps are prepared otherwise the graph has another key, so a saved path of the
+    # one is never taken for a path of the other.
+    return PartOp(name_of(outputs, turns.digest), arguments, outputs, recipes=[recipe], bound=bound, alone=True)
+
+
+def _step(body: Body, bound: Collection[int], changing: int, prepared: Callable[[Graph], Graph]) -> Definition:
+    """The step, prepared, over its own arguments. bound: the operands that are known when the whole graph is bound. changing: so
+    many of the first are carries and slices, which change from turn to turn."""
+    given = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
+             for i, t in enumerate(body.types)]
+    made = prepared(make_graph(over(body.outputs, body.arguments, given)))
+    outputs = over(list(made.outputs.values()), given, body.arguments)
+    return Definition(body.arguments, outputs, definition_digest(outputs))
