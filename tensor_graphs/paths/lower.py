@@ -31,7 +31,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, consumers, encode_attribute, walk
 from tensor_graphs.paths.memory import Interval
-from tensor_graphs.paths.whereabouts import Whereabouts, viewed
+from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 
@@ -405,7 +405,7 @@ class _Lowering:
         return out
 
     def run(self, order: Sequence[Node]) -> None:
-        self.same, self.where = alike(order), Whereabouts(order)
+        self.same, self.where = alike(order), Whereabouts(pieces_of(order))
         for node in order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:

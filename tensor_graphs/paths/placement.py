@@ -14,7 +14,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import known_when_bound
 from tensor_graphs.paths.lower import schedule
-from tensor_graphs.paths.whereabouts import Whereabouts
+from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of
 
 Crossing = tuple[Node, str, str]
 """a value, the device that it is on, and the one that it is copied to"""
@@ -28,6 +28,7 @@ class Placement:
         self.roots = list(zip(names, roots, strict=True))
         self.order = schedule(roots)
         self.known = known_when_bound(self.order)
+        self.pieces = pieces_of(self.order)
         self.keys = {n: signature_of(n).key for n in self.order if n.op.kind != "leaf" and not n.op.facts.view}
         self.made = {(kind, name): _maker(root) for (kind, name), root in self.roots}
 
@@ -36,7 +37,7 @@ class Placement:
 
         on: the device of the kernel that computes a signature, by its key.
         """
-        where, found = Whereabouts(self.order), list[Crossing]()
+        where, found = Whereabouts(self.pieces), list[Crossing]()
 
         def bring(node: Node, device: str) -> None:
             carrier = where.carrier(node, device)

@@ -6,7 +6,7 @@ most once. A view of a value is there wherever the value is; so what came from a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.node import Node
@@ -17,18 +17,24 @@ def viewed(node: Node) -> Node | None:
     return node.inputs[0] if node.op.facts.view and node.op is not leaves.ITEM else None
 
 
-class Whereabouts:
-    """Which values are where so far. Constants are everywhere: each device has its own. nodes: all that there will be."""
+def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
+    """Of nodes, those cut from a value that several of them show as a whole."""
+    asked = {node.inputs[0] for node in nodes if node.op is leaves.COPY_TO}
+    cut: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op.name == "slice":
+            cut.setdefault(node.inputs[0], []).append(node)
+    return frozenset(piece for whole, pieces in cut.items() if _cover(whole, pieces) and not asked.intersection(pieces)
+                     for piece in pieces)
 
-    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+
+class Whereabouts:
+    """Which values are where so far. Constants are everywhere: each device has its own. pieces: as `pieces_of` has them, of all
+    nodes that there will be."""
+
+    def __init__(self, pieces: Collection[Node] = ()) -> None:
         self._on: dict[Node, dict[str, None]] = {}
-        asked = {node.inputs[0] for node in nodes if node.op is leaves.COPY_TO}
-        cut: dict[Node, list[Node]] = {}
-        for node in nodes:
-            if node.op.name == "slice":
-                cut.setdefault(node.inputs[0], []).append(node)
-        self._pieces = {piece for whole, pieces in cut.items() if _cover(whole, pieces) and not asked.intersection(pieces)
-                        for piece in pieces}
+        self._pieces = pieces
 
     def put(self, node: Node, device: str) -> None:
         self._on.setdefault(node, {})[device] = None

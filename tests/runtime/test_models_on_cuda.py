@@ -12,8 +12,8 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.bert import BertSpec, bert_graph
-from tensor_graphs.models.decoder_parts import Rope
 from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
+from tensor_graphs.models.rope import Rope
 from tensor_graphs.runtime.compiled_graph import bind
 
 pytestmark = pytest.mark.gpu

@@ -254,7 +254,8 @@ def kernels() -> list[Kernel]:
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
             *(made(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)
               for op in ("linear", "dot")),
-            made("attention", a.attention, a.attention_takes, "attention.cu", traffic=a.attention_traffic),
+            made("attention", a.attention, a.attention_takes, "attention.cu", traffic=a.attention_traffic,
+                 arithmetic=a.attention_steps),
             by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{whole} tensor_attention.cu", "_tensor",
                      a.tensor_attention_traffic, a.tensor_attention_steps),
             by_tiles("attention", a.near_attention, a.tensor_attention_takes, f"{whole} tensor_attention.cu", "_tensor_near",

@@ -69,6 +69,7 @@ from tensor_graphs.profiling.measure.descriptors import Given, InputError
 from tensor_graphs.profiling.measure.doubt import doubtful, moves_of_rows
 from tensor_graphs.profiling.measure.fixed_rows import candidates, fewer, is_fixed, size_of, taken
 from tensor_graphs.profiling.measure.inputs import (
+    BIG_INPUT,
     PAIRED,
     SAME_VALUES,
     Point,
@@ -125,6 +126,9 @@ QUICK = (1e8, 1 << 24)
 SLOW = 0.25
 """seconds of the oracle for one answer from which on a kernel of this package is compared on copies of few rows, but for two:
 it does not remember what it was asked"""
+
+MOST_DRAWN = 1 << 25
+"""elements of an operand that are drawn once more to see whether its rows depend on each other, where that spares slow answers"""
 
 RACES = 3
 """times that a kernel on another device than the host is asked the same: its threads come in another order each time"""
@@ -355,16 +359,17 @@ class Judge:
         return {name: updated(array, inputs[operands[name]], operands[name]) if name in operands else array
                 for name, array in found.items()}
 
-    def _look_for_rows(self, signature: Signature, point: Point) -> tuple[str, int] | None:
+    def _look_for_rows(self, signature: Signature, point: Point, most: int) -> tuple[str, int] | None:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
-        where there are none, or the point is small. Seen from what the oracle answered at the point: some of its rows have to come
-        out of the same rows of its operands."""
+        where there are none, the point is small, or an operand has more than `most` elements. Seen from what the oracle answered at
+        the point: some of its rows have to come out of the same rows of its operands."""
         graph = signature.graph
         key = signature.key, point.sizes
         if key not in self._rows:
             self._rows[key] = None
             expected = self.expected(signature, point)
-            inputs = {} if expected is None else point_inputs(graph, point)
+            large = any(x.dtype.kind == "float" and int(x.type.at(point.binding).size()) > most for x in graph.inputs.values())
+            inputs = {} if large or expected is None else point_inputs(graph, point)
             for name, count in candidates(graph) if inputs else ():
                 few = fewer(graph, name, count)
                 if few is None or expected is None:
@@ -493,7 +498,8 @@ class Judge:
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
         secret = self.secret(signature)
         big = _big(signature, base.binding)
-        rows = self._look_for_rows(signature, base) if kernel.ours and (slow or not big) else None
+        drawn = MOST_DRAWN if slow else BIG_INPUT
+        rows = self._look_for_rows(signature, base, drawn) if kernel.ours and (slow or not big) else None
 
         def of_few(points: Sequence[Point]) -> list[Point]:
             return [replace(p, rows=rows) if p.sizes == base.sizes and p.form not in PAIRED else p for p in points]
