@@ -176,13 +176,14 @@ def tensor_attention_traffic(spec: Spec) -> Dim:
     return sum((d.product(t.shape) * t.dtype.itemsize for t in (*spec.inputs[:3], *spec.outputs)), 0)
 
 
-def tensor_attention_steps(spec: Spec) -> Dim:
-    """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32."""
+def tensor_attention_steps(spec: Spec, groups: int = 0) -> Dim:
+    """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32. groups:
+    warpgroups, where these are not QUERY_GROUPS."""
     q, k = spec.inputs[:2]
     n, s, padded = q.shape[0], k.shape[0], -(-int(q.shape[2]) // 64) * 64
     seen = s - n // 2 if spec.attrs["causal"] else s
     window = int(spec.attrs["window"])
-    rows = 64 * QUERY_GROUPS[padded]
+    rows = 64 * (groups or QUERY_GROUPS[padded])
     seen = d.dim_min(seen, window + rows) if window else seen
     waves = d.ceil_div(d.ceil_div(n, rows) * int(q.shape[1]), MULTIPROCESSORS)
     return waves * seen * (MULTIPROCESSORS * rows * padded * 4 // SHARE)
@@ -227,7 +228,7 @@ def float_attention_traffic(spec: Spec) -> Dim:
 
 def float_attention_steps(spec: Spec) -> Dim:
     """Six products of tensor_attention's, which do not run while scores are weighed."""
-    return tensor_attention_steps(spec) * 12
+    return tensor_attention_steps(spec, FLOAT_TILES[-(-int(spec.inputs[0].shape[2]) // 64) * 64][2]) * 12
 
 
 # ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------
