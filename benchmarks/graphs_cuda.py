@@ -58,8 +58,7 @@ def on_device(case: Case) -> Graph:
         of = dict(zip(nodes, there, strict=True))
         out = tuple(tg.grad(out, [of[n] for n in case.wrt]))
     outs = out if isinstance(out, tuple) else (out,)
-    kept = {f"given_{name}": tg.copy_to(x, "cpu") for (name, x) in zip(nodes, there, strict=True) if not case.given[name].weight}
-    return tg.graph({f"out{i}": tg.copy_to(o, "cuda:0") for i, o in enumerate(outs)} | kept)    # or a replay would read results
+    return tg.graph({f"out{i}": tg.copy_to(o, "cuda:0") for i, o in enumerate(outs)})
 
 
 def torch_call(torch: Any, case: Case, function: Callable[..., Any], operands: Mapping[str, Any]) -> Callable[[], tuple[Any, ...]]:
@@ -143,7 +142,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     for each in sets:
         model = tg.bind(plan, {n: each[n] for n in graph.parameters})
         out = model.run({n: each[n] for n in graph.inputs})
-        found = found or [_tensor(torch, np.asarray(out[n])) for n in graph.outputs if n.startswith("out")]
+        found = found or [_tensor(torch, np.asarray(out[n])) for n in graph.outputs]
         models.append(model)
         replays.append(replay_of(model))
     functions = {"eager": case.torch}

@@ -108,12 +108,12 @@ def attention_traffic(spec: Spec) -> Dim:
 
 
 def attention_steps(spec: Spec) -> Dim:
-    """Number by number, at an eighth of what the units for floats do."""
+    """Number by number: of the first query while keys are waited for, of others at an eighth of what the units for floats do."""
     q, k = spec.inputs[:2]
     seen = k.shape[0] - q.shape[0] // 2 if spec.attrs["causal"] else k.shape[0]
     window = int(spec.attrs["window"])
-    seen = d.dim_min(seen, window) if window else seen
-    return q.shape[0] * seen * (int(q.shape[1]) * int(q.shape[2]) * 4 * 8)
+    each = (d.dim_min(seen, window) if window else seen) * (int(q.shape[1]) * int(q.shape[2]) * 4)
+    return each + (d.dim_max(1, q.shape[0]) - 1) * each * 8
 
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------

@@ -360,7 +360,7 @@ class Judge:
         return {name: updated(array, inputs[operands[name]], operands[name]) if name in operands else array
                 for name, array in found.items()}
 
-    def _look_for_rows(self, signature: Signature, point: Point, most: int) -> tuple[str, int] | None:
+    def _look_for_rows(self, signature: Signature, point: Point, most: int = BIG_INPUT) -> tuple[str, int] | None:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
         where there are none, the point is small, or an operand has more than `most` elements. Seen from what the oracle answered at
         the point: some of its rows have to come out of the same rows of its operands."""
