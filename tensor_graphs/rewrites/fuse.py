@@ -38,6 +38,9 @@ TWICE = 2.0
 
 MOST_OPERANDS, MOST_STEPS = 12, 40
 
+DIVISIONS = frozenset({"idiv"})
+"""of integers: some twenty times as long as what vectors do; a row of them may be read by thousands of others"""
+
 
 def fuse(graph: Graph) -> Reworded:
     """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
@@ -285,10 +288,10 @@ class _Siblings(_AroundProducts):
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether computing it takes less than reading it: one turn of each element, of nothing dear."""
+    """Whether computing it takes less than reading it, for each element that reads it: one turn, of nothing dear, no division."""
     op = node.op
     if op.kind == "atomic":
-        return op.name not in DEAR and op.name not in REDUCTIONS
+        return op.name not in DEAR and op.name not in REDUCTIONS and op.name not in DIVISIONS
     if not isinstance(op, CompositeOp) or op.opaque:
         return False
     key = op.identity(node)

@@ -70,7 +70,8 @@ def test_what_takes_the_results_of_a_product_together_is_not_joined_with_it() ->
 
 def test_what_follows_from_sizes_alone_is_said_again_in_the_step_that_reads_it() -> None:
     rows, columns = (tg.iota((64, 64), axis, tg.i32) for axis in (0, 1))
-    for mask, inside in ((tg.less_equal(columns, rows), True), (tg.greater(tg.sin(tg.cast(rows, tg.f32)), 0.5), False)):   # dear
+    dear = tg.greater(tg.sin(tg.cast(rows, tg.f32)), 0.5), tg.less(columns % 7, 3)
+    for mask, inside in ((tg.less_equal(columns, rows), True), *((each, False) for each in dear)):
         made = fuse(tg.graph(tg.where(mask, tg.input("x", (64, 64)), -1.0)))
         assert (len(made.parts) == 1) is inside
         if inside:
