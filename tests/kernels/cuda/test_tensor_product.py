@@ -122,9 +122,9 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
 
 
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS[:3])
-@pytest.mark.parametrize("rows", [1, 16, 33, 5000])
+@pytest.mark.parametrize("rows", [16, 5000])
 def test_texts_for_few_rows_compile(of_x: DType, of_w: DType, rows: int) -> None:
-    for k, columns in ((2048, 640), (64, 8200), (8, 5)):
+    for k, columns in ((2048, 640), (8, 5)):
         y = tg.linear(tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w), tg.input("b", (columns,)))
         assert products.skinny_takes(Spec.of(y)) is None
         call = products.skinny(Spec.of(y))
