@@ -33,6 +33,7 @@ from benchmarks.cpu_graphs import Case, cases
 from benchmarks.kernels_cpu import geomean
 from benchmarks.kernels_cuda import captured
 from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
@@ -137,7 +138,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in case.given.values())
     count = max(2, min(MOST, -(-CACHES // nbytes)))
     sets = [{name: each.array(rng) for name, each in case.given.items()} for _ in range(count)]
-    tensors = [{name: _tensor(torch, a) for name, a in each.items()} for each in sets]
+    tensors = [{name: tensor(a).cuda() for name, a in each.items()} for each in sets]
     doubles = {n: t.double() if t.is_floating_point() else t for n, t in tensors[0].items()}
     right = [t.detach() for t in torch_call(torch, case, case.torch, doubles)()]
     del doubles
@@ -145,7 +146,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     for each in sets:
         model = tg.bind(plan, {n: each[n] for n in graph.parameters})
         out = model.run({n: each[n] for n in graph.inputs})
-        found = found or [_tensor(torch, np.asarray(out[n])) for n in graph.outputs]
+        found = found or [tensor(np.asarray(out[n])).cuda() for n in graph.outputs]
         models.append(model)
         replays.append(replay_of(model))
     functions = {"eager": case.torch}
@@ -185,12 +186,6 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
             "ratio": best / us["ours"] if is_right and not elsewhere else math.nan, "launches": launches, "elsewhere": elsewhere,
             "kernels": [f"{c.kernel} {c.label}" for c in calls_made], "seconds": seconds, "failed": failed,
             "predicted_us": plan.variants[0].predicted * 1e6}
-
-
-def _tensor(torch: Any, array: np.ndarray) -> Any:
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16).cuda()
-    return torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 
 def main() -> int:

@@ -58,13 +58,13 @@ class Session:
         self._begin({name: node.type for name, node in graph.states.items()}, homes)
 
     def _begin(self, types: Mapping[str, TensorType], homes: Mapping[str, Device] = {}) -> None:
-        self.types = dict(types)
+        self.types, self.homes = dict(types), homes
         self.lock = threading.Lock()
         self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
         self.memory: dict[str, Memory] = {}                # of every state, as a run puts it into its table
         self.places = object()                             # another one once a state has moved
-        self.reset(homes)
+        self.reset()
 
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]
@@ -75,16 +75,16 @@ class Session:
         said = self.transcript
         return _read, (self.types, self.snapshot(), None if said is None else Transcript([*said.fed], [*said.pending]))
 
-    def reset(self, homes: Mapping[str, Device] = {}) -> None:
-        """Every state back to zero, in place when there is memory already. homes: where those without memory get some."""
+    def reset(self) -> None:
+        """Every state back to zero, in place when there is memory already."""
         with self.lock:
             if not self.memory:
-                need = sum(int(t.nbytes()) for n, t in self.types.items() if homes.get(n, HOST) is HOST)
+                need = sum(int(t.nbytes()) for n, t in self.types.items() if self.homes.get(n, HOST) is HOST)
                 require_memory(need, f"a session of {len(self.types)} states", "shorter states (of a model: max_positions)")
             self.transcript = Transcript()
             for name, t in self.types.items():
                 shape = tuple(int(s) for s in t.shape)
-                home = homes.get(name, HOST)
+                home = self.homes.get(name, HOST)
                 if name not in self.memory and home is not HOST:
                     self.memory[name] = home.allocate(int(t.nbytes()))
                 elif name not in self.memory:

@@ -224,7 +224,8 @@ def test_a_tolerance_that_turns_do_not_reach_is_answered_with_one_that_they_do(d
 # ---- on a GPU that is none ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU, and it says what happens without one")
+@pytest.mark.skipif(cuda.why_missing() is None, reason="the emulated GPU would take the place of the one that is there, on which "
+                    "runtime/test_models_on_cuda.py runs loops")
 @pytest.mark.parametrize("name", ["rnn", "selective", "gradient"])
 def test_kernels_for_gpus_compute_a_recurrence(tmp_path: File, name: str) -> None:
     emulated.install(tmp_path)

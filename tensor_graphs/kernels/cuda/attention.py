@@ -55,6 +55,18 @@ def _stored(spec: Spec) -> dict[str, DType | str]:
     return {name: t.dtype for name, t in zip("QKVY", (*spec.inputs[:3], spec.outputs[0]), strict=True)}
 
 
+def _padded(spec: Spec) -> int:
+    """The length of heads up to a multiple of 64."""
+    return -(-int(spec.inputs[0].shape[2]) // 64) * 64
+
+
+def _row_by_row(spec: Spec, text: str) -> LaunchCall:
+    """The form for operands that lie off their alignment."""
+    n, s = (t.shape[0] for t in spec.inputs[:2])
+    launch = Launch("plain", d.ceil_div(n * int(spec.inputs[0].shape[1]), 8), 256, waits=True)
+    return LaunchCall(text, (launch,), (n, s, spec.attrs["start"]))
+
+
 def attention_takes(spec: Spec) -> str | None:
     if spec.role("mask") is not None:
         return "no mask"
@@ -118,8 +130,8 @@ def attention_steps(spec: Spec) -> Dim:
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------
 
-WHOLE_ROWS = "seen_keys.cu plain_attention.cu"
-"""what a text of attention begins with"""
+MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu"
+"""what the texts for many queries begin with"""
 
 TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
 """of tensor_attention.cu: keys of a tile, by the length of heads up to a multiple of 64"""
@@ -146,21 +158,19 @@ def tensor_attention_takes(spec: Spec) -> str | None:
 def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     """near: weights keep twice as many bits for their products with values, which then take twice as long."""
     q, k = spec.inputs[:2]
-    n, s, width = q.shape[0], k.shape[0], int(q.shape[2])
-    padded = -(-width // 64) * 64
+    n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     keys, groups = TENSOR_KEYS[padded], 2 if near else QUERY_GROUPS[padded]
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
     numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
-                            "NEAR": int(near)}
-    text = text_of(f"{WHOLE_ROWS} tensor_attention.cu", numbers, _stored(spec))
+                            "NEAR": int(near), "POWER": "exp2_flushed"}
+    text = text_of(f"{MANY} tensor_attention.cu", numbers, _stored(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     given = n, s, spec.attrs["start"]
     launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
                 Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * int(q.shape[1]), 8), 256, waits=True),), given)
-    return LaunchCall(text, launches, given, (512,), ALIGNED, plain)
+    return LaunchCall(text, launches, given, (512,), ALIGNED, _row_by_row(spec, text))
 
 
 def near_attention(spec: Spec) -> LaunchCall:
@@ -180,7 +190,7 @@ def tensor_attention_steps(spec: Spec, groups: int = 0) -> Dim:
     """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32. groups:
     warpgroups, where these are not QUERY_GROUPS."""
     q, k = spec.inputs[:2]
-    n, s, padded = q.shape[0], k.shape[0], -(-int(q.shape[2]) // 64) * 64
+    n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     seen = s - n // 2 if spec.attrs["causal"] else s
     window = int(spec.attrs["window"])
     rows = 64 * (groups or QUERY_GROUPS[padded])
@@ -203,19 +213,18 @@ def float_attention_takes(spec: Spec) -> str | None:
 def float_attention(spec: Spec) -> LaunchCall:
     q, k, v = spec.inputs[:3]
     n, s, width, heads, all_heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1])
-    padded = -(-width // 64) * 64
+    padded = _padded(spec)
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
-    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
-    text = text_of(f"{WHOLE_ROWS} float_attention.cu", numbers, _stored(spec))
+    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups, "POWER": "exp2_fast"}
+    text = text_of(f"{MANY} float_attention.cu", numbers, _stored(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
     given = n, s, spec.attrs["start"]
     elements = n * (all_heads * width) + s * (2 * heads * width)
     launches = (Launch("attention_parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True),
                 Launch("float_attention", d.ceil_div(n, rows) * all_heads, 128 * (groups + 1), shared, waits=True))
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(n * all_heads, 8), 256, waits=True),), given)
     pieces: tuple[Dim, ...] = (512, *(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v)))
-    return LaunchCall(text, launches, given, pieces, ALIGNED, plain)
+    return LaunchCall(text, launches, given, pieces, ALIGNED, _row_by_row(spec, text))
 
 
 def float_attention_traffic(spec: Spec) -> Dim:
@@ -228,7 +237,7 @@ def float_attention_traffic(spec: Spec) -> Dim:
 
 def float_attention_steps(spec: Spec) -> Dim:
     """Six products of tensor_attention's, which do not run while scores are weighed."""
-    return tensor_attention_steps(spec, FLOAT_TILES[-(-int(spec.inputs[0].shape[2]) // 64) * 64][2]) * 12
+    return tensor_attention_steps(spec, FLOAT_TILES[_padded(spec)][2]) * 12
 
 
 # ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------

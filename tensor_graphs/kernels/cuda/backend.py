@@ -1,5 +1,6 @@
-"""backend: `cuda`, kernels written by hand for what stages say badly: weights read once for few rows, attention with its keys in
-parts, rows of a state in place. A text is a file of this folder behind the numbers of one spec."""
+"""backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
+of a state in place, and the list of all; products.py, attention.py and scatter.py have theirs. A text is files of this folder
+behind the numbers of one spec (texts.py)."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ ROWS, ROW_WARPS = 8, 4
 
 BEST_COLUMNS, BEST_RESIDENT = 2, 6
 """of few_rows.cu where it looks for the largest: columns of a warp, blocks of each multiprocessor"""
+
 
 def available() -> str | None:
     from tensor_graphs.devices import cuda
@@ -246,7 +248,6 @@ def kernels() -> list[Kernel]:
                     header=TENSOR_CORES)
 
     a, p = attention, products
-    whole = a.WHOLE_ROWS
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps,
@@ -256,11 +257,11 @@ def kernels() -> list[Kernel]:
               for op in ("linear", "dot")),
             made("attention", a.attention, a.attention_takes, "attention.cu", traffic=a.attention_traffic,
                  arithmetic=a.attention_steps),
-            by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{whole} tensor_attention.cu", "_tensor",
+            by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor",
                      a.tensor_attention_traffic, a.tensor_attention_steps),
-            by_tiles("attention", a.near_attention, a.tensor_attention_takes, f"{whole} tensor_attention.cu", "_tensor_near",
+            by_tiles("attention", a.near_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor_near",
                      a.tensor_attention_traffic, a.near_attention_steps),
-            by_tiles("attention", a.float_attention, a.float_attention_takes, f"{whole} float_attention.cu", "_floats",
+            by_tiles("attention", a.float_attention, a.float_attention_takes, f"{a.MANY} float_attention.cu", "_floats",
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu", "_few", a.few_queries_traffic,
                      None, FROM_80),

@@ -4,7 +4,7 @@
  * Numerical behavior of NVIDIA tensor cores, 2021), so that what a tile of keys adds is a sum of its own. `attention_parts` makes the parts
  * of q, k, v and their maps before. Rows that are not finite are made again key by key, as parts of such numbers say nothing.
  * Given by the text before: what plain_attention.cu is given; PADDED (D up to a multiple of 64), KEYS (of a tile), STAGES (tiles that are
- * copied ahead), GROUPS (warpgroups, with 64 queries each), CAUSAL, WINDOW. */
+ * copied ahead), GROUPS (warpgroups, with 64 queries each), and what weighed_scores.cu is given. */
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
@@ -14,7 +14,6 @@
 #define TG_BOXES (PADDED / 64)
 #define TG_Q_PART (TG_BOXES * TG_ROWS * 128)
 #define TG_PART (TG_BOXES * KEYS * 128)
-#define TG_LOG2_E 1.4426950408889634
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The parts of rows of WIDTH floats, beside each other in each row: all high ones, the middle ones, the low ones. */
@@ -44,49 +43,9 @@ extern "C" __global__ void __launch_bounds__(256) attention_parts(Y *__restrict_
     parts_of_rows<HEADS * D>(v, of_v, s);
 }
 
-#define TG_CHANGED (CAP || SCALE < 0)
-#define TG_BY (TG_CHANGED ? 1.0f : (float)(SCALE * TG_LOG2_E))
-
 /* The parts of pair number i, the smallest product first, the largest last. */
 __device__ constexpr int left_of(int i) { return i == 0 || i == 3 || i == 5 ? 0 : i == 2 ? 2 : 1; }
 __device__ constexpr int right_of(int i) { return i == 0 ? 2 : i == 1 || i == 3 ? 1 : 0; }
-
-/* The scores of a tile as weights; top, total: of each of a thread's two rows, which are kept up; kept: what sums so far are multiplied
- * by. */
-TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&kept)[2], int64_t key, int64_t position,
-                     int64_t keys, bool hides) {
-    if (TG_CHANGED)
-#pragma unroll
-        for (int i = 0; i < KEYS / 2; i++) {
-            const float x = s[i] * (float)(SCALE);
-            s[i] = (CAP ? (float)(CAP) * tanhf(x / (float)(CAP ? CAP : 1)) : x) * (float)TG_LOG2_E;
-        }
-    if (hides)
-#pragma unroll
-        for (int i = 0; i < KEYS / 2; i++) {
-            const int64_t at = key + i / 4 * 8 + i % 2, row = position + i / 2 % 2 * 8;
-            if (at >= keys || (CAUSAL && at > row) || (WINDOW && at <= row - WINDOW)) s[i] = -INFINITY;
-        }
-    float shift[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float best = top[h];
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) best = f32_max(best, f32_max(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        shift[h] = best == -INFINITY ? 0.0f : best * TG_BY;
-        kept[h] = exp2_fast(top[h] * TG_BY - shift[h]);
-        top[h] = best;
-        total[h] *= kept[h];
-    }
-#pragma unroll
-    for (int i = 0; i < KEYS / 2; i++) {
-        const int h = i / 2 % 2;
-        s[i] = exp2_fast(fmaf(s[i], TG_BY, -shift[h]));
-        total[h] += s[i];
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
                                                                                     const int64_t *sizes, char *maps, const uint16_t *,

@@ -227,16 +227,22 @@ def any_product_takes(spec: Spec) -> str | None:
     return _matrices_differ(spec)
 
 
+def _sizes(spec: Spec) -> tuple[Dim, Dim, Dim, Dim]:
+    """(matrices of y, rows of each, columns, k) of a product, of whatever sizes."""
+    x, w = spec.inputs[:2]
+    k, columns = (w.shape[1], w.shape[0]) if spec.op.name == "linear" else w.shape[-2:]
+    matrices = d.product(w.shape[:-2])
+    return matrices, rows_of(x) if matrices == 1 else x.shape[-2], columns, k
+
+
 def any_product(spec: Spec) -> LaunchCall:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
-    linear, one = spec.op.name == "linear", d.product(w.shape[:-2]) == 1
-    inner, columns = (w.shape[1], w.shape[0]) if linear else w.shape[-2:]
-    matrices = 1 if one else d.product(w.shape[:-2])
-    rows = rows_of(x) if one else x.shape[-2]
-    one_x = one or (d.product(x.shape[:-2]) == 1)
+    matrices, rows, columns, inner = _sizes(spec)
+    one = matrices == 1
+    one_x = one or d.product(x.shape[:-2]) == 1
     bias = spec.role("bias")
     added = accumulated(x.dtype)[0]
-    numbers: dict[str, object] = {"ACROSS": int(not linear), "MATRICES_X": int(one_x), "MATRICES_W": int(one)}
+    numbers: dict[str, object] = {"ACROSS": int(spec.op.name != "linear"), "MATRICES_X": int(one_x), "MATRICES_W": int(one)}
     types: dict[str, DType | str] = {"A": added}
     for name, dtype in (("X", x.dtype), ("W", w.dtype), ("B", x.dtype if bias is None else bias.dtype), ("Y", y.dtype)):
         types[name] = dtype if dtype in STORED else stored_as(dtype)
@@ -249,9 +255,5 @@ def any_product(spec: Spec) -> LaunchCall:
 
 def any_product_steps(spec: Spec) -> Dim:
     """Of whole tiles, at a third of what the units for floats do."""
-    w = spec.inputs[1]
-    inner, columns = (w.shape[1], w.shape[0]) if spec.op.name == "linear" else w.shape[-2:]
-    one = d.product(w.shape[:-2]) == 1
-    rows = rows_of(spec.inputs[0]) if one else spec.inputs[0].shape[-2]
-    matrices = 1 if one else d.product(w.shape[:-2])
+    matrices, rows, columns, inner = _sizes(spec)
     return matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE) * inner * (SIDE * SIDE * 2 * 3)

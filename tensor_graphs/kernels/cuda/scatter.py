@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import text_of
+from tensor_graphs.kernels.cuda.texts import ALIGNED, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
 
 FILE = "scatter.cu"
-ALIGNED = 16
 
 COMBINED = {f32: "double", bf16: "float", f16: "float", f64: "double"}
 """in what floats are added: a long sum of f32 in f32 would lose more than the order of its terms"""

@@ -6,7 +6,7 @@
  * Weights are rounded to 16 bits for their products with values; where they are NEAR, what that drops is multiplied too.
  * `attention_maps` makes the maps of q, k, v before; `plain` (plain_attention.cu) is for operands that no map can be made of.
  * Given by the text before: what plain_attention.cu is given, of 16 bits each; KIND (Bf16, F16), PADDED (D up to a multiple of 64), KEYS,
- * STAGES, GROUPS, NEAR (0, 1), CAUSAL, WINDOW (0: none). */
+ * STAGES, GROUPS, NEAR (0, 1), and what weighed_scores.cu is given. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
@@ -15,7 +15,6 @@
 #define TG_BOXES (PADDED / 64)
 #define TG_Q_BYTES (TG_BOXES * TG_ROWS * 128)
 #define TG_TILE_BYTES (TG_BOXES * KEYS * 128)
-#define TG_LOG2_E 1.4426950408889634
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 extern "C" __global__ void __launch_bounds__(96) attention_maps(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
@@ -29,47 +28,7 @@ extern "C" __global__ void __launch_bounds__(96) attention_maps(Y *__restrict__ 
              warp == 0 ? TG_ROWS : KEYS);
 }
 
-/* What scores become, and what weights are powers of 2 of: multiples of them where they need not be changed before. */
-#define TG_CHANGED (CAP || SCALE < 0)
-#define TG_BY (TG_CHANGED ? 1.0f : (float)(SCALE * TG_LOG2_E))
-
-/* The scores of a tile as weights; top, total: of each of a thread's two rows, which are kept up; kept: what sums so far
- * are multiplied by. */
-TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&kept)[2], int64_t key,
-                     int64_t position, int64_t keys, bool hides) {
-    if (TG_CHANGED)
-#pragma unroll
-        for (int i = 0; i < KEYS / 2; i++) {
-            const float x = s[i] * (float)(SCALE);
-            s[i] = (CAP ? (float)(CAP) * tanhf(x / (float)(CAP ? CAP : 1)) : x) * (float)TG_LOG2_E;
-        }
-    if (hides)
-#pragma unroll
-        for (int i = 0; i < KEYS / 2; i++) {
-            const int64_t at = key + i / 4 * 8 + i % 2, row = position + i / 2 % 2 * 8;
-            if (at >= keys || (CAUSAL && at > row) || (WINDOW && at <= row - WINDOW)) s[i] = -INFINITY;
-        }
-    float shift[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float best = top[h];
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) best = f32_max(best, f32_max(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = f32_max(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        shift[h] = best == -INFINITY ? 0.0f : best * TG_BY;
-        kept[h] = exp2_flushed(top[h] * TG_BY - shift[h]);
-        top[h] = best;
-        total[h] *= kept[h];
-    }
-#pragma unroll
-    for (int i = 0; i < KEYS / 2; i++) {
-        const int h = i / 2 % 2;
-        s[i] = exp2_flushed(fmaf(s[i], TG_BY, -shift[h]));
-        total[h] += s[i];
-    }
-}
-/* The same rounded, two in a word. Made once no products are under way: what they read from registers is written before they begin, or they
+/* Weights rounded, two in a word. Made once no products are under way: what they read from registers is written before they begin, or they
  * are made one by one. */
 TG_INLINE void pack(uint32_t (&p)[NEAR + 1][KEYS / 4], const float (&s)[KEYS / 2]) {
 #pragma unroll

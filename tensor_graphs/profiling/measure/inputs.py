@@ -355,9 +355,10 @@ def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bo
     return is_whole
 
 
-def is_big(t: TensorType) -> bool:
-    """Whether an operand of this concrete type has the same values whatever the seed (but for rows that are read)."""
-    return t.dtype.kind == "float" and int(t.size()) > BIG_INPUT
+def is_big(t: TensorType, most: int = BIG_INPUT) -> bool:
+    """Whether an operand of this concrete type has more floats; by default, so many that they are the same whatever the seed (but
+    for rows that are read)."""
+    return t.dtype.kind == "float" and int(t.size()) > most
 
 
 def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:

@@ -79,6 +79,7 @@ from tensor_graphs.profiling.measure.inputs import (
     few_of,
     few_rows,
     generator,
+    is_big,
     largest_sizes,
     point_inputs,
     stirred,
@@ -369,7 +370,7 @@ class Judge:
         if key not in self._rows:
             self._rows[key] = None
             expected = self.expected(signature, point)
-            large = any(x.dtype.kind == "float" and int(x.type.at(point.binding).size()) > most for x in graph.inputs.values())
+            large = any(is_big(x.type.at(point.binding), most) for x in graph.inputs.values())
             inputs = {} if large or expected is None else point_inputs(graph, point)
             for name, count in candidates(graph) if inputs else ():
                 few = fewer(graph, name, count)
