@@ -2,6 +2,7 @@
 
     python benchmarks/start.py --times 3 --json start.json
     python benchmarks/start.py --model my-gemma --prompt "w2 w9" --times 1
+    python benchmarks/start.py --backends cuda,gencuda --dtype bfloat16 --times 1
 
 Each cold start has a new folder for caches and the database, and is followed by a warm one in the same folder. Printed are the
 medians over the starts of each kind: seconds of the clock and of processors for each phase, what lies in no phase, and the whole
@@ -63,11 +64,14 @@ def main() -> None:
     parser.add_argument("--prompt", help="default: the ids 2,9259,10")
     parser.add_argument("--times", type=at_least(1), default=3, help="starts of each kind")
     parser.add_argument("--tokens", type=at_least(1), default=16)
+    parser.add_argument("--backends", help="of the plan; default: those of `tg run`")
+    parser.add_argument("--dtype", default="float32", help="of weights that are drawn")
     parser.add_argument("--json", type=new_file, help="where everything is written")
     given = parser.parse_args()
     arguments = [given.model, "--tokens", str(given.tokens), "--ignore-eos"]
     arguments += ["--prompt", given.prompt] if given.prompt else ["--ids", "2,9259,10"]
-    arguments += [] if Path(given.model).is_dir() else ["--random-weights", "0"]
+    arguments += [] if Path(given.model).is_dir() else ["--random-weights", "0", "--dtype", given.dtype]
+    arguments += ["--backends", given.backends] if given.backends else []
     starts: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
     for _ in range(given.times):
         with tempfile.TemporaryDirectory() as folder:
