@@ -99,6 +99,21 @@ TG_INLINE void arrive_at(uint32_t barrier, uint32_t block) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block) : "memory");
 }
+/* All blocks of a cluster wait for each other, by threads that have not ended; what they wrote into shared memory is seen then. */
+TG_INLINE void cluster_meets() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* Of shared memory of another block of the cluster, at this block's address. */
+template <int N> TG_INLINE Pack<float, N> floats_of(uint32_t shared, uint32_t block) {
+    static_assert(N == 1 || N == 4);
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(block));
+    Pack<float, N> found;
+    if (N == 1) asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(found.at[0]) : "r"(there) : "memory");
+    else asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                      : "=f"(found.at[0]), "=f"(found.at[1 % N]), "=f"(found.at[2 % N]), "=f"(found.at[3 % N]) : "r"(there) : "memory");
+    return found;
+}
 TG_INLINE void arrive_expecting(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -121,42 +136,61 @@ TG_INLINE void let_pass(int number, int threads) {                  /* those tha
 template <int COUNT> TG_INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> TG_INLINE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-/* A map of 128 bytes: of an array in global memory, boxes of which the device copies to shared memory. All lanes of a warp call it.
- * draft: 128 bytes of shared memory at a multiple of 128; map: of global memory, at a multiple of 64. Elements of 16 bits; sizes
- * and boxes from the fastest axis on, bytes from one element of axes 1, 2 to the next (multiples of 16). The fastest axis of a box
- * has 64 elements, whose 128 bytes are a row of shared memory; its packs of 16 bytes are moved by the row (swizzle of 128 bytes).
- * What is outside of the array is 0. */
-TG_INLINE void make_map(void *draft, void *map, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
-                        uint64_t bytes2, uint32_t box1) {
+/* A map of 128 bytes: of an array in global memory, boxes of which the device copies to shared memory. All lanes of a warp call it:
+ * draft_map writes it to 128 bytes of shared memory at a multiple of 128, publish_map from there to global memory. Elements of 16 bits; sizes
+ * and boxes from the fastest axis on, bytes from one element of the other axes to the next (multiples of 16); of a box each `every`-th
+ * element is copied, along the axes behind the fastest. The fastest axis of a box has 64 elements, whose 128 bytes are a row of shared
+ * memory; its packs of 16 bytes are moved by the row (swizzle of 128 bytes). What is outside of the array is 0. */
+template <int RANK>
+TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[RANK], const uint64_t (&bytes)[RANK - 1],
+                         const uint32_t (&box)[RANK - 1], const uint32_t (&every)[RANK - 1]) {
     const uint32_t at = shared_at(draft), lane = threadIdx.x % 32;
     ((volatile uint32_t *)draft)[lane] = 0;
     __syncwarp();
     if (lane == 0) {
         asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"r"(at), "l"(array) : "memory");
-        asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 2;" ::"r"(at) : "memory");
+        asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], %1;" ::"r"(at), "r"(RANK - 1) : "memory");
 #define TG_MAP(field, axis, value) \
-    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b32 [%0], " axis ", %1;" ::"r"(at), "r"(value) : "memory")
-        TG_MAP("box_dim", "0", 64);
-        TG_MAP("box_dim", "1", box1);
-        TG_MAP("box_dim", "2", 1);
-        TG_MAP("global_dim", "0", size0);
-        TG_MAP("global_dim", "1", size1);
-        TG_MAP("global_dim", "2", size2);
-        TG_MAP("element_stride", "0", 1);
-        TG_MAP("element_stride", "1", 1);
-        TG_MAP("element_stride", "2", 1);
+    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b32 [%0], " #axis ", %1;" ::"r"(at), "r"(value) : "memory")
+#define TG_MAP_AXIS(axis, before) \
+    if (RANK > axis) { \
+        TG_MAP("box_dim", axis, box[before]); \
+        TG_MAP("global_dim", axis, size[axis]); \
+        TG_MAP("element_stride", axis, every[before]); \
+        asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], " #before ", %1;" \
+                     ::"r"(at), "l"(bytes[before]) : "memory"); \
+    }
+        TG_MAP("box_dim", 0, 64);
+        TG_MAP("global_dim", 0, size[0]);
+        TG_MAP("element_stride", 0, 1);
+        TG_MAP_AXIS(1, 0)
+        TG_MAP_AXIS(2, 1)
+        TG_MAP_AXIS(3, 2)
+        TG_MAP_AXIS(4, 3)
+#undef TG_MAP_AXIS
 #undef TG_MAP
-        asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"r"(at), "l"(bytes1) : "memory");
-        asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"r"(at), "l"(bytes2) : "memory");
         asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 1;" ::"r"(at) : "memory");           /* u16 */
         asm volatile("tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
         asm volatile("tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3;" ::"r"(at) : "memory");  /* 128 bytes */
         asm volatile("tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
     }
     __syncwarp();
+}
+/* Of three axes; a box has box1 rows of one matrix. */
+TG_INLINE void draft_map(void *draft, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
+                         uint64_t bytes2, uint32_t box1) {
+    draft_map<3>(draft, array, {size0, size1, size2}, {bytes1, bytes2}, {box1, 1}, {1, 1});
+}
+/* map: of global memory, at a multiple of 64. */
+TG_INLINE void publish_map(const void *draft, void *map) {
     asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;"
-                 ::"l"(map), "r"(at) : "memory");
+                 ::"l"(map), "r"(shared_at(draft)) : "memory");
     __syncwarp();
+}
+TG_INLINE void make_map(void *draft, void *map, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
+                        uint64_t bytes2, uint32_t box1) {
+    draft_map(draft, array, size0, size1, size2, bytes1, bytes2, box1);
+    publish_map(draft, map);
 }
 /* Before a thread copies by a map that was made on the device. */
 TG_INLINE void map_is_made(const void *map) {
@@ -167,7 +201,11 @@ TG_INLINE void copy_box(uint32_t shared, const void *map, uint32_t barrier, int 
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared), "l"(map), "r"(barrier), "r"(at0), "r"(at1), "r"(at2) : "memory");
 }
-/* The same into the same place of each block of the cluster that `blocks` has a bit for, arriving at the barrier of each. */
+TG_INLINE void copy_box(uint32_t shared, const void *map, uint32_t barrier, int at0, int at1, int at2, int at3, int at4) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(shared), "l"(map), "r"(barrier), "r"(at0), "r"(at1), "r"(at2), "r"(at3), "r"(at4) : "memory");
+}
+/* A box of three axes into the same place of each block of the cluster that `blocks` has a bit for, arriving at the barrier of each. */
 TG_INLINE void copy_box_to(uint32_t shared, const void *map, uint32_t barrier, int at0, int at1, int at2, uint16_t blocks) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  " [%0], [%1, {%3, %4, %5}], [%2], %6;"

@@ -1,5 +1,5 @@
 """backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; products.py, attention.py and scatter.py have theirs. A text is files of this folder
+of a state in place, and the list of all; products.py, conv.py, attention.py and scatter.py have theirs. A text is files of this folder
 behind the numbers of one spec (texts.py)."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.cuda import attention, products
+from tensor_graphs.kernels.cuda import attention, conv, products
 from tensor_graphs.kernels.cuda.scatter import scatter, scatter_takes
 from tensor_graphs.kernels.cuda.texts import (
     ALIGNED,
@@ -252,6 +252,10 @@ def kernels() -> list[Kernel]:
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot")),
+            by_tiles("linear", p.turned, p.turned_takes, p.TILED, "_turned", p.product_traffic, p.turned_steps,
+                     prepare=p.product_prepares),
+            by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic, conv.conv_steps,
+                     prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
             *(made(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)
               for op in ("linear", "dot")),
@@ -281,8 +285,20 @@ def _no_copy(spec: Spec) -> LaunchCall:
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
     """The call that copies a strided window into another."""
-    axes = [axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)]
+    axes = _fewest_axes([axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)])
     text = text_of("copy.cu", {"RANK": len(axes)}, {"T": OF_SIZE[itemsize]})
-    grid = d.ceil_div(d.product(shape), 256)
+    grid = d.ceil_div(d.product(shape), 4 * 256)
     sizes = tuple(x for column in zip(*axes, strict=True) for x in column)
     return LaunchCall(text, (Launch("copy", grid, 256, waits=True),), sizes)
+
+
+def _fewest_axes(axes: Sequence[tuple[Dim, Dim, Dim]]) -> list[tuple[Dim, Dim, Dim]]:
+    """(size, and strides of both) of axes; those that lie behind each other in both are one."""
+    found = [axes[0]]
+    for size, to, by in axes[1:]:
+        before, *strides = found[-1]
+        if strides == [size * to, size * by]:
+            found[-1] = before * size, to, by
+        else:
+            found.append((size, to, by))
+    return found

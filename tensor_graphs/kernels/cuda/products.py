@@ -22,16 +22,20 @@ from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
 from tensor_graphs.language.node import TensorType
 
 TILE_ROWS = 128
-"""of tensor_product.cu: rows of a tile"""
+"""of tensor_tiles.cu: rows of a tile"""
 
-STEPS_OF_A_SPLIT, MOST_SPLITS = 24, 8
-"""of tensor_product.cu where there are few tiles: steps of 64 products of each part of a sum, at least; parts of one, at most"""
+STEPS_OF_A_SPLIT, MOST_SPLITS = (8, 4), 8
+"""of tensor_tiles.cu where there are few tiles: steps of each part of a sum, at least, of 16 bits and of floats; parts, at most"""
+
+MOST_STAGES, CLUSTERED = 8, 120
+"""of tensor_tiles.cu; blocks that run at the same time where they come in clusters of four and more (H100, H200)"""
 
 
 # ---- products of many rows ---------------------------------------------------------------------------------------------
 
 
-TILED, SKINNY = "one_element.cu tensor_product.cu", "one_element.cu skinny_product.cu"
+ELEMENTS = "operands.cu one_element.cu plain_elements.cu"
+TILED, SKINNY = f"{ELEMENTS} product_tiles.cu tensor_tiles.cu", f"{ELEMENTS} skinny_product.cu"
 """the files of their texts"""
 
 
@@ -78,6 +82,17 @@ def _is_prepared(spec: Spec) -> bool:
     return spec.op.name == "linear" and spec.inputs[1].dtype is f32
 
 
+def parts_of(spec: Spec) -> tuple[int, int]:
+    """Of 16 bits each, of an element of x and of w."""
+    of_x, of_w = (3 if t.dtype is f32 else 1 for t in spec.inputs[:2])
+    return of_x, of_w
+
+
+def pairs_of(of_x: int, of_w: int) -> int:
+    """Pairs of parts that are multiplied; of three and three those below 2^-25 are left out."""
+    return 6 if of_x * of_w == 9 else of_x * of_w
+
+
 def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
     """The three parts of a weight of floats."""
     if not _is_prepared(spec):
@@ -90,29 +105,31 @@ def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
 
 
 def product(spec: Spec) -> LaunchCall:
+    matrices, _, _, rows, _, columns, _ = _matrices(spec)
+    down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
+    wide = _columns_of_a_tile(down, columns, 128 if spec.inputs[0].dtype is f32 else 256)
+    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)))
+
+
+def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, turned: bool = False) -> LaunchCall:
+    """wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared = spec.role("bias"), _is_prepared(spec)
-    parts_x, parts_w = 3 if x.dtype is f32 else 1, 3 if w.dtype is f32 else 1
-    down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(down, columns, 128 if parts_x == 3 else 256)
-    stages = TILES_BYTES // ((TILE_ROWS + wide) * 128)
-    tiles = d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide))
-    steps = -(-k // 64) * (6 if parts_w == 3 else parts_x)
-    splits = max(1, min(MULTIPROCESSORS // (down * -(-columns // wide)), steps // STEPS_OF_A_SPLIT, MOST_SPLITS))
+    parts_x, parts_w = parts_of(spec)
+    of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
+    stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
+    stages = min(TILES_BYTES // stage, MOST_STAGES)
+    splits = split_sums(most, -(-k // 64), parts_x * parts_w)
     numbers: dict[str, object] = {
         "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
         "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x,
         "MATRICES_W": of_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {})
+    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
     text = text_of(TILED, numbers | more, types)
-    shared = stages * (TILE_ROWS + wide) * 128 + 1024
-    launches = [Launch("tensor_product", d.dim_min(tiles * splits, MULTIPROCESSORS), 384, shared, waits=True)]
     made = rows * (matrices * columns)
-    pieces: list[Dim] = [256 * MULTIPROCESSORS, d.ceil_div(made * (4 * splits), 256) * 256 if splits > 1 else 256]
-    if splits > 1:
-        launches.append(Launch("joined", d.dim_min(d.ceil_div(made, 256), 16 * MULTIPROCESSORS), 256, waits=True))
+    launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
     if parts_x == 3:
         pieces.append(d.ceil_div(rows * (of_x * k * 6), 256) * 256)
         elements = rows * (of_x * k)
@@ -122,6 +139,24 @@ def product(spec: Spec) -> LaunchCall:
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
+
+
+def split_sums(tiles: int, steps: int, parts: int) -> int:
+    """Into how many parts sums of so many steps are cut, so that all multiprocessors have a tile; parts: those of both operands.
+    Clusters of more than two blocks do not find a place on all multiprocessors."""
+    wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MOST_SPLITS, MULTIPROCESSORS // max(1, tiles))
+    while wanted > 2 and tiles * wanted > CLUSTERED:
+        wanted -= 1
+    return max(1, wanted)
+
+
+def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
+    """Of tensor_tiles.cu. nbytes: of stages."""
+    return Launch("tensor_tiles", tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS), 384, nbytes + 1024, waits=True)
+
+
+MAPS_BYTES = 256 * MULTIPROCESSORS
+"""of scratch, for the maps of tensor_tiles.cu"""
 
 
 def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
@@ -144,11 +179,42 @@ def product_traffic(spec: Spec) -> Dim:
 def product_steps(spec: Spec) -> Dim:
     """Of whole tiles, SHARE products of which take as long as one of f32; two floats take six of them, a float by bf16 three."""
     matrices, _, _, rows, k, columns, _ = _matrices(spec)
-    pairs = {(f32, f32): 6, (f32, bf16): 3}.get((spec.inputs[0].dtype, spec.inputs[1].dtype), 1)
+    pairs = pairs_of(*parts_of(spec))
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
 
 
 # ---- products of a few dozen rows --------------------------------------------------------------------------------------
+
+MOST_TURNED = 256
+"""rows of x that are the columns of a tile"""
+
+
+def turned_takes(spec: Spec) -> str | None:
+    if (why := product_takes(spec)) is not None:
+        return why
+    return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
+
+
+def _rows_beside(spec: Spec) -> int:
+    """Columns of a tile."""
+    x, wide = spec.inputs[0], 16
+    while wide < min(d.bounds(rows_of(x))[1], 128 if x.dtype is f32 else MOST_TURNED):
+        wide *= 2
+    return wide
+
+
+def turned_steps(spec: Spec) -> Dim:
+    """As `product_steps`."""
+    _, _, _, rows, k, columns, _ = _matrices(spec)
+    wide, pairs = _rows_beside(spec), pairs_of(*parts_of(spec))
+    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * k * pairs // SHARE)
+
+
+def turned(spec: Spec) -> LaunchCall:
+    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec)
+    down = -(-columns // TILE_ROWS)
+    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, turned=True)
+
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64
 """of skinny_product.cu: warps of a block, turns that are copied ahead; rows of a block, at most"""

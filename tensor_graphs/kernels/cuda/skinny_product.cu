@@ -3,7 +3,7 @@
  * those of x in shared memory, and each warp copies 64 numbers of its rows of w at a time for itself, STAGES ahead; the first ones before
  * what computes x has ended. SPLITS spans are added up by `skinny_joined`. A float of x is three bf16 numbers, multiplied one after the
  * other, the smallest first; sums that are not finite are made again.
- * Given by the text before: what one_element.cu is given; KIND (Bf16, F16: what is multiplied), TILES, SPAN (a multiple of 64), SPLITS,
+ * Given by the text before: what operands.cu and one_element.cu are given; KIND (Bf16, F16: what is multiplied), TILES, SPAN (a multiple of 64), SPLITS,
  * WARPS, STAGES. */
 #include "float_parts.cuh"
 #include "tensor_cores.cuh"

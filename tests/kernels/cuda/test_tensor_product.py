@@ -3,6 +3,7 @@ lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0,
-               skinny: bool = False) -> np.ndarray:
+               skinny: bool = False,
+               turned: bool = False) -> np.ndarray:
     """The product on a GPU, with what is prepared for it there."""
     spec = Spec.of(y)
     if skinny:
@@ -58,7 +60,7 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
         outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
         assert isinstance(prepared.call, LaunchCall)
         given += launched.run_call(device, prepared.call, outs, [arrays[i] for i in prepared.operands], dims)
-    found, = launched.run_call(device, products.product(spec), [y], given, dims, shift)
+    found, = launched.run_call(device, (products.turned if turned else products.product)(spec), [y], given, dims, shift)
     return found
 
 
@@ -70,8 +72,9 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
     for y in nodes:
         spec = Spec.of(y)
         assert products.product_takes(spec) is None
-        for architecture in ("sm_90a", "sm_80"):                    # elsewhere without the tiles
-            assert nvrtc.compiled(products.product(spec).text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+        calls = [products.product(spec), *([products.turned(spec)] if products.turned_takes(spec) is None else [])]
+        for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):    # on the second without the tiles
+            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("y", [linear(tg.bf16, tg.bf16, 24, 37, True), linear(tg.f32, tg.f32, 8, 5), dot(tg.f16, (), 16, 24),
@@ -148,6 +151,23 @@ def test_few_rows_multiply_as_the_definition_does(of_x: DType, of_w: DType, most
                 wanted = exact(y, arrays)
                 for shift in (0, 1):
                     found = multiplied(device, y, arrays, {"n": n}, shift, skinny=True)
+                    np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("most", [16, 50, 256, 1000])
+@pytest.mark.parametrize(("of_x", "of_w"), KINDS)
+def test_rows_as_columns_of_a_tile_multiply_as_the_definition_does(of_x: DType, of_w: DType, most: int) -> None:
+    device, rows = device_named("cuda:0"), tg.dim("n", 0, most)
+    for k, columns, biased in ((8, 8, False), (64, 37, True), (640, 2048, False), (200, 130, True), (4096, 640, True)):
+        x, w = tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w)
+        y = tg.linear(x, w, tg.input("b", (columns,))) if biased else tg.linear(x, w)
+        for n in (1, 17, 50, 300, 1000):
+            if n <= most:
+                arrays = drawn(y, n)
+                wanted = exact(y, arrays)
+                for shift in (0, 1):
+                    found = multiplied(device, y, arrays, {"n": n}, shift, turned=True)
                     np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
