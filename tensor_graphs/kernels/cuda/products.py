@@ -24,11 +24,11 @@ from tensor_graphs.language.node import TensorType
 TILE_ROWS = 128
 """of tensor_tiles.cu: rows of a tile"""
 
-STEPS_OF_A_SPLIT, MOST_SPLITS = (8, 4), 8
-"""of tensor_tiles.cu where there are few tiles: steps of each part of a sum, at least, of 16 bits and of floats; parts, at most"""
+STEPS_OF_A_SPLIT, MOST_STAGES = (8, 4), 8
+"""of tensor_tiles.cu: steps of each part of a sum that is cut, at least, of 16 bits and of floats; stages, at most"""
 
-MOST_STAGES, CLUSTERED = 8, 120
-"""of tensor_tiles.cu; blocks that run at the same time where they come in clusters of four and more (H100, H200)"""
+CLUSTERED = {2: 132, 4: 112, 8: 96}
+"""blocks that run at the same time where so many are a cluster (H100, H200: with 128 in fours some wait, which doubles the time)"""
 
 
 # ---- products of many rows ---------------------------------------------------------------------------------------------
@@ -142,12 +142,9 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, turned: bool = False
 
 
 def split_sums(tiles: int, steps: int, parts: int) -> int:
-    """Into how many parts sums of so many steps are cut, so that all multiprocessors have a tile; parts: those of both operands.
-    Clusters of more than two blocks do not find a place on all multiprocessors."""
-    wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MOST_SPLITS, MULTIPROCESSORS // max(1, tiles))
-    while wanted > 2 and tiles * wanted > CLUSTERED:
-        wanted -= 1
-    return max(1, wanted)
+    """Into how many parts sums of so many steps are cut, so that all multiprocessors have a tile; parts: those of both operands."""
+    wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MULTIPROCESSORS // max(1, tiles))
+    return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
 def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:

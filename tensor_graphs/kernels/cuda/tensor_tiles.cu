@@ -104,7 +104,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (places[h] < 0) continue;                                /* the same for all lanes of a quad */
+        const bool is = places[h] >= 0;                             /* or not for some lanes of a warp, which all turn theirs */
         Y *const out = y + places[h];
         if (sizeof(Y) == 2 && TG_PACKED && COLUMNS % 32 == 0) {
 #pragma unroll
@@ -113,7 +113,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
 #pragma unroll
                 for (int i = 0; i < 4; i++) word[i] = two_of(KIND(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
                 turn_quad(word, t);
-                if (8 * (j + t) < columns)
+                if (is && 8 * (j + t) < columns)
                     put_pack<4>((uint32_t *)(out + 8 * (j + t)), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
             }
         } else
@@ -121,7 +121,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
             for (int j = 0; j < COLUMNS / 8; j++) {
                 const int column = 8 * j + 2 * t;
                 const float one = d[4 * j + 2 * h], two = d[4 * j + 2 * h + 1];
-                if (column >= columns) continue;
+                if (!is || column >= columns) continue;
                 if (sizeof(Y) == 4 && TG_PACKED) put_pack<2>((float *)(out + column), Pack<float, 2>{{one, two}});
                 else {
                     out[column * TG_APART] = NARROW_Y(one);
