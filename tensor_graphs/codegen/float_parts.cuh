@@ -14,10 +14,19 @@ TG_INLINE void three_parts(float x, uint16_t &high, uint16_t &middle, uint16_t &
     low = bf16_of_f32(rest - bf16_to_f32(middle));
 }
 
-/* All high parts of an array, then the middle and the low ones, by blocks of 256 threads. count: a multiple of 4. */
-TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t count) {
+/* All high parts of an array of rows, then the middle and the low ones, by blocks of 256 threads; behind each row, of SIZE elements,
+ * there are zeros up to APART. The same where there are none: a multiple of 4 elements in all. */
+template <int SIZE, int APART> TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t rows) {
+    const int64_t count = rows * APART;
     for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < count; i += gridDim.x * 1024LL) {
-        const Pack<float, 4> all = pack_at<4>(from + i);
+        Pack<float, 4> all;
+        if (SIZE == APART) all = pack_at<4>(from + i);
+        else
+#pragma unroll
+            for (int e = 0; e < 4; e++) {                           /* APART is a multiple of 4 */
+                const int64_t row = i / APART, at = i % APART + e;
+                all.at[e] = at < SIZE ? from[row * SIZE + at] : 0;
+            }
         Pack<uint16_t, 4> part[3];
 #pragma unroll
         for (int e = 0; e < 4; e++) three_parts(all.at[e], part[0].at[e], part[1].at[e], part[2].at[e]);

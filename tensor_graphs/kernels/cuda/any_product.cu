@@ -1,11 +1,12 @@
 /* any_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) of numbers of any dtype and of any sizes, where no other
- * kernel for products takes them. A block computes a tile of 64 by 64, a thread 4 by 4 of it, from tiles of 16 numbers of k in shared
- * memory; floats are added up in pieces of PIECE, so that most roundings are small ones.
+ * kernel for products takes them. A block computes a tile of SIDE by SIDE, a thread 4 by 4 of it, from tiles of 16 numbers of k in shared
+ * memory, the next of which are under way while it does; floats are added up in pieces of PIECE, so that most roundings are small ones.
  * Given by the text before: X, W, B, Y (as stored), A (what is added up in), WIDE_X, WIDE_W, WIDE_B (an A of them), NARROW_Y, ACROSS
- * (1: w lies as [k][j], 0: as [j][k]), MATRICES_X, MATRICES_W (1: the same for every b), BIAS where there is one. */
-#define SIDE 64
+ * (1: w lies as [k][j], 0: as [j][k]), MATRICES_X, MATRICES_W (1: the same for every b), SIDE, BIAS where there is one. */
 #define DEPTH 16
 #define PIECE 256
+#define THREADS (SIDE * SIDE / 16)
+#define EACH (SIDE * DEPTH / THREADS)
 
 #ifdef BIAS
 #define OPERANDS const X *x, const W *w, const B *bias
@@ -13,30 +14,38 @@
 #define OPERANDS const X *x, const W *w
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) any_product(Y *__restrict__ y, OPERANDS, const int64_t *sizes) {
+extern "C" __global__ void __launch_bounds__(THREADS) any_product(Y *__restrict__ y, OPERANDS, const int64_t *sizes) {
     __shared__ A left[DEPTH][SIDE + 1], right[DEPTH][SIDE + 1];
     const int64_t rows = sizes[0], columns = sizes[1], inner = sizes[2];
     const int64_t across = (columns + SIDE - 1) / SIDE, down = (rows + SIDE - 1) / SIDE;
     const int64_t matrix = blockIdx.x / (across * down);
     const int64_t row = blockIdx.x / across % down * SIDE, column = blockIdx.x % across * SIDE;
-    const int of_row = threadIdx.x / 16 * 4, of_column = threadIdx.x % 16 * 4;
-    A total[4][4] = {}, piece[4][4] = {};
+    const int of_row = threadIdx.x / (SIDE / 4) * 4, of_column = threadIdx.x % (SIDE / 4) * 4;
+    A total[4][4] = {}, piece[4][4] = {}, of_x[EACH], of_w[EACH];
     after_those_before();
     x += MATRICES_X == 1 ? 0 : matrix * rows * inner;
     w += MATRICES_W == 1 ? 0 : matrix * inner * columns;
-    for (int64_t begin = 0; begin < inner; begin += DEPTH) {
-        for (int at = threadIdx.x; at < SIDE * DEPTH; at += 256) {
+    auto load = [&](int64_t begin) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = threadIdx.x + i * THREADS;
             const int64_t r = row + at / DEPTH, k = begin + at % DEPTH;
-            left[at % DEPTH][at / DEPTH] = r < rows && k < inner ? (A)WIDE_X(x[r * inner + k]) : (A)0;
-            if (ACROSS) {
-                const int64_t j = column + at % SIDE, across_k = begin + at / SIDE;
-                right[at / SIDE][at % SIDE] = j < columns && across_k < inner ? (A)WIDE_W(w[across_k * columns + j]) : (A)0;
-            } else {
-                const int64_t j = column + at / DEPTH;
-                right[at % DEPTH][at / DEPTH] = j < columns && k < inner ? (A)WIDE_W(w[j * inner + k]) : (A)0;
-            }
+            of_x[i] = r < rows && k < inner ? (A)WIDE_X(x[r * inner + k]) : (A)0;
+            const int64_t j = column + (ACROSS ? at % SIDE : at / DEPTH), of_k = begin + (ACROSS ? at / SIDE : at % DEPTH);
+            of_w[i] = j < columns && of_k < inner ? (A)WIDE_W(w[ACROSS ? of_k * columns + j : j * inner + of_k]) : (A)0;
+        }
+    };
+    load(0);
+    for (int64_t begin = 0; begin < inner; begin += DEPTH) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = threadIdx.x + i * THREADS;
+            left[at % DEPTH][at / DEPTH] = of_x[i];
+            if (ACROSS) right[at / SIDE][at % SIDE] = of_w[i];
+            else right[at % DEPTH][at / DEPTH] = of_w[i];
         }
         __syncthreads();
+        if (begin + DEPTH < inner) load(begin + DEPTH);
 #pragma unroll
         for (int k = 0; k < DEPTH; k++)
             if (begin + k < inner)                                  /* what is padded is not in a sum: 0 · ∞ would be */

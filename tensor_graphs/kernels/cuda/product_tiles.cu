@@ -1,7 +1,8 @@
 /* product_tiles: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) for many rows, as tensor_tiles.cu makes tiles; eight rows of
  * tiles lie beside each other, so that boxes come from the L2 cache. `parts` makes those of floats first, or W_PREPARED says that those
  * of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few.
- * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, else 1). */
+ * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, else 1), PITCH_X, PITCH_W (elements of
+ * a row of what is multiplied). */
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
@@ -36,9 +37,9 @@
 #if PARTS_X == 3
 extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
     after_those_before();
-    parts_of(x, x_parts, MATRICES_X * sizes[0] * INNER);
+    parts_of<INNER, PITCH_X>(x, x_parts, MATRICES_X * sizes[0]);
 #if PARTS_W == 3 && !defined W_PREPARED
-    parts_of(w, w_parts, (int64_t)MATRICES_W * INNER * WIDTH);
+    parts_of<ACROSS ? WIDTH : INNER, PITCH_W>(w, w_parts, (int64_t)MATRICES_W * (ACROSS ? INNER : WIDTH));
 #endif
 }
 #endif
@@ -89,15 +90,15 @@ TG_INLINE float bias_in(const Tile &tile, int row, int column, const B *bias) { 
 #define TG_RIGHT w
 #endif
 #ifdef TURNED
-#define DRAFT_A(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W, 2 * INNER, 2LL * WIDTH * INNER, 128)
-#define DRAFT_B(draft) draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X, 2 * INNER, 2 * INNER * sizes[0], COLUMNS)
+#define DRAFT_A(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W, 2 * PITCH_W, 2LL * WIDTH * PITCH_W, 128)
+#define DRAFT_B(draft) draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X, 2 * PITCH_X, 2 * PITCH_X * sizes[0], COLUMNS)
 #else
 #define DRAFT_A(draft) \
-    draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X * MATRICES_X, 2 * INNER, 2 * INNER * sizes[0], 128)
+    draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X * MATRICES_X, 2 * PITCH_X, 2 * PITCH_X * sizes[0], 128)
 #if ACROSS
-#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, WIDTH, INNER, PARTS_W * MATRICES_W, 2 * WIDTH, 2LL * WIDTH * INNER, 64)
+#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, WIDTH, INNER, PARTS_W * MATRICES_W, 2 * PITCH_W, 2LL * PITCH_W * INNER, 64)
 #else
-#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W * MATRICES_W, 2 * INNER, 2LL * WIDTH * INNER, COLUMNS)
+#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W * MATRICES_W, 2 * PITCH_W, 2LL * WIDTH * PITCH_W, COLUMNS)
 #endif
 #endif
 TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {

@@ -71,8 +71,10 @@ def product_takes(spec: Spec) -> str | None:
     if (why := _matrices_differ(spec) or static(*w.shape)) is not None:
         return why
     matrices, _, _, rows, k, columns, across = _matrices(spec)
-    if k % 8 or k == 0 or columns == 0 or (across and columns % 8):
-        return "rows of a multiple of 8 elements only"
+    if k == 0 or columns == 0:
+        return "empty rows"
+    if kinds != (f32, f32) and (k % 8 or (across and columns % 8)):
+        return "rows of a multiple of 8 elements only, but of floats"
     high = d.bounds(rows)[1]
     return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
@@ -97,11 +99,15 @@ def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
     """The three parts of a weight of floats."""
     if not _is_prepared(spec):
         return ()
-    w = spec.inputs[1]
-    count = int(d.evaluate(d.product(w.shape), {}))
-    call = LaunchCall(text_of("weight_parts.cu", {"COUNT": f"{count}LL"}, {}),
-                      (Launch("weight_parts", min(-(-count // 1024), 16 * MULTIPROCESSORS), 256),), ())
-    return (Preparation(call, (1,), (TensorType((3, *w.shape), bf16),)),)
+    columns, k = (int(s) for s in spec.inputs[1].shape)
+    call = LaunchCall(text_of("weight_parts.cu", {"ROWS": columns, "WIDTH": k, "PITCH": _pitch(k)}, {}),
+                      (Launch("weight_parts", min(-(-columns * _pitch(k) // 1024), 16 * MULTIPROCESSORS), 256),), ())
+    return (Preparation(call, (1,), (TensorType((3, columns, _pitch(k)), bf16),)),)
+
+
+def _pitch(elements: int) -> int:
+    """Of a row of parts: boxes are copied of rows that begin at multiples of 16 bytes."""
+    return -(-elements // 8) * 8
 
 
 def product(spec: Spec) -> LaunchCall:
@@ -124,18 +130,18 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, turned: bool = False
     numbers: dict[str, object] = {
         "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
         "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x,
-        "MATRICES_W": of_w}
+        "MATRICES_W": of_w, "PITCH_X": _pitch(k), "PITCH_W": _pitch(columns if across else k)}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
     text = text_of(TILED, numbers | more, types)
     made = rows * (matrices * columns)
     launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
     if parts_x == 3:
-        pieces.append(d.ceil_div(rows * (of_x * k * 6), 256) * 256)
-        elements = rows * (of_x * k)
+        elements = rows * (of_x * _pitch(k))
+        pieces.append(d.ceil_div(elements * 6, 256) * 256)
         if parts_w == 3 and not prepared:
-            pieces.append(-(-of_w * k * columns * 6 // 256) * 256)
-            elements = elements + of_w * k * columns
+            pieces.append(-(-of_w * k * _pitch(columns) * 6 // 256) * 256)
+            elements = elements + of_w * k * _pitch(columns)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
@@ -279,8 +285,8 @@ def skinny_steps(spec: Spec) -> Dim:
 
 # ---- products of whatever there is -------------------------------------------------------------------------------------
 
-SIDE = 64
-"""of any_product.cu: rows, and columns, of a tile"""
+SIDE, SHORT_SIDE = 64, 32
+"""of any_product.cu: rows, and columns, of a tile; those of small matrices"""
 
 
 def any_product_takes(spec: Spec) -> str | None:
@@ -298,25 +304,33 @@ def _sizes(spec: Spec) -> tuple[Dim, Dim, Dim, Dim]:
     return matrices, rows_of(x) if matrices == 1 else x.shape[-2], columns, k
 
 
+def _side(spec: Spec) -> int:
+    """Of a tile."""
+    _, rows, columns, _ = _sizes(spec)
+    return SHORT_SIDE if min(d.bounds(rows)[1], d.bounds(columns)[1]) <= SHORT_SIDE else SIDE
+
+
 def any_product(spec: Spec) -> LaunchCall:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, rows, columns, inner = _sizes(spec)
-    one = matrices == 1
+    one, side = matrices == 1, _side(spec)
     one_x = one or d.product(x.shape[:-2]) == 1
     bias = spec.role("bias")
     added = accumulated(x.dtype)[0]
-    numbers: dict[str, object] = {"ACROSS": int(spec.op.name != "linear"), "MATRICES_X": int(one_x), "MATRICES_W": int(one)}
+    numbers: dict[str, object] = {"ACROSS": int(spec.op.name != "linear"), "MATRICES_X": int(one_x), "MATRICES_W": int(one),
+                                  "SIDE": side}
     types: dict[str, DType | str] = {"A": added}
     for name, dtype in (("X", x.dtype), ("W", w.dtype), ("B", x.dtype if bias is None else bias.dtype), ("Y", y.dtype)):
         types[name] = dtype if dtype in STORED else stored_as(dtype)
         if dtype not in STORED:
             numbers |= {f"WIDE_{name}": f"({added})", f"NARROW_{name}": f"({stored_as(dtype)})"}
     text = text_of("any_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
-    grid = matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE)
-    return LaunchCall(text, (Launch("any_product", grid, 256, waits=True),), (rows, columns, inner))
+    grid = matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side)
+    return LaunchCall(text, (Launch("any_product", grid, side * side // 16, waits=True),), (rows, columns, inner))
 
 
 def any_product_steps(spec: Spec) -> Dim:
     """Of whole tiles, at a third of what the units for floats do."""
     matrices, rows, columns, inner = _sizes(spec)
-    return matrices * d.ceil_div(rows, SIDE) * d.ceil_div(columns, SIDE) * inner * (SIDE * SIDE * 2 * 3)
+    side = _side(spec)
+    return matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side) * inner * (side * side * 2 * 3)

@@ -1,10 +1,11 @@
-"""conv_tiles.cu: convolutions by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs as C++
-on the host; the tiles themselves need a GPU."""
+"""conv_tiles.cu: convolutions by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs as
+C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.cuda import backend, conv
-from tensor_graphs.kernels.kernel import LaunchCall, Spec
+from tensor_graphs.kernels.kernel import LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated, launched
@@ -26,8 +28,8 @@ NEAR = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2e-6}
 """of a result beside the largest: one rounding; of f32 those of sums on tensor cores"""
 
 
-def conv_of(kinds: tuple[DType, DType], size: Sequence[int], channels: int, outputs: int, window: Sequence[int], *, biased: bool = False,
-            count: object = N, **how: object) -> Node:
+def conv_of(kinds: tuple[DType, DType], size: Sequence[int], channels: int, outputs: int, window: Sequence[int], *,
+            biased: bool = False, count: Dim = N, **how: Any) -> Node:
     x = tg.input("x", (count, channels, *size), kinds[0])
     w = tg.input("w", (outputs, channels, *window), kinds[1])
     return tg.conv(x, w, tg.input("b", (outputs,)) if biased else None, **how)
@@ -46,24 +48,25 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(tg.interpret(tg.graph({"y": out}), wide).outputs["y"], np.float64)
 
 
-def prepared(run: object, y: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def prepared(run: Callable[[Preparation, Sequence[np.ndarray]], list[np.ndarray]], y: Node,
+             arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     for each in conv.conv_prepares(Spec.of(y)):
-        assert isinstance(each.call, LaunchCall)
-        found += run(each, [arrays[i] for i in each.operands])  # type: ignore[operator]
+        found += run(each, [arrays[i] for i in each.operands])
     return found
 
 
 def convolved(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0) -> np.ndarray:
-    def run(each: object, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(each.outputs)]  # type: ignore[attr-defined]
-        return launched.run_call(device, each.call, outs, operands, dims)  # type: ignore[attr-defined]
+    def run(each: Preparation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        assert isinstance(each.call, LaunchCall)
+        outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(each.outputs)]
+        return launched.run_call(device, each.call, outs, operands, dims)
 
     found, = launched.run_call(device, conv.conv(Spec.of(y)), [y], [*arrays, *prepared(run, y, arrays)], dims, shift)
     return found
 
 
-SHAPES = [
+SHAPES: list[dict[str, Any]] = [
     {"size": (28, 28), "channels": 64, "outputs": 64, "window": (3, 3), "padding": 1, "biased": True},
     {"size": (9, 7), "channels": 3, "outputs": 5, "window": (3, 2), "stride": (2, 3), "padding": (2, 1), "dilation": (2, 1)},
     {"size": (5, 5), "channels": 72, "outputs": 130, "window": (1, 1), "biased": True},
@@ -78,8 +81,8 @@ SHAPES = [
 
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_texts_compile(kinds: tuple[DType, DType], shape: Mapping[str, object]) -> None:
-    y = conv_of(kinds, **shape)  # type: ignore[arg-type]
+def test_texts_compile(kinds: tuple[DType, DType], shape: Mapping[str, Any]) -> None:
+    y = conv_of(kinds, **shape)
     spec = Spec.of(y)
     assert conv.conv_takes(spec) is None
     call = conv.conv(spec)
@@ -91,7 +94,7 @@ def test_texts_compile(kinds: tuple[DType, DType], shape: Mapping[str, object]) 
 @pytest.mark.parametrize("count", [1, 2, 5, 64])
 def test_a_tile_has_no_more_places_than_rows_and_covers_most_of_them(count: int) -> None:
     for shape in SHAPES:
-        y = conv_of((tg.f32, tg.f32), count=count, **shape)  # type: ignore[arg-type]
+        y = conv_of((tg.f32, tg.f32), count=count, **shape)
         tiling = conv._tiling(Spec.of(y))
         assert tiling.images * tiling.rows * tiling.places <= 128
         places = count * int(np.prod(y.shape[2:]))
@@ -108,9 +111,9 @@ def test_operands_that_lie_anywhere_are_convolved_one_by_one(tmp_path: Path, kin
     arrays = drawn(y, 3)
     wanted = exact(y, arrays)
 
-    def run(each: object, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        outs = [(t.shape, t.dtype.numpy) for t in each.outputs]  # type: ignore[attr-defined]
-        return emulated.run(tmp_path, each.call, outs, operands, {}, 0)  # type: ignore[attr-defined]
+    def run(each: Preparation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        assert isinstance(each.call, LaunchCall)
+        return emulated.run(tmp_path, each.call, [(t.shape, t.dtype.numpy) for t in each.outputs], operands, {}, 0)
 
     (weight,) = prepared(run, y, arrays)                            # [part][row][output][place of the row, channel]
     whole = weight.astype(np.float64).sum(axis=0).reshape(3, 5, 2, 8)
@@ -134,10 +137,10 @@ def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tiles_convolve_as_the_definition_does(kinds: tuple[DType, DType], shape: Mapping[str, object]) -> None:
+def test_tiles_convolve_as_the_definition_does(kinds: tuple[DType, DType], shape: Mapping[str, Any]) -> None:
     device = device_named("cuda:0")
     for count, images in ((N, 1), (N, 3), (5, 5), (2, 2)):
-        y = conv_of(kinds, count=count, **shape)  # type: ignore[arg-type]
+        y = conv_of(kinds, count=count, **shape)
         arrays = drawn(y, images)
         wanted = exact(y, arrays)
         for shift in (0, 1):

@@ -161,8 +161,27 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width
         assert (untouched == 0xA5).all()
 
 
-def test_a_window_is_copied_with_its_strides(folder: Path) -> None:
-    source = drawn([tg.input("x", (4, 5, 8))], {})["x"]
-    call = backend.build_copy((N, 3, 5), (15, 5, 1), (40, 8, 1), 4)
-    (found,) = emulated.run(folder, call, [((4, 3, 5), np.dtype(np.float32))], [source], {"n": 4})
-    assert (found == source[:, :3, :5]).all()
+@pytest.mark.parametrize(("shape", "out_strides", "in_strides", "size"), [
+    ((4, 3, 5), (15, 5, 1), (40, 8, 1), 160),                       # rows of a window
+    ((4, 6, 8), (48, 1, 6), (48, 8, 1), 192),                       # turned
+    ((3, 5, 2, 7, 2), (140, 28, 14, 2, 1), (35, 7, 0, 1, 0), 105),  # each element four times
+    ((2, 3), (3, 1), (3, 1), 6), ((7,), (1,), (1,), 7), ((), (), (), 1), ((1, 9), (9, 1), (0, 2), 18)])
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_a_window_is_copied_with_its_strides(folder: Path, shape: tuple[int, ...], out_strides: tuple[int, ...],
+                                             in_strides: tuple[int, ...], size: int, itemsize: int) -> None:
+    dtype = np.dtype(f"u{itemsize}")
+    source = np.random.default_rng(1).integers(0, 250, size).astype(dtype)
+    wanted = np.lib.stride_tricks.as_strided(source, shape, [s * itemsize for s in in_strides])
+    call = backend.build_copy(shape, out_strides, in_strides, itemsize)
+    for shift in (0, 1):
+        (found,) = emulated.run(folder, call, [((wanted.size,), dtype)], [source], {}, shift)
+        seen = np.lib.stride_tricks.as_strided(found, shape, [s * itemsize for s in out_strides])
+        assert (seen == wanted).all()
+
+
+def test_axes_that_lie_behind_each_other_in_both_are_one() -> None:
+    assert backend._fewest_axes([(4, 15, 30), (3, 5, 10), (5, 1, 2)]) == [(60, 1, 2)]
+    assert backend._fewest_axes([(4, 15, 40), (3, 5, 8), (5, 1, 1)]) == [(4, 15, 40), (3, 5, 8), (5, 1, 1)]
+    assert backend._fewest_axes([(N, 15, 15), (3, 5, 5), (5, 1, 2)]) == [(N * 3, 5, 5), (5, 1, 2)]
+
+
