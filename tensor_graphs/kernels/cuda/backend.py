@@ -1,6 +1,6 @@
 """backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; products.py, conv.py, attention.py and scatter.py have theirs. A text is files of this folder
-behind the numbers of one spec (texts.py)."""
+of a state in place, and the list of all; products.py, conv.py, attention.py and scatter.py have theirs. A text is files of this
+folder behind the numbers of one spec (texts.py)."""
 
 from __future__ import annotations
 
@@ -254,8 +254,8 @@ def kernels() -> list[Kernel]:
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, p.turned_takes, p.TILED, "_turned", p.product_traffic, p.turned_steps,
                      prepare=p.product_prepares),
-            by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic, conv.conv_steps,
-                     prepare=conv.conv_prepares),
+            by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
+                     conv.conv_steps, prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
             *(made(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)
               for op in ("linear", "dot")),

@@ -19,7 +19,7 @@ PLACES = 128
 """of a tile, at most"""
 
 MOST_OF_A_BOX, MOST_STRIDE = 256, 8
-"""along an axis: elements of a box, and how many of them lie between two that are copied (CUDA driver API, cuTensorMapEncodeTiled)"""
+"""along an axis: elements of a box, and from one that is copied to the next (CUDA driver API, cuTensorMapEncodeTiled)"""
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def conv_traffic(spec: Spec) -> Dim:
     """Operands and results, and what is made of x, which is written and read again."""
     x, y, (_, packed, outputs), (parts_x, parts_w) = spec.inputs[0], spec.outputs[0], _channels(spec), parts_of(spec)
     (high, wide), seen = _axes(spec).window, _axes(spec).size[0] * _runs(spec)[1]
-    of_w = high * wide * outputs * packed * 2 * parts_w
-    return d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize + x.shape[0] * (seen * packed * 4 * parts_x) + of_w
+    made = x.shape[0] * (seen * packed * 4 * parts_x) + high * wide * outputs * packed * 2 * parts_w
+    return d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize + made
 
 
 def conv_steps(spec: Spec) -> Dim:

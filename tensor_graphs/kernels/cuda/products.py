@@ -155,7 +155,8 @@ def split_sums(tiles: int, steps: int, parts: int) -> int:
 
 def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
     """Of tensor_tiles.cu. nbytes: of stages."""
-    return Launch("tensor_tiles", tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS), 384, nbytes + 1024, waits=True)
+    grid = tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS)
+    return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True)
 
 
 MAPS_BYTES = 256 * MULTIPROCESSORS

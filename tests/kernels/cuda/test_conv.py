@@ -1,5 +1,5 @@
-"""conv_tiles.cu: convolutions by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs as
-C++ on the host; the tiles themselves need a GPU."""
+"""conv_tiles.cu: convolutions by tensor cores. Texts are compiled without a GPU, and the form for operands that lie anywhere runs
+as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
