@@ -112,6 +112,12 @@ def test_a_kernel_is_shown_operands_that_lie_as_lowering_hands_them_over(name: s
     assert graphs
 
 
+@pytest.mark.usefixtures("emulated_gpu")
+def test_a_gpus_kernel_is_shown_each_point_three_times_in_a_row(judge: Judge) -> None:
+    points = judge.points(kernel_named("gencuda.loops"), signature_of(tg.relu(X)), {"n": 20})
+    assert len(points) == 3 * len(set(points)) and points == [p for p in points[::3] for _ in range(3)]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_each_tenth_of_the_range_of_a_dim_is_asked_and_both_its_ends(seed: int) -> None:
     sizes = sorted({p.binding["n"] for p in size_points(signature_of(tg.relu(X)), seed)})
