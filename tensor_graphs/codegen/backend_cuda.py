@@ -76,12 +76,8 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
         return found
     if any(s.scan is not None for nest in found.nests for s in nest.stages):
         return "it is a scan, which is not written for GPUs"
-    if cuda_streams.is_streams(found):
-        try:
-            cuda_streams.rendered(program_of(definition, of_part=True))
-        except NotLowered as e:
-            return str(e)
-    return None
+    made = _whole_call(definition, of_part) if cuda_streams.is_streams(found) else None
+    return made if isinstance(made, str) else None
 
 
 def traffic(spec: Spec) -> Dim:
@@ -104,14 +100,17 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     definition = loops.definition_of(spec)
     if _refused(definition, _of_part(spec)) is not None:
         return None
-    apart = tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides)
+    return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides), _of_part(spec))
+
+
+@lru_cache(maxsize=1024)
+def _strided_call(definition: Definition, strides: tuple[tuple[int, ...], ...], of_part: bool) -> LaunchCall | None:
     try:
-        return _call(program_of(definition, apart, _of_part(spec)))
+        return _call(program_of(definition, strides, of_part))
     except NotLowered:                                              # streams, whose weights are to lie in rows
         return None
 
 
-@lru_cache(maxsize=1024)
 def text_of(spec: Spec) -> str:
     """The CUDA text of the kernels of a spec. Raises NotLowered."""
     return build(spec).text
@@ -119,10 +118,19 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    refused = _refused(definition, of_part)
-    if refused is not None:
-        raise NotLowered(refused)
-    return _call(program_of(definition, None, of_part))
+    made = _refused(definition, of_part) or _whole_call(definition, of_part)
+    if isinstance(made, str):
+        raise NotLowered(made)
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _whole_call(definition: Definition, of_part: bool) -> LaunchCall | str:
+    """The call for operands one element behind the other; or why there is none."""
+    try:
+        return _call(program_of(definition, None, of_part))
+    except NotLowered as e:
+        return str(e)
 
 
 def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False) -> StageProgram:

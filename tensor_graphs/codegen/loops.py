@@ -53,6 +53,13 @@ def definition_of(spec: Spec) -> Definition:
     """What a spec says, over placeholders: of a composite its definition, of an op that is not written out itself."""
     if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
         return spec.op.define(spec.inputs, spec.attrs)
+    return _of_itself(asked(spec))
+
+
+@lru_cache(maxsize=4096)
+def _of_itself(asked: AskedSpec) -> Definition:
+    """The same object for equal specs, as `define` has it: what follows from a definition is found by that."""
+    spec = asked.spec
     arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
     outputs = (apply(spec.op, arguments, spec.attrs),)
     return Definition(arguments, outputs, definition_digest(outputs))
@@ -86,6 +93,21 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
     streams = _streams_of(definition, apart) if few_rows else None
     if isinstance(streams, StageProgram):
         return streams
+    plain = _plain_of(definition, apart, updates)
+    return streams if streams is not None and isinstance(plain, _Product) else plain
+
+
+class _Product(str):
+    """Why there are no loops: the definition is a product, or a sum of sums."""
+
+
+@lru_cache(maxsize=4096)
+def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram | str:
+    """`loops_of`, but for streams: both ask, and so do the backends of several devices."""
+    if not updates:
+        rows = _plain_of(definition, apart, True)
+        if isinstance(rows, StageProgram) and not rows.updated:     # nothing is written into an operand: the same loops
+            return rows
     try:
         program = arranged(lower(definition, apart, updates=updates))
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
@@ -94,7 +116,7 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
     program.shared = plain.shared if isinstance(plain, StageProgram) else shared_by(program)
     elements, turns = _counted(program, 1)
     if turns > MOST_TURNS * elements:
-        return streams or f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums"
+        return _Product(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
     return _too_many(program) or program
 
 

@@ -79,12 +79,15 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
     dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole).
     few_rows: products are numbers of nests of their own, and what they multiply is made before. updates: of rows that are written
     into an operand only those are stored, as `StageProgram.updated` says. Raises NotLowered."""
-    roots, order, dear = _read(definition)
+    read = _read(definition.outputs)
+    if isinstance(read, str):
+        raise NotLowered(read)
+    roots, order, dear = read.roots, read.order, read.dear
     factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
     kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
-        made = _PartLowering(definition, roots, order, kept, apart, factors, _updates(definition, roots, order) if updates else {})
+        made = _PartLowering(definition, read, kept, apart, factors, _updates(definition, roots, order) if updates else {})
         program = made.program()
         if not made.whole or again is not None:
             program.again = tuple(i for i, node in enumerate(numbered) if node not in kept)
@@ -93,30 +96,41 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
         kept = kept - made.whole                                    # what would be made whole is computed again instead
 
 
-def _read(definition: Definition) -> tuple[list[Node], Sequence[Node], frozenset[Node]]:
-    """The outputs of a definition in ops that stages say, all their nodes in order, and those that are worth keeping. Raises
-    NotLowered."""
+@dataclass(frozen=True)
+class _Read:
+    """The outputs of a definition in ops that stages say, all their nodes in order, those that are worth keeping, and the dims."""
+
+    roots: Sequence[Node]
+    order: Sequence[Node]
+    dear: frozenset[Node]
+    dims: tuple[d.Expr, ...]
+
+
+@functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
+def _read(outputs: tuple[Node, ...]) -> _Read | str:
+    """What these outputs are made of; or why stages cannot say it."""
     try:
-        roots = expand_all(definition.outputs, _stays)
+        roots = expand_all(outputs, _stays)
     except TooManyNodesError as e:
-        raise NotLowered(str(e)) from None
+        return str(e)
     roots = rebuild(roots, _read_rather_than_scattered)
     order = walk(roots)
     if len(order) > MOST_STEPS:
-        raise NotLowered(f"it is {len(order)} steps, more than {MOST_STEPS}")
+        return f"it is {len(order)} steps, more than {MOST_STEPS}"
     deep: dict[Node, int] = {}
     for node in order:
         deep[node] = 1 + max((deep[i] for i in node.inputs), default=0)
     if max(deep.values()) > MOST_DEEP:
-        raise NotLowered(f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}")
+        return f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}"
     for node in order:
         why = _strange(node)
         if why is not None:
-            raise NotLowered(why)
-    for dim in _dims(order):
+            return why
+    dims = _dims(order)
+    for dim in dims:
         if str(dim).startswith("_"):
-            raise NotLowered(f"its dim {dim} begins like an axis")
-    return list(roots), order, _shared(order, roots)
+            return f"its dim {dim} begins like an axis"
+    return _Read(tuple(roots), tuple(order), _shared(order, roots), dims)
 
 
 def stays(op: Op, dtype: DType) -> bool:
@@ -289,9 +303,9 @@ def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
 
 
 class _PartLowering:
-    def __init__(self, definition: Definition, roots: Sequence[Node], order: Sequence[Node], dear: frozenset[Node],
+    def __init__(self, definition: Definition, read: _Read, dear: frozenset[Node],
                  apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]], updates: Mapping[Node, _Update]) -> None:
-        self.roots, self.order, self.products = list(roots), order, factors
+        self.roots, self.order, self.dims, self.products = list(read.roots), read.order, read.dims, factors
         self.streams: set[Nest] = set()                             # nests of products
         self.updates = updates
         self.values = Values()
@@ -305,7 +319,7 @@ class _PartLowering:
         self.argument = dict(zip(given, self.operands, strict=True))
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
         first = {x for each in factors.values() for x in each}
-        self.kept = {n: _Kept(n) for n in order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
+        self.kept = {n: _Kept(n) for n in self.order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
         self.whole: set[Node] = set()
         self.count = 0
@@ -341,7 +355,7 @@ class _PartLowering:
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
         free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
         updated = tuple((i, self.updates[r].operand) for i, r in enumerate(self.roots) if r in self.updates)
-        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*_dims(self.order), *free),
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*self.dims, *free),
                             updated=updated)
 
     def keep(self, kept: _Kept, output: Array | None) -> None:

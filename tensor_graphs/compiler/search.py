@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
@@ -142,7 +143,10 @@ def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
 def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
     """The cells of the box, at which sizes the path of each was priced (where a caller names some of the cell, there; of a cell
     without a sample, at the next one that has this path), and the path."""
-    found = {i: chooser.cheapest(sizes) if path is None else chooser.given(path, sizes) for i, sizes in samples.points.items()}
+    if path is None:
+        found = chooser.cheapest(samples.points)
+    else:
+        found = {i: chooser.given(path, sizes) for i, sizes in samples.points.items()}
     ways = list({tuple(sorted(each.choices.items())): each for each in found.values()}.values())
     number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
     winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in found.items()}
@@ -163,6 +167,27 @@ def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list
         at = min(own, key=lambda i: (cell.distance(samples.points[i]), i not in samples.asked))
         chosen.append((cell, samples.points[at], found[at]))
     return chosen
+
+
+Question = tuple[Kernel, Signature, dict[str, int]]
+"""a comparison of a kernel on a signature that is used at these sizes"""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The cheapest path at some sizes (None: there is none yet), and the kernels that have to be compared first."""
+
+    binding: Mapping[str, int]
+    paths: Paths
+    path: GraphPath | None
+    pending: Sequence[tuple[Kernel, Signature]]
+
+    def questions(self) -> list[Question]:
+        return [(kernel, signature, {n: int(self.binding[n]) for n in signature.dim_names}) for kernel, signature in self.pending]
+
+
+def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(binding.items()))
 
 
 class _Chooser:
@@ -192,27 +217,44 @@ class _Chooser:
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
         return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.price(k, s, binding, optimistic))
 
-    def cheapest(self, binding: Mapping[str, int]) -> GraphPath:
-        """The cheapest path on which every kernel has a verdict; verifies what it must."""
-        while True:
-            paths = self.paths(binding, optimistic=True)
-            try:
-                path = paths.cheapest()
-            except NoPathError as e:
-                # what can still be used must be known too, or the advice would only reach as far as the next refusal
-                if not self._compare(self._unverified(paths), binding):
-                    from tensor_graphs.compiler.no_path import with_reasons  # a door: most graphs have a path
+    def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
+        """At each of some sizes the cheapest path on which every kernel has a verdict; verifies what it must.
 
-                    raise with_reasons(e, paths, self.book, self.table, binding) from None
-                continue
-            path = self.book.as_tried(self.graph, paths, path, binding)
-            if self._built(paths, path, binding) and not self._verify(paths, path, binding):
-                self.priced[tuple(sorted(binding.items()))] = paths
-                return path
+        What is missing at all of them is compared together: of a few kernels at a time, the last one that takes long leaves most
+        workers idle.
+        """
+        found: dict[tuple[int, ...], GraphPath] = {}
+        while left := points.keys() - found.keys():
+            planned = {i: self._planned(binding) for i, binding in points.items() if i in left}
+            if not self._built([each for each in planned.values() if each.path is not None]):
+                continue                                            # prices have changed
+            for i, each in planned.items():
+                if each.path is not None and not each.pending:
+                    found[i] = each.path
+                    self.priced[_key(each.binding)] = each.paths
+            self._compare([question for each in planned.values() for question in each.questions()])
+        return found
+
+    def _planned(self, binding: Mapping[str, int]) -> _Planned:
+        """The cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known first.
+        Raises NoPathError where that is nothing either."""
+        paths = self.paths(binding, optimistic=True)
+        try:
+            path = paths.cheapest()
+        except NoPathError as e:
+            # what can still be used must be known too, or the advice would only reach as far as the next refusal
+            unverified = self._unverified(paths)
+            if not unverified:
+                from tensor_graphs.compiler.no_path import with_reasons  # a door: most graphs have a path
+
+                raise with_reasons(e, paths, self.book, self.table, binding) from None
+            return _Planned(binding, paths, None, unverified)
+        path = self.book.as_tried(self.graph, paths, path, binding)
+        return _Planned(binding, paths, path, self._pending(paths, path))
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
-        paths = self.priced[tuple(sorted(binding.items()))]
+        paths = self.priced[_key(binding)]
         priced = paths.still(path)
         if priced is None:
             return math.inf
@@ -223,7 +265,7 @@ class _Chooser:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
         paths = self.paths(binding, optimistic=True)
         try:
-            self._verify(paths, path, binding)
+            self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
             paths = self.paths(binding, optimistic=False)
             return paths.priced(path)
         except StalePathError as e:
@@ -232,38 +274,30 @@ class _Chooser:
             signature = next((s for s in paths.known() if s.key == e.key), None)
             raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
 
-    def _built(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
+    def _built(self, planned: Sequence[_Planned]) -> bool:
         """`_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
-        pending = self._pending(paths, path)
-        if not pending:
-            return self._build(paths, path)
+        questions = [question for each in planned for question in each.questions()]
+        if not questions:
+            return self._build(planned)
         with ThreadPoolExecutor(1) as beside:
-            built = beside.submit(self._build, paths, path)
+            built = beside.submit(self._build, planned)
             judge = self._open()
             judge.begin()
-            foresee(judge, [self._asked(*each, binding) for each in pending], built.done)
+            foresee(judge, questions, built.done)
             with phase("compile C"):
                 return built.result()
 
-    @staticmethod
-    def _asked(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[Kernel, Signature, dict[str, int]]:
-        """A comparison at the sizes of a binding."""
-        return kernel, signature, {n: int(binding[n]) for n in signature.dim_names}
-
-    def _build(self, paths: Paths, path: GraphPath) -> bool:
-        """Have what the kernels of a path run compiled, together; False where some of it cannot be, so that prices have changed."""
-        wanted = [(a.kernel, self._signature(paths, key)) for key, a in paths.kernels(path).items()
-                  if a.kernel is not None and a.kernel.together is not None]
-        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted])
-        for (kernel, signature), why in zip(wanted, whys, strict=True):
+    def _build(self, planned: Sequence[_Planned]) -> bool:
+        """Have what the kernels of paths run compiled, together; False where some of it cannot be, so that prices have changed."""
+        wanted = {(a.kernel.identity, key): (a.kernel, self._signature(each.paths, key))
+                  for each in planned if each.path is not None for key, a in each.paths.kernels(each.path).items()
+                  if a.kernel is not None and a.kernel.together is not None}
+        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted.values()])
+        for (kernel, signature), why in zip(wanted.values(), whys, strict=True):
             if why is not None:
                 log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
                 self.book.unbuildable[kernel.identity, signature.key] = why
         return not any(whys)
-
-    def _verify(self, paths: Paths, path: GraphPath, binding: Mapping[str, int]) -> bool:
-        """Verify the kernels of a path that have no verdict; True when there were any (prices may have changed)."""
-        return self._compare(self._pending(paths, path), binding)
 
     def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
         """The kernels of a path that have no verdict."""
@@ -297,19 +331,21 @@ class _Chooser:
         return self.judge
 
     @phase("verify")
-    def _compare(self, pending: Sequence[tuple[Kernel, Signature]], binding: Mapping[str, int]) -> bool:
-        """Have these kernels compared with the oracle; True when there were any."""
+    def _compare(self, questions: Sequence[Question]) -> bool:
+        """Have kernels compared with the oracle, each once; True when there were any."""
+        pending: dict[tuple[str, str], Question] = {}
+        for kernel, signature, at in questions:
+            pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
         if not pending:
             return False
-        compare_all(self._open(), [self._asked(*each, binding) for each in pending], self.progress)
+        compare_all(self._open(), list(pending.values()), self.progress)
         self.book.load()
-        asked = {(kernel.identity, signature.key) for kernel, signature in pending}
-        if asked & self.compared:                                   # or this would go on for ever
-            file = self.book.database.location
-            kernel, signature = next((k, s) for k, s in pending if (k.identity, s.key) in self.compared)
+        again = next((question for asked, question in pending.items() if asked in self.compared), None)
+        if again is not None:                                       # or this would go on for ever
+            file, (kernel, signature, _) = self.book.database.location, again
             raise CorruptDatabase(f"{file}: what was just filed of {kernel.name} on {signature.title()} is not found there\n"
                                   "  fix: another database (--db): rows of this one were changed from outside")
-        self.compared |= asked
+        self.compared |= pending.keys()
         return True
 
     def _signature(self, paths: Paths, key: str) -> Signature:

@@ -37,7 +37,7 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = search._Chooser.paths
     monkeypatch.setattr(search._Chooser, "paths", lambda chooser, binding, optimistic: paths(chooser, binding, True))
     monkeypatch.setattr(search._Chooser, "_built", lambda *_: True)
-    monkeypatch.setattr(search._Chooser, "_verify", lambda *_: False)
+    monkeypatch.setattr(search._Chooser, "_pending", lambda *_: [])
     monkeypatch.setattr(registry, "lacking", lambda kernel: "not on each machine" if kernel.requirements else None)
 
 

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.compiler import search
+from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.measuring import compare_all
 from tensor_graphs.compiler.samples import MOST_TOGETHER, Index, Samples, samples_of, table_dims
 from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.table import MOST, Between, cells_of
@@ -22,6 +25,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
+from tests.compiler.test_replay import SOFTMAX, TABLED
 
 Surface = Callable[[Sequence[int]], float]
 """sizes of the table's dims -> seconds"""
@@ -216,3 +220,20 @@ def test_a_box_is_pinned_and_replayed_and_asked_for_at_sizes(tabled: Database, t
     assert {p["b"] for p in first} == {5} and len(first) == 3 and not any(p["b"] == 5 for p in later)
     asked = {"b": 5, "n": 9}
     assert tg.compile(ROWS, database=tabled, backends=("numpy", "c"), at=asked).variant(asked).at == asked
+
+
+def test_what_has_no_verdict_at_any_of_the_sizes_is_compared_in_one_round(database: Database,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[list[str]] = []
+
+    def noted(judge: Any, pending: Sequence[Any], progress: Any) -> None:
+        rounds.append([kernel.name for kernel, _, _ in pending])
+        compare_all(judge, pending, progress)
+
+    monkeypatch.setattr(search, "compare_all", noted)
+    for name in ("numpy.softmax", "torch.softmax"):
+        for n in (1, 4, 16, 64):
+            us = 1.0 if (n <= 4) == name.startswith("numpy") else 9.0
+            add_row(database, kernel_named(name), signature_of(SOFTMAX), {"n": n}, us=us)
+    plan = compile_graph(TABLED, database=database, backends=("numpy", "torch"))
+    assert len(plan.variants) == 2 and rounds == [["numpy.softmax", "torch.softmax"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ os.environ.setdefault("TRIAL_SEED", "0")                            # before the
 import tensor_graphs as tg
 from tensor_graphs.compiler.choice import in_words
 from tensor_graphs.costs.filing import verify_workload
+from tensor_graphs.devices import cuda
 from tensor_graphs.kernels.kernel import HostCall, Spec
 from tensor_graphs.kernels.registry import by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import signature_of
@@ -40,6 +41,7 @@ from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.records import queries
 from tensor_graphs.runtime.compiled_graph import bind
+from tests.fake import cuda as emulated
 from tests.profiling.wrong_at_random import FAMILIES, NODES, kernel_of, right_kernel
 
 N, M = tg.dim("n", 1, 4096), tg.dim("m", 1, 4096)
@@ -79,7 +81,19 @@ def test_there_are_sixty_families_of_wrong_kernels_of_numpy_torch_and_c() -> Non
     assert all(sum(name.startswith(f"{tool}.") for name in FAMILIES) >= 20 for tool in ("numpy", "torch", "c"))
 
 
-@pytest.mark.parametrize("name", ["numpy.mul", "numpy.linear", "c.mul", "c.rms_norm", "c.linear", "c.softmax", "gen.loops"])
+@pytest.fixture(scope="module")
+def emulated_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if cuda.why_missing() is None:                                  # there is one, and no kernel is run here
+        yield
+        return
+    emulated.install(tmp_path_factory.mktemp("emulated"))
+    yield
+    emulated.remove()
+
+
+@pytest.mark.parametrize("name", ["numpy.mul", "numpy.linear", "c.mul", "c.rms_norm", "c.linear", "c.softmax", "gen.loops",
+                                  "gencuda.loops"])
+@pytest.mark.usefixtures("emulated_gpu")
 def test_a_kernel_is_shown_operands_that_lie_as_lowering_hands_them_over(name: str) -> None:
     x, kernel = tg.input("x", (N, 4, 64), tg.f32), kernel_named(name)
     nodes = [x * tg.input("y", (N, 1, 64), tg.f32), x * x, tg.softmax(x), tg.rms_norm(x, tg.input("w", (64,), tg.f32)),
@@ -92,9 +106,16 @@ def test_a_kernel_is_shown_operands_that_lie_as_lowering_hands_them_over(name: s
             if (axis and form not in forms[:3]) or (only is not None and len(graph.inputs) == 1):
                 continue
             views = views_graph(graph, form, axis, [n for n in graph.inputs if only not in (None, n)])
-            handed = single_kernel_plan(views, kernel).variants[0].program.instructions[-1].ins
-            assert ((form, axis, only) in shown) == (not all(each.contiguous for each in handed))
+            (run,) = [i for i in single_kernel_plan(views, kernel).variants[0].program.instructions if i.signature]
+            assert ((form, axis, only) in shown) == (not all(each.contiguous for each in run.ins))
+        assert name != "gencuda.loops" or any(form == "repeated" for form, _, _ in shown)
     assert graphs
+
+
+@pytest.mark.usefixtures("emulated_gpu")
+def test_a_gpus_kernel_is_shown_each_point_three_times_in_a_row(judge: Judge) -> None:
+    points = judge.points(kernel_named("gencuda.loops"), signature_of(tg.relu(X)), {"n": 20})
+    assert len(points) == 3 * len(set(points)) and points == [p for p in points[::3] for _ in range(3)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -23,10 +23,11 @@ from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.memory_guards import GUARD, GUARD_BYTES, POISONS, Guarded, digest
+from tensor_graphs.profiling.distrust.replies import Told
 from tensor_graphs.profiling.distrust.worker import INSIDE
 from tensor_graphs.profiling.distrust.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import judge as judging
-from tensor_graphs.profiling.measure.inputs import point_inputs
+from tensor_graphs.profiling.measure.inputs import Point, point_inputs
 from tensor_graphs.profiling.measure.judge import PLAIN, PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.profiling.measure.reference_stream import SHARED
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
@@ -355,3 +356,33 @@ def test_the_compiler_of_our_own_library_is_no_process_of_a_kernel(tmp_path: Pat
     done = subprocess.run([str(Path(sys.executable).parent / "tg"), "explain", str(file), "--backends", "c,gen,numpy"],
                           env={**os.environ, **empty}, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "refused" not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("wrong", "compared"), [(None, 1), (1, 2), (2, 2)])
+def test_outputs_that_come_again_bit_by_bit_are_not_compared_again(judge: Judge, monkeypatch: pytest.MonkeyPatch, wrong: int | None,
+                                                                  compared: int) -> None:
+    signature, calls, point = signature_of(NODES["relu"]), [], Point((("n", 5),), 7)
+    compare = judging.Judge._compare
+    monkeypatch.setattr(judging.Judge, "_compare", lambda *given: (calls.append(1), compare(*given))[1])
+    right = judge.expected(signature, point)
+    assert right is not None
+    (name, expected), *_ = right.items()
+    hearing = judging._Hearing(judge, signature, [point] * 3, None, judge.worker)
+    outputs = np.stack([expected.astype(np.float32)] * 3)
+    if wrong is not None:
+        outputs[wrong].flat[-1] += 1
+    hearing._kept, hearing._shown = outputs.reshape(-1).view(np.uint8), (Told({name: expected.shape}, (), False),) * 3
+    verdict = hearing.compared()
+    assert (verdict is None) == (wrong is None) and len(calls) == compared
+    assert verdict is None or verdict.status == "INCORRECT_NUMERICAL"
+
+
+def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
+    done, go = [], threading.Event()
+    with judging._Beside() as beside:
+        beside.submit(lambda: go.wait(30.0) and None, 1)
+        ahead = [beside.submit(lambda n=n: done.append(f"ahead {n}"), 1) for n in range(2)]  # type: ignore[misc]
+        beside.submit(lambda: done.append("compared"), 0)
+        assert ahead[1].cancel()
+        go.set()
+    assert done == ["compared", "ahead 0"]

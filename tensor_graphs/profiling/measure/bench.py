@@ -162,6 +162,8 @@ class Bench:
     def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
         """file: where outputs are added, as a descriptor."""
         self.graph, self.kernel, self.file = graph, kernel, file
+        self._made: tuple[Point, Mapping[str, np.ndarray]] | None = None
+        """the point that was shown last, and its inputs: it may be shown again, and to draw them takes a third of the whole"""
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
@@ -198,7 +200,7 @@ class Bench:
 
     def show(self, point: Point) -> None:
         """Run the kernel at a point and keep its outputs."""
-        made, binding = point_inputs(self.graph, point), point.binding
+        made, binding = self._inputs(point), point.binding
         values, updates = made, bases(self.graph, binding)
         self._sizes = binding
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
@@ -238,6 +240,13 @@ class Bench:
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
             self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
+
+    def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
+        """The arrays of a point."""
+        if self._made is None or self._made[0] != point:
+            self._made = None                                       # free before drawing
+            self._made = point, point_inputs(self.graph, point)
+        return self._made[1]
 
     def look_at_large(self) -> None:
         """Operands that were too large to be read at each point: the last one says whether they were changed meanwhile."""

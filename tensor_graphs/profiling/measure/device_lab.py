@@ -92,8 +92,7 @@ class DeviceLab:
             piece = whole[first:first + PIECE]
             transfer(memory.device.part(memory, begin + first, piece.nbytes), HOST.part(here, 0, piece.nbytes), HOST)
             found = array_view(here, 0, piece.shape, (1,), DTYPES["u8"])
-            even = piece.nbytes // 8 * 8                            # words are compared eight times as fast as bytes
-            if (found[:even].view(np.uint64) != piece[:even].view(np.uint64)).any() or (found[even:] != piece[even:]).any():
+            if _differ(found, piece):
                 return True
         return False
 
@@ -126,10 +125,18 @@ class DeviceLab:
         for offset, nbytes in (*sorted(parts), (memory.nbytes, 0)):
             if offset > at:
                 between = _brought(memory, at, [offset - at], [1], DTYPES["u8"])
-                if (between != self.byte).any():
+                if _differ(between, self.byte):
                     return True
             at = max(at, offset + nbytes)
         return False
+
+
+def _differ(found: np.ndarray, wanted: np.ndarray | int) -> bool:
+    """Whether bytes are other ones than these, or than this one each; words are compared eight times as fast as bytes."""
+    even = found.nbytes // 8 * 8
+    words, rest = (wanted[:even].view(np.uint64), wanted[even:]) if isinstance(wanted, np.ndarray) else (
+        np.uint64(wanted * 0x0101010101010101), np.uint8(wanted))
+    return bool((found[:even].view(np.uint64) != words).any() or (found[even:] != rest).any())
 
 
 def _brought(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> np.ndarray:

@@ -17,10 +17,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from queue import PriorityQueue
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -132,8 +134,8 @@ MOST_DRAWN = 1 << 25
 """elements of an operand that are drawn once more to see whether its rows depend on each other, where that spares slow answers"""
 
 RACES = 3
-"""times that a kernel on another device than the host is asked the same: its threads come in another order each time (of a large
-question the first one only, which has threads enough)"""
+"""times that a kernel on another device than the host is asked the same, one behind the other: its threads come in another order
+each time (of a large question the first one only, which has threads enough)"""
 
 LOOKED_AT = 2
 """timed runs of which the outputs are compared, beside the last one"""
@@ -244,8 +246,9 @@ class _Answers:
     held: int = 0
 
 
-WORKERS = 2
-"""at most, of `Judge.compare`"""
+WORKERS, ELSEWHERE = 2, 6
+"""at most, of `Judge.compare`: of kernels of which some compute on the host, each with all of its processors; and of others, whose
+workers spend their time in compilers and on operands (of these a worker for two processors)"""
 
 AT_ONCE = 6
 """signatures of which the oracle's answers are kept at least: those that are compared, that workers run, and the next …"""
@@ -267,8 +270,11 @@ class Judge:
         self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
-        self.workers = min(WORKERS, usable_cores())
-        """how many may compare at once"""
+        cores = usable_cores()
+        self.workers = min(WORKERS, cores)
+        """how many may compare at once …"""
+        self.elsewhere = max(self.workers, min(ELSEWHERE, cores // 2))
+        """… where no kernel computes on the host"""
         self._answers: dict[str, _Answers] = {}
         """of the oracle, by the key of the signature: of the last of them, AT_ONCE or MOST_HELD"""
         self._asking = threading.RLock()
@@ -513,7 +519,9 @@ class Judge:
             found += of_few(beside)
             found += size_points(signature, secret)
         found = [p for p in found if self._kept(signature, p) is not None]
-        return found if device_of(kernel.backend).is_host else [*found, *(found[:1] if slow else found) * (RACES - 1)]
+        if device_of(kernel.backend).is_host:
+            return found
+        return [*found[:1] * RACES, *found[1:]] if slow else [p for p in found for _ in range(RACES)]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
                 time_at: Mapping[str, int] | None = None, budget: float = 0.3, verify: bool = True, given: Given = ()) -> Verdict:
@@ -1111,13 +1119,25 @@ class _Hearing:
         """None, or why the outputs at the points are wrong."""
         if self._verdict is None:
             wrong = None
+            last: tuple[Point, Told, np.ndarray] | None = None      # what was right, where it is kept
             for point, found in zip(self.points, self._shown, strict=True):
+                if last is not None and last[0] == point and self._again(found, *last[1:]):
+                    continue
+                left = self._kept
                 with self.judge._asking:
                     wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
                 if wrong is not None:
                     break
+                last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])
             self._verdict, self._kept = (wrong,), None
         return self._verdict[0]
+
+    def _again(self, found: Told, told: Told, data: np.ndarray) -> bool:
+        """Whether the outputs that come next are, bit by bit, those that were right before at this point; then they are read."""
+        same = self._kept is not None and found == told and np.array_equal(self._kept[:data.size], data)
+        if same:
+            self.read(data.size)
+        return same
 
     def read(self, count: int) -> np.ndarray:
         """The next bytes of the outputs; fewer where they end."""
@@ -1140,6 +1160,42 @@ class _Hearing:
 
 _DONE: Future[None] = Future()
 _DONE.set_result(None)
+
+
+class _Beside:
+    """A thread that does one thing after another, what is urgent before what is not."""
+
+    def __init__(self) -> None:
+        self._asked: PriorityQueue[tuple[int, int, Future[None], Callable[[], None] | None]] = PriorityQueue()
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="beside")
+
+    def submit(self, work: Callable[[], None] | None, urgency: int) -> Future[None]:
+        """Done in order of urgency, 0 first; None: the last thing that it does."""
+        made: Future[None] = Future()
+        self._asked.put((urgency, next(self._numbers), made, work))
+        return made
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.submit(None, 2)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            _, _, made, work = self._asked.get()
+            if work is None:
+                return
+            if made.set_running_or_notify_cancel():
+                try:
+                    work()
+                except BaseException as error:
+                    made.set_exception(error)
+                else:
+                    made.set_result(None)
 
 
 class _Comparison:
@@ -1170,12 +1226,16 @@ class _Comparison:
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
         self.waits_for = [self._class_of(each) for each in self.queue]
         """of each place the verdict on its class, if it has one that is asked for here"""
-        self.workers = min(judge.workers, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
+        most = judge.workers if any(device_of(each.kernel.backend).is_host for each in asked) else judge.elsewhere
+        self.workers = min(most, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
         self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
         """place in the queue -> when the oracle has been asked for it; of some it was while compilers ran"""
-        self._lock = threading.Lock()
-        self._beside = ThreadPoolExecutor(1)
+        self._changed = threading.Condition()
+        """held while it is decided who takes what; notified where something may be ready that was not"""
+        for verdict in self.found[:len(self.classes)]:
+            verdict.add_done_callback(self._look_further)
+        self._beside = _Beside()
 
     def verdicts(self) -> Iterator[tuple[Asked, Verdict]]:
         """In the order in which they were asked for, but that what takes long comes first."""
@@ -1209,12 +1269,21 @@ class _Comparison:
         return None if known is None else self.found[known]
 
     def _next(self) -> int | None:
-        """The first place that waits for nothing, or the first."""
-        with self._lock:
-            found = next((i for i in self._left if self._is_ready(i)), next(iter(self._left), None))
-            if found is not None:
-                self._left.remove(found)
-            return found
+        """The first place that waits for nothing, once there is one; None where none is left."""
+        with self._changed:
+            while self._left:
+                found = next((i for i in self._left if self._is_ready(i)), None)
+                if found is not None:
+                    self._left.remove(found)
+                    return found
+                self._changed.wait()
+            return None
+
+    def _look_further(self, _: Future[Any]) -> None:
+        """A class has its verdict, or the oracle was asked about somebody: workers may have something to take."""
+        self._look_ahead()
+        with self._changed:
+            self._changed.notify_all()
 
     def _is_ready(self, i: int) -> bool:
         return i in self._ahead and self._ahead[i].done() and self._has_class(i)
@@ -1226,7 +1295,7 @@ class _Comparison:
     def _run(self, i: int, worker: WorkerProcess) -> None:
         """Have a worker run the kernel of this place; its verdict is found by the thread beside it."""
         each, known = self.queue[i], self.waits_for[i]
-        self._look_ahead(i)
+        self._look_ahead()
         self._ahead[i].result()
         if known is not None:
             known.result()
@@ -1242,16 +1311,15 @@ class _Comparison:
             else:
                 self.found[i].set_result(verdict)
 
-        self._beside.submit(find)
+        self._beside.submit(find, 0)
 
-    def _look_ahead(self, taken: int | None = None) -> None:
-        """Have the oracle asked about the one that a worker has taken, and about some that are left and wait for no class: as many
-        as workers, and one more."""
-        with self._lock:
-            free = itertools.islice(filter(self._has_class, self._left), self.workers + 1)
-            for i in [*([] if taken is None else [taken]), *free]:
+    def _look_ahead(self) -> None:
+        """Have the oracle asked about some that are left and wait for no class: as many as workers, and one more."""
+        with self._changed:
+            for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
-                    self._ahead[i] = self._beside.submit(self.judge.look_ahead, self.queue[i])
+                    self._ahead[i] = self._beside.submit(partial(self.judge.look_ahead, self.queue[i]), 1)
+                    self._ahead[i].add_done_callback(self._look_further)
 
     @contextmanager
     def _another(self) -> Iterator[None]:
@@ -1265,6 +1333,7 @@ class _Comparison:
                     with suppress(InvalidStateError):
                         self.found[i].set_exception(error)
                     return
+            worker.close()                                          # here, as it takes 0.1 s and others work on
 
         with WorkerProcess(self.judge.worker.timeout) as worker:
             thread = threading.Thread(target=take, daemon=True, name="compare")
@@ -1280,8 +1349,9 @@ class _Comparison:
 
     def _stop(self) -> None:
         """Nothing else is begun, and nobody waits for what has not ended."""
-        with self._lock:
+        with self._changed:
             self._left.clear()
+            self._changed.notify_all()
         waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
         for each in waited_for:
             each.cancel()
