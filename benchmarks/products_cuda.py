@@ -4,10 +4,10 @@
 
 Operands rotate through copies that together are larger than the L2 cache; each contender's launches, one for each copy, are one
 CUDA graph, whose replays are timed by events in turns with the others' (kernels_cuda.py). Printed: microseconds of each of our
-kernels that takes it, Tflop/s of the fastest, torch ÷ it; of f32 torch's own products (float32_matmul_precision "highest") count, and
-those that round operands to TF32 ("high") are beside them. Errors, the largest of ours, are relative to the root of the mean square of
-exact products. Ends with 1 where one of ours is
-more than twice torch's and beyond one rounding. Needs a GPU of compute capability 9.0, and torch.
+kernels that takes it, Tflop/s of the fastest, torch ÷ it; of f32 torch's own products (float32_matmul_precision "highest") count,
+and those that round operands to TF32 ("high") are beside them. Errors, the largest of ours, are relative to the root of the mean
+square of exact products. Ends with 1 where one of ours is more than twice torch's and beyond one rounding. Needs a GPU of compute
+capability 9.0, and torch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def main() -> int:
     device = device_named("cuda:0")
     device.use()
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
-    print(f"{'':40s}" + "".join(f"{name:>9s}" for name in OURS) + f"{'Tflop/s':>9s}{'torch':>9s}{'TF32':>9s}{'torch ÷ ours':>14s}{'error':>10s}{'torch':>10s}")
+    heads = *OURS, "Tflop/s", "torch", "TF32"
+    print(" " * 40 + "".join(f"{name:>9s}" for name in heads) + f"{'torch ÷ ours':>14s}{'error':>10s}{'torch':>10s}")
     dtypes = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
     wrong = 0
     for kind in given.only.split(","):
