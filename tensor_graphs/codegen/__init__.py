@@ -2,5 +2,6 @@
 
 In: the definition of an op or a part. Out: kernels of the backend `gen`. stages.py says what a stage is, lower.py makes them,
 online.py makes reductions that depend on each other one pass; interpret.py runs stages in numpy (the oracle of the renderer),
-render_c.py and render_cuda.py print them (numbers.h and numbers.cuh: scalar functions of what is printed).
+render_c.py and render_cuda.py print them (numbers.h and numbers.cuh: scalar functions of what is printed). whole.py is apart from
+that: a decoder's step as one kernel, from a list of its steps.
 """
