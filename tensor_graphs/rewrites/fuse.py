@@ -178,8 +178,10 @@ class _Clusters:
         return found
 
     def is_said_again(self, node: Node) -> bool:
-        if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO) or (node in self.bound and node in self.fed):
+        if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO):
             return False
+        if node in self.bound and node in self.fed:
+            return self.few_rows and _is_wider(node)
         if not is_step(node):
             return True
         return (node not in self.fed and len(node.types) == 1 and _is_cheap(node)
@@ -247,7 +249,8 @@ class _AroundProducts(_Clusters):
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
 
     def pays(self, cluster: _Cluster) -> bool:
-        return sum(map(is_step, cluster.steps)) > 1 and any(map(_multiplies, cluster.steps))
+        """Also one product, of a weight that is made of narrower numbers: these are what is read."""
+        return any(map(_multiplies, cluster.steps)) and sum(map(is_step, self.inside(cluster.steps))) > 1
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
         """Only streams; also with what is made for a product, which waits for that in any case."""
@@ -285,6 +288,20 @@ class _Siblings(_AroundProducts):
 
     def reads(self, a: _Cluster, b: _Cluster) -> bool:
         return any(self.of[n] is b for s in a.steps for n in self.sources(s))
+
+
+def _is_wider(node: Node) -> bool:
+    """Whether a value has at least twice the bytes of what it is made of, which is cheap."""
+    sources, todo = set[Node](), [node]
+    while todo:
+        n = todo.pop()
+        if n.op.kind != "leaf" and len(n.types) == 1 and (not is_step(n) or _is_cheap(n)):
+            todo += n.inputs
+        elif n.op.kind == "leaf":
+            sources.add(n)
+        else:
+            return False
+    return 2 * sum(d.bounds(n.type.nbytes())[1] for n in sources) <= d.bounds(node.type.nbytes())[0]
 
 
 def _is_cheap(node: Node) -> bool:

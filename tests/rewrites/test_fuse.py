@@ -79,6 +79,30 @@ def test_what_follows_from_sizes_alone_is_said_again_in_the_step_that_reads_it()
             assert len(op.written.arguments) == 1
 
 
+def test_a_product_of_few_rows_reads_the_narrow_numbers_that_its_weight_is_made_of() -> None:
+    q, scale = tg.parameter("q", (64, 32), tg.i8), tg.parameter("s", (64, 1))
+    one = tg.input("x", (1, 32))
+    (op,) = fuse(tg.graph(tg.linear(one, q.cast(tg.f32) * scale))).parts
+    assert sorted(a.dtype.name for a in op.written.arguments) == ["f32", "f32", "i8"]
+    wide = tg.parameter("v", (64, 32))
+    assert not fuse(tg.graph(tg.linear(one, wide * scale))).parts   # as many bytes: it is made when it is bound
+    assert not fuse(tg.graph(tg.linear(one, tg.sin(q.cast(tg.f32))))).parts     # dear, at every run
+
+
+def test_such_a_product_is_right_and_of_many_rows_its_weight_is_made_when_it_is_bound(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    weights = {"q": draw.integers(-127, 128, (256, 128)).astype(np.int8), "s": draw.random((256, 1), np.float32)}
+    q, scale = tg.parameter("q", (256, 128), tg.i8), tg.parameter("s", (256, 1))
+    for rows in (1, 3, 200):
+        g = tg.graph({"y": tg.gelu(tg.linear(tg.input("x", (rows, 128)), q.cast(tg.f32) * scale))})
+        plan = tg.compile(g, backends=("c", "gen", "numpy"), database=str(tmp_path / "d.db"))
+        x = draw.standard_normal((rows, 128)).astype(np.float32)
+        found = tg.bind(plan, weights).run({"x": x})["y"]
+        np.testing.assert_allclose(found, interpret(g, {"x": x}, weights).outputs["y"], rtol=1e-4, atol=1e-3)
+        if rows == 200:
+            assert any(c.label.startswith("linear") for c in plan.variants[0].program.instructions)
+
+
 def test_a_part_may_have_several_outputs() -> None:
     h = X + Y
     made = fuse(tg.graph({"h": h, "normed": tg.rms_norm(h, G)}))

@@ -1,12 +1,13 @@
 /* any_product: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) of numbers of any dtype and of any sizes, where no other
- * kernel for products takes them. A block computes a tile of SIDE by SIDE, a thread 4 by 4 of it, from tiles of 16 numbers of k in shared
- * memory, the next of which are under way while it does; floats are added up in pieces of PIECE, so that most roundings are small ones.
+ * kernel for products takes them. A block of 256 threads computes a tile of SIDE by SIDE, a thread PER by PER of it, from DEPTH numbers
+ * of k at a time in shared memory, while the next are under way; floats are added up in pieces of PIECE, so that most roundings are
+ * small ones.
  * Given by the text before: X, W, B, Y (as stored), A (what is added up in), WIDE_X, WIDE_W, WIDE_B (an A of them), NARROW_Y, ACROSS
- * (1: w lies as [k][j], 0: as [j][k]), MATRICES_X, MATRICES_W (1: the same for every b), SIDE, BIAS where there is one. */
-#define DEPTH 16
+ * (1: w lies as [k][j], 0: as [j][k]), MATRICES_X, MATRICES_W (1: the same for every b), SIDE, DEPTH, BIAS where there is one. */
 #define PIECE 256
-#define THREADS (SIDE * SIDE / 16)
+#define THREADS 256
 #define EACH (SIDE * DEPTH / THREADS)
+#define PER (SIDE / 16)
 
 #ifdef BIAS
 #define OPERANDS const X *x, const W *w, const B *bias
@@ -20,8 +21,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) any_product(Y *__restrict_
     const int64_t across = (columns + SIDE - 1) / SIDE, down = (rows + SIDE - 1) / SIDE;
     const int64_t matrix = blockIdx.x / (across * down);
     const int64_t row = blockIdx.x / across % down * SIDE, column = blockIdx.x % across * SIDE;
-    const int of_row = threadIdx.x / (SIDE / 4) * 4, of_column = threadIdx.x % (SIDE / 4) * 4;
-    A total[4][4] = {}, piece[4][4] = {}, of_x[EACH], of_w[EACH];
+    const int of_row = threadIdx.x / 16 * PER, of_column = threadIdx.x % 16 * PER;
+    A total[PER][PER] = {}, piece[PER][PER] = {}, of_x[EACH], of_w[EACH];
     after_those_before();
     x += MATRICES_X == 1 ? 0 : matrix * rows * inner;
     w += MATRICES_W == 1 ? 0 : matrix * inner * columns;
@@ -50,20 +51,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) any_product(Y *__restrict_
         for (int k = 0; k < DEPTH; k++)
             if (begin + k < inner)                                  /* what is padded is not in a sum: 0 · ∞ would be */
 #pragma unroll
-                for (int i = 0; i < 4; i++)
+                for (int i = 0; i < PER; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) piece[i][j] += left[k][of_row + i] * right[k][of_column + j];
+                    for (int j = 0; j < PER; j++) piece[i][j] += left[k][of_row + i] * right[k][of_column + j];
         __syncthreads();
         if ((begin + DEPTH) % PIECE == 0 || begin + DEPTH >= inner)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < PER; i++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) total[i][j] += piece[i][j], piece[i][j] = 0;
+                for (int j = 0; j < PER; j++) total[i][j] += piece[i][j], piece[i][j] = 0;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < PER; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < PER; j++) {
             const int64_t r = row + of_row + i, c = column + of_column + j;
             if (r >= rows || c >= columns) continue;
 #ifdef BIAS

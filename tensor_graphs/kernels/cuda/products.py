@@ -113,7 +113,7 @@ def _pitch(elements: int) -> int:
 def product(spec: Spec) -> LaunchCall:
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(down, columns, 128 if spec.inputs[0].dtype is f32 else 256)
+    wide = _columns_of_a_tile(spec, down)
     return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)))
 
 
@@ -163,12 +163,23 @@ MAPS_BYTES = 256 * MULTIPROCESSORS
 """of scratch, for the maps of tensor_tiles.cu"""
 
 
-def _columns_of_a_tile(tiles_down: int, columns: int, most: int) -> int:
-    """The most with which all multiprocessors have a tile, or nearly; no more than there are."""
-    for wide in sorted({most, 128}, reverse=True):
-        if columns > wide // 2 and tiles_down * -(-columns // wide) * 10 >= 9 * MULTIPROCESSORS:
-            return wide
-    return 64
+FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
+"""how much faster the products of tiles of so many columns are; in steps of one column (3.6 ns on an H200): what storing one takes,
+and adding up sums that were cut"""
+
+
+def _columns_of_a_tile(spec: Spec, down: int) -> int:
+    """With which all tiles take the least time. down: rows of tiles."""
+    _, _, _, _, k, columns, _ = _matrices(spec)
+    (of_x, of_w), steps = parts_of(spec), -(-k // 64)
+
+    def time(wide: int) -> float:
+        tiles = down * -(-columns // wide)
+        splits = split_sums(tiles, steps, of_x * of_w)
+        each = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
+        return -(-tiles // MULTIPROCESSORS) * each + MEETING * (splits > 1)
+
+    return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if of_x == 3 else 256))), key=time)
 
 
 def product_traffic(spec: Spec) -> Dim:
@@ -287,7 +298,8 @@ def skinny_steps(spec: Spec) -> Dim:
 # ---- products of whatever there is -------------------------------------------------------------------------------------
 
 SIDE, SHORT_SIDE = 64, 32
-"""of any_product.cu: rows, and columns, of a tile; those of small matrices"""
+DEPTHS = {SIDE: 16, SHORT_SIDE: 64}
+"""of any_product.cu: rows, and columns, of a tile; those of small matrices; how many numbers of k are read at once"""
 
 
 def any_product_takes(spec: Spec) -> str | None:
@@ -319,7 +331,7 @@ def any_product(spec: Spec) -> LaunchCall:
     bias = spec.role("bias")
     added = accumulated(x.dtype)[0]
     numbers: dict[str, object] = {"ACROSS": int(spec.op.name != "linear"), "MATRICES_X": int(one_x), "MATRICES_W": int(one),
-                                  "SIDE": side}
+                                  "SIDE": side, "DEPTH": DEPTHS[side]}
     types: dict[str, DType | str] = {"A": added}
     for name, dtype in (("X", x.dtype), ("W", w.dtype), ("B", x.dtype if bias is None else bias.dtype), ("Y", y.dtype)):
         types[name] = dtype if dtype in STORED else stored_as(dtype)
@@ -327,7 +339,7 @@ def any_product(spec: Spec) -> LaunchCall:
             numbers |= {f"WIDE_{name}": f"({added})", f"NARROW_{name}": f"({stored_as(dtype)})"}
     text = text_of("any_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
     grid = matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side)
-    return LaunchCall(text, (Launch("any_product", grid, side * side // 16, waits=True),), (rows, columns, inner))
+    return LaunchCall(text, (Launch("any_product", grid, 256, waits=True),), (rows, columns, inner))
 
 
 def any_product_steps(spec: Spec) -> Dim:
