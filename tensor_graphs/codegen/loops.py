@@ -94,10 +94,10 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
     if isinstance(streams, StageProgram):
         return streams
     plain = _plain_of(definition, apart, updates)
-    return streams if streams is not None and isinstance(plain, _Product) else plain
+    return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
 
 
-class _Product(str):
+class _TooManyTurns(str):
     """Why there are no loops: the definition is a product, or a sum of sums."""
 
 
@@ -116,7 +116,7 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
     program.shared = plain.shared if isinstance(plain, StageProgram) else shared_by(program)
     elements, turns = _counted(program, 1)
     if turns > MOST_TURNS * elements:
-        return _Product(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
+        return _TooManyTurns(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
     return _too_many(program) or program
 
 

@@ -97,7 +97,7 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Expanded:
     """The outputs of a definition in ops that stages say, all their nodes in order, those that are worth keeping, and the dims."""
 
     roots: Sequence[Node]
@@ -107,7 +107,7 @@ class _Read:
 
 
 @functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
-def _read(outputs: tuple[Node, ...]) -> _Read | str:
+def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
     """What these outputs are made of; or why stages cannot say it."""
     try:
         roots = expand_all(outputs, _stays)
@@ -130,7 +130,7 @@ def _read(outputs: tuple[Node, ...]) -> _Read | str:
     for dim in dims:
         if str(dim).startswith("_"):
             return f"its dim {dim} begins like an axis"
-    return _Read(tuple(roots), tuple(order), _shared(order, roots), dims)
+    return _Expanded(tuple(roots), tuple(order), _shared(order, roots), dims)
 
 
 def stays(op: Op, dtype: DType) -> bool:
@@ -303,7 +303,7 @@ def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
 
 
 class _PartLowering:
-    def __init__(self, definition: Definition, read: _Read, dear: frozenset[Node],
+    def __init__(self, definition: Definition, read: _Expanded, dear: frozenset[Node],
                  apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]], updates: Mapping[Node, _Update]) -> None:
         self.roots, self.order, self.dims, self.products = list(read.roots), read.order, read.dims, factors
         self.streams: set[Nest] = set()                             # nests of products

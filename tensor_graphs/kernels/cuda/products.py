@@ -27,6 +27,9 @@ TILE_ROWS = 128
 STEPS_OF_A_SPLIT, MOST_STAGES = (8, 4), 8
 """of tensor_tiles.cu: steps of each part of a sum that is cut, at least, of 16 bits and of floats; stages, at most"""
 
+LEAST_PADDED = 64
+"""elements of rows whose parts are made longer"""
+
 CLUSTERED = {2: 132, 4: 112, 8: 96}
 """blocks that run at the same time where so many are a cluster (H100, H200: with 128 in fours some wait, which doubles the time)"""
 
@@ -73,8 +76,8 @@ def product_takes(spec: Spec) -> str | None:
     matrices, _, _, rows, k, columns, across = _matrices(spec)
     if k == 0 or columns == 0:
         return "empty rows"
-    if kinds != (f32, f32) and (k % 8 or (across and columns % 8)):
-        return "rows of a multiple of 8 elements only, but of floats"
+    if (k % 8 or (across and columns % 8)) and (kinds != (f32, f32) or min(k, columns) < LEAST_PADDED):
+        return "rows of a multiple of 8 elements only, or of many floats"
     high = d.bounds(rows)[1]
     return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 

@@ -79,15 +79,15 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("kinds", "shape"), [*((each, SHAPES[0]) for each in KINDS),
+                                              *((KINDS[i % 4], each) for i, each in enumerate(SHAPES[1:]))], ids=str)
 def test_texts_compile(kinds: tuple[DType, DType], shape: Mapping[str, Any]) -> None:
     y = conv_of(kinds, **shape)
     spec = Spec.of(y)
     assert conv.conv_takes(spec) is None
     call = conv.conv(spec)
     assert all(launch.shared <= 227 << 10 for launch in call.launches)
-    for architecture in ("sm_90a", "sm_80"):                        # elsewhere without the tiles
+    for architecture in ("sm_90a", "sm_80")[:1 + (shape is SHAPES[0])]:         # elsewhere without the tiles
         assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
