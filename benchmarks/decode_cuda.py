@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,13 @@ import numpy as np
 
 from benchmarks import make_gemma_folder
 from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.compiler.explain import explain
+from tensor_graphs.compiler.profile_graph import profile_graph
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
+from tensor_graphs.kernels.registry import whole_kernels
 from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.runtime.segments.all_steps import AllSteps
 from tensor_graphs.runtime.segments.launches import Launches
 
 PROMPT = [2, 9, 258, 1001, 37, 4400]
@@ -40,6 +46,9 @@ MODES = {"eager": None, "compile": "reduce-overhead", "autotune": "max-autotune"
 
 ROOM = 2048
 """tokens of a static cache"""
+
+AT, LARGEST = {"n": 1, "m": 1, "p": 64}, {"n": 1, "m": 1, "p": ROOM}
+"""sizes for which ours is chosen, and up to which"""
 
 
 class Decoder(ABC):
@@ -64,11 +73,13 @@ class Decoder(ABC):
 
 
 class Ours(Decoder):
-    def __init__(self, model: LoadedModel, backends: tuple[str, ...], database: str) -> None:
-        largest, at = {"n": 1, "m": 1, "p": ROOM}, {"n": 1, "m": 1, "p": 64}
+    def __init__(self, model: LoadedModel, backends: tuple[str, ...], database: str, at_once: bool = False) -> None:
         begun = time.perf_counter()
-        self.plan = compile_graph(model.greedy_graph, backends=backends, database=database, at=at, largest=largest,
-                                  reuse_outputs=True)
+        made = partial(compile_graph, model.greedy_graph, backends=backends, database=database, at=AT, largest=LARGEST,
+                       reuse_outputs=True)
+        self.plan = made()
+        if at_once:
+            self.plan = made(path=self.plan.variants[0].path.at_once(*whole_kernels(backends)))
         self.seconds = time.perf_counter() - begun
         self.made = bind(self.plan, model.weights)
         self.session = self.made.session()
@@ -82,19 +93,26 @@ class Ours(Decoder):
 
     def replays(self) -> list[tuple[int, int, float]]:
         """(launches, captures, microseconds of one replay) of each run of launches."""
-        device, found = device_named("cuda:0"), []
+        found = []
         for segment in self.made.executors[0].segments:
             if isinstance(segment, Launches):
                 for frame in self.made._frames[0]:
+                    if isinstance(segment, AllSteps):
+                        found.append((1, 0, statistics.median(self._timed(partial(segment.run, frame)))))
+                        continue
                     kept = frame.kept.get(id(segment))
                     for replay in [] if kept is None else kept.replays.values():
-                        times = []
-                        for _ in range(15):
-                            start = device.mark()
-                            replay.run()
-                            times.append(device.between(start, device.mark()) * 1e6)
-                        found.append((sum(map(len, kept.launches)), len(kept.replays), statistics.median(times)))
+                        found.append((sum(map(len, kept.launches)), len(kept.replays), statistics.median(self._timed(replay.run))))
         return found
+
+    def _timed(self, run: Callable[[], None]) -> list[float]:
+        """Microseconds of runs, by the device's events."""
+        device, times = device_named("cuda:0"), []
+        for _ in range(15):
+            start = device.mark()
+            run()
+            times.append(device.between(start, device.mark()) * 1e6)
+        return times
 
 
 class Theirs(Decoder):
@@ -189,6 +207,8 @@ def main() -> int:
     parser.add_argument("--peers", default="eager,compile", help=f"of {', '.join(MODES)}; empty: none")
     parser.add_argument("--tokens", type=int, default=24, help="that are compared with the cpu's first")
     parser.add_argument("--backends", default="cuda,gencuda,torchcuda,numpy")
+    parser.add_argument("--profile", type=float, default=0.0, help="seconds in which the graph is profiled before")
+    parser.add_argument("--at-once", action="store_true", help="one kernel for all steps, whether it is chosen or not")
     parser.add_argument("--serve", choices=list(MODES), help="be this peer: time a step for each line of the standard input")
     parser.add_argument("--folder", type=Path, help="of the model that --serve loads")
     args = parser.parse_args()
@@ -200,7 +220,14 @@ def main() -> int:
         sizes = ["--layers", str(args.layers), "--vocabulary", str(args.vocabulary)]
         make_gemma_folder.main([str(folder), "--dtype", "bfloat16", *sizes])
         model = load_model(folder, dtype="bfloat16")
-        ours = Ours(model, tuple(args.backends.split(",")), database)
+        backends = tuple(args.backends.split(","))
+        if args.profile:
+            begun = time.perf_counter()
+            said = profile_graph(model.greedy_graph, budget=args.profile, backends=backends, database=database, at=AT,
+                                 largest=LARGEST)
+            print(f"profiled for {time.perf_counter() - begun:.0f} s: {said.measured} times", flush=True)
+        ours = Ours(model, backends, database, args.at_once)
+        print(explain(ours.plan, rows=2), flush=True)
         print(f"compiled in {ours.seconds:.1f} s", flush=True)
         wrong = 0
         if args.tokens:

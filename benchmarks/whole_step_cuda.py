@@ -92,8 +92,8 @@ class Weights:
 class Model(ctypes.Structure):
     """The struct of whole.cu."""
 
-    _fields_ = tuple((name, ctypes.c_uint64) for name in (
-        "steps", "packs", "commons", "exchange", "table", "keys", "values", "rotations", "state", "top"))
+    _fields_ = (*((name, ctypes.c_uint64) for name in whole.MODEL), ("caches", ctypes.c_uint64 * (2 * LAYERS)),
+                ("position", ctypes.c_int), ("set", ctypes.c_int))
 
 
 class Ours:
@@ -116,12 +116,12 @@ class Ours:
         self.keys = torch.zeros(LAYERS, SIZES.room, SIZES.dim, device="cuda")
         self.values = torch.zeros_like(self.keys)
         self.exchange = torch.full((2 * self.made.words,), -1, dtype=torch.int32, device="cuda")
-        self.state, self.top = torch.zeros(3, dtype=torch.int32, device="cuda"), torch.zeros(1, device="cuda")
+        self.token, self.top = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(1, device="cuda")
         rotations = torch.stack([torch.cat([a.cos(), a.sin()], 1) for a in angles()]).float().contiguous()
         table = torch.from_numpy(np.frombuffer(self.made.table(), np.uint8).copy()).cuda()
-        self.held = [table, packs, commons, self.exchange, weights.embedding, self.keys, self.values, rotations, self.state,
-                     self.top]                                      # in the order of Model
-        self.model = Model(*[each.data_ptr() for each in self.held])
+        self.held = [table, packs, commons, self.exchange, weights.embedding, rotations, self.token, self.token, self.top]
+        caches = [each[layer].data_ptr() for layer in range(LAYERS) for each in (self.keys, self.values)]
+        self.model = Model(*[each.data_ptr() for each in self.held], (ctypes.c_uint64 * len(caches))(*caches), 0, 0)
         cubin = nvrtc.compiled(self.made.text(), "sm_90a", HEADERS)
         self.kernel = self._checked(driver.cuModuleGetFunction(self._checked(driver.cuModuleLoadData(cubin)), b"whole"))
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -133,9 +133,16 @@ class Ours:
         return result[1] if len(result) > 1 else None
 
     def launch(self) -> None:
+        """A step; the next one is fed its token."""
         given = (ctypes.c_void_p * 1)(ctypes.addressof(self.model))
         self._checked(self.driver.cuLaunchKernel(self.kernel, self.made.grid, 1, 1, self.made.threads, 1, 1, SHARED,
                                                  torch.cuda.current_stream().cuda_stream, ctypes.addressof(given), 0))
+        self.model.position += 1
+        self.model.set = 1 - self.model.set
+
+    def feed(self, token: torch.Tensor, position: int) -> None:
+        self.token.copy_(token)
+        self.model.position = position
 
     def begin(self, keys: int, token: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Random rows of the caches, NaN behind them; both in float64."""
@@ -143,12 +150,13 @@ class Ours:
         self.values.fill_(float("nan"))
         self.keys[:, :keys] = torch.randn(LAYERS, keys, SIZES.dim, device="cuda") * 1.5
         self.values[:, :keys] = torch.randn(LAYERS, keys, SIZES.dim, device="cuda") * 0.4
-        self.state[:2] = torch.tensor([token, keys], dtype=torch.int32)
+        self.feed(torch.tensor([token]), keys)
         return self.keys.double(), self.values.double()
 
-    def made_by_layers(self, parity: int) -> list[dict[str, torch.Tensor]]:
+    def made_by_layers(self) -> list[dict[str, torch.Tensor]]:
         """What the last launch handed on, of each layer."""
-        words = self.exchange[parity * self.made.words:(parity + 1) * self.made.words].view(torch.float32)
+        number = 1 - self.model.set
+        words = self.exchange[number * self.made.words:(number + 1) * self.made.words].view(torch.float32)
         found = []
         for layer in range(LAYERS):
             qkv, parts, o, pairs, down = (self._words_of(words, 5 * layer + place) for place in range(5))
@@ -216,12 +224,11 @@ def compared(ours: Ours, right: Float64, there: int, token: int, steps: int) -> 
     worst: dict[str, float] = {}
     equal, wanted = 0, token
     for at in range(there, there + steps):
-        parity = int(ours.state[2])
         ours.launch()
         logits, layers = right.step(wanted, at, keys, values)
         wanted = int(logits.argmax())
-        equal += int(ours.state[0]) == wanted
-        for found, expected in zip(ours.made_by_layers(parity), layers, strict=True):
+        equal += int(ours.token) == wanted
+        for found, expected in zip(ours.made_by_layers(), layers, strict=True):
             for name, each in found.items():
                 worst[name] = max(worst.get(name, 0.0), error(each, expected[name]))
     rows = slice(there, there + steps)
@@ -233,16 +240,16 @@ def compared(ours: Ours, right: Float64, there: int, token: int, steps: int) -> 
 
 def timed(ours: Ours, keys: int, launches: int) -> tuple[float, float]:
     """Microseconds of a launch, and of one of many in a row."""
-    first = torch.tensor([17, keys], dtype=torch.int32, device="cuda")
+    first = torch.tensor([17], dtype=torch.int32, device="cuda")
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)]
     for begun, ended in marks:
-        ours.state[:2] = first
+        ours.feed(first, keys)
         begun.record()
         ours.launch()
         ended.record()
     torch.cuda.synchronize()
     one = statistics.median(begun.elapsed_time(ended) for begun, ended in marks[5:])
-    ours.state[:2] = first
+    ours.feed(first, keys)
     begun, ended = marks[0]
     begun.record()
     for _ in range(launches):

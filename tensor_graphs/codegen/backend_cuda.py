@@ -52,6 +52,12 @@ def copy_kernel() -> Kernel:
                   module=__name__, toolchain=nvrtc.made_with(HEADER), build_copy=build_copy)
 
 
+def whole_kernels() -> list[Kernel]:
+    from tensor_graphs.codegen.decoder import all_steps  # a door: most graphs are no decoder
+
+    return [all_steps()]
+
+
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
     return _refused(loops.definition_of(spec), _of_part(spec))

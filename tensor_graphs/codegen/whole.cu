@@ -25,18 +25,20 @@ struct Step {
     int number, loads;
 };
 
-/* exchange: two sets of words; a launch uses one and clears the other. table: of the embedding and of the head. keys, values:
- * [layer][ROOM][DIM]. rotations: [which][ROOM], cosines and sines. state: token, position, which set; a launch leaves those of the
- * next. top: the largest product. */
+/* exchange: two sets of words; a launch uses number `set` and clears the other. table: of the embedding and of the head. rotations:
+ * [which][ROOM], cosines and sines. id: of the token that is fed; token, top: the likeliest next one, and its product. caches: keys
+ * and values of each layer, [ROOM][DIM]. position: of the token that is fed. */
 struct Model {
     const Step *steps;
     const unsigned char *packs, *auxes;
     float *exchange;
     const unsigned short *table;
-    float *keys, *values;
     const float *rotations;
-    int *state;
+    const int *id;
+    int *token;
     float *top;
+    float *caches[2 * LAYERS];
+    int position, set;
 };
 
 struct Shared {
@@ -50,7 +52,7 @@ struct Shared {
     float row[HIDDEN], x[HIDDEN], added[HIDDEN], factor[4]; /* the residual is x + factor added; a warp has its own columns */
     __align__(16) Step steps[STEPS];
     u64 full[SLOTS], stage[WARPS][STAGES];
-    int done, position, parity;
+    int done, position, set;
     float *exchange;
 };
 extern __shared__ __align__(128) unsigned char memory[];
@@ -404,7 +406,7 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
         normed(k[0], (const float *)(S.ring + s.aux) + (newest ? DIM : 0), S.rotation[s.which], lane, newest ? 1.0f : SCALE);
         if (newest) {
             poll8(v[0], from + (HEADS + 1) * DIM, HALF);
-            if (head == 0) put8(m.values + (long long)(s.layer * ROOM + position) * DIM + lane * 4, v[0], HALF);
+            if (head == 0) put8(m.caches[2 * s.layer + 1] + (long long)position * DIM + lane * 4, v[0], HALF);
             left = 1;
 #pragma unroll
             for (int t = 1; t < TAKEN; t++)
@@ -412,7 +414,7 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
                 for (int i = 0; i < 8; i++) k[t][i] = v[t][i] = v[0][i];
         }
         if (!newest || head == 0)
-            put8((newest ? m.keys + (long long)(s.layer * ROOM + position) * DIM : S.query) + lane * 4, k[0], HALF);
+            put8((newest ? m.caches[2 * s.layer] + (long long)position * DIM : S.query) + lane * 4, k[0], HALF);
     }
     barrier();
 #pragma unroll
@@ -441,8 +443,8 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
         top = best;
         left -= TAKEN * APART, at += TAKEN * APART;
         if (left > 0) {                                     /* more keys than the ring has had room for */
-            const float *of_k = m.keys + (long long)(s.layer * ROOM + at) * DIM + lane * 4;
-            const float *of_v = m.values + (long long)(s.layer * ROOM + at) * DIM + lane * 4;
+            const float *of_k = m.caches[2 * s.layer] + (long long)at * DIM + lane * 4;
+            const float *of_v = m.caches[2 * s.layer + 1] + (long long)at * DIM + lane * 4;
 #pragma unroll
             for (int t = 0; t < TAKEN; t++) {
                 const int away = t * APART < left ? t * APART * DIM : 0;
@@ -495,7 +497,7 @@ IN void bring_set(const Model &m, int set, int slot, u64 *b) {
 
 /* The largest of all rows' products with norm2(x + norm1(o)): a warp streams its own rows, SET of them at a time. */
 IN void likeliest(const Model &m, Mine &me, const Step &s) {
-    const int position = S.position, parity = S.parity;
+    const int set_in_use = S.set;
     const int lane = me.lane, warp = me.warp, column = warp * 64 + lane * 2;
     float (*part)[SUMS] = S.part[s.turn];
     wait_for(&S.full[s.full], s.phase);
@@ -518,7 +520,7 @@ IN void likeliest(const Model &m, Mine &me, const Step &s) {
     int place = 0x7fffffff;
     u32 phases = 0;
     int stage = 0;
-    float4 *clear = (float4 *)(m.exchange + (long long)(1 - parity) * EXCHANGE);
+    float4 *clear = (float4 *)(m.exchange + (long long)(1 - set_in_use) * EXCHANGE);
     int cleared = me.block * 32 * WARPS + threadIdx.x;
     const float4 unset = make_float4(bits(UNSET), bits(UNSET), bits(UNSET), bits(UNSET));
     for (int set = begin; set < end; set++) {
@@ -577,7 +579,7 @@ IN void likeliest(const Model &m, Mine &me, const Step &s) {
                 const int at = __shfl_xor_sync(FULL, place, b);
                 if (better(v, at, top, place)) top = v, place = at;
             }
-            if (lane == 0) m.state[0] = place, m.state[1] = position + 1, m.state[2] = 1 - parity, m.top[0] = top;
+            if (lane == 0) m.token[0] = place, m.top[0] = top;
         }
     }
 }
@@ -614,9 +616,9 @@ IN void fetch(const Model &m, int block, int position) {
             for (int t = 0; t < TAKEN; t++)
                 for (int which = 0; which < 2 && rows[t]; which++) {
                     while (clock64() < next);
-                    const long long key = (long long)s.layer * ROOM + begin + split * KEY_WARPS + t * KEY_WARPS * SPLITS;
+                    const long long key = begin + split * KEY_WARPS + t * KEY_WARPS * SPLITS;
                     bring(at_shared(S.ring + s.pack + (which * TAKEN + t) * KEY_WARPS * row),
-                          (which ? m.values : m.keys) + key * DIM, rows[t] * row, &S.full[s.full]);
+                          m.caches[2 * s.layer + which] + key * DIM, rows[t] * row, &S.full[s.full]);
                     next = clock64() + 2 * PACE;
                 }
             continue;
@@ -649,9 +651,10 @@ IN Mine mine() {
 #define STEP(n, call) { const Step &s = at[n]; Mine me = mine(); call(m, me, s); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) whole(const __grid_constant__ Model m) {
-    const int token = m.state[0], position = m.state[1];
+    const int id = m.id[0], position = m.position;
+    const bool known = id >= 0 && id < SETS * SET;          /* else it is embedded as zeros, as a gather says */
     if (threadIdx.x == 0) {
-        S.position = position, S.parity = m.state[2], S.exchange = m.exchange + (long long)m.state[2] * EXCHANGE;
+        S.position = position, S.set = m.set, S.exchange = m.exchange + (long long)m.set * EXCHANGE;
         for (int i = 0; i < SLOTS; i++) begin(&S.full[i]);
         for (int i = 0; i < WARPS * STAGES; i++) begin(&S.stage[0][0] + i);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -668,9 +671,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) whole(const __grid_cons
     if (threadIdx.x % 32 < 8) {
         const int column = threadIdx.x / 32 * 64 + threadIdx.x % 32 * 8;
         float x[8];
-        widen8(x, (const unsigned char *)(m.table + (long long)token * HIDDEN + column));
+        widen8(x, (const unsigned char *)(m.table + (long long)(known ? id : 0) * HIDDEN + column));
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] *= EMBEDDED;
+        for (int i = 0; i < 8; i++) x[i] *= known ? EMBEDDED : 0.0f;
         put8(S.x + column, x);
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] = 0;

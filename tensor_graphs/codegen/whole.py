@@ -1,4 +1,5 @@
-"""whole: one kernel for all steps of a run of one token (whole.cu), from a list of its steps. No plan asks for it yet.
+"""whole: one kernel for all steps of a run of one token (whole.cu), from a list of its steps. Which steps those are, decoder.py
+reads from a graph.
 
 A list is a decoder's: each step reads what the one before it made. What is generated: the text (numbers, the steps in their order,
 a loop where they repeat), a table with a row for each step (where its words and weights lie, what has to be done before its weights
@@ -22,7 +23,7 @@ import numpy as np
 
 from tensor_graphs.codegen.lower import NotLowered
 
-TEXT = Path(__file__).resolve().parent / "whole.cu"
+TEXT, PACKING = (Path(__file__).resolve().parent / name for name in ("whole.cu", "whole_pack.cu"))
 
 BLOCKS, MULTIPROCESSORS = 128, 132
 """blocks that share the rows of a step; all blocks, one of a multiprocessor, which share the rows of `Likeliest`"""
@@ -41,6 +42,10 @@ SET, STAGES = 4, 4
 
 PIECE, PACE, FIRST_STEPS = 4096, 100, 8
 """bytes of a copy; cycles between two of them, but for the first steps"""
+
+MODEL = ("steps", "packs", "commons", "exchange", "table", "rotations", "id", "token", "top")
+"""addresses at the beginning of the struct Model, in their order; then come keys and values of each layer, and in one more word of
+64 bits the position and the number of the set"""
 
 SHARED = 232448
 """bytes of shared memory of a block of compute capability 9.0, all of which it takes"""
@@ -88,8 +93,8 @@ class NormRows:
         return 2 * sizes.hidden * 4
 
     def check(self, sizes: DecoderSizes) -> None:
-        _require(self.rows % (4 * BLOCKS) == 0 and self.rows <= 32 * BLOCKS, f"{self.rows} rows behind norms")
-        _require(self.parts in (1, sizes.heads), f"a sum of {self.parts} vectors")
+        require(self.rows % (4 * BLOCKS) == 0 and self.rows <= 32 * BLOCKS, f"{self.rows} rows behind norms")
+        require(self.parts in (1, sizes.heads), f"a sum of {self.parts} vectors")
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Attention:
         return 2 * sizes.dim * 4
 
     def check(self, sizes: DecoderSizes) -> None:
-        _require(self.window >= 0 and self.rotation in (0, 1), f"a window of {self.window}, rotation {self.rotation}")
+        require(self.window >= 0 and self.rotation in (0, 1), f"a window of {self.window}, rotation {self.rotation}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ class HeadRows:
         return 0
 
     def check(self, sizes: DecoderSizes) -> None:
-        _require(self.rows * sizes.heads % BLOCKS == 0 and self._of_block(sizes) <= 32, f"{self.rows} rows behind attention")
+        require(self.rows * sizes.heads % BLOCKS == 0 and self._of_block(sizes) <= 32, f"{self.rows} rows behind attention")
 
     def _of_block(self, sizes: DecoderSizes) -> int:
         return self.rows * sizes.heads // BLOCKS
@@ -163,7 +168,7 @@ class PlainRows:
         return 0
 
     def check(self, sizes: DecoderSizes) -> None:
-        _require(self.rows % BLOCKS == 0 and self.rows // BLOCKS <= 8, f"{self.rows} plain rows")
+        require(self.rows % BLOCKS == 0 and self.rows // BLOCKS <= 8, f"{self.rows} plain rows")
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ class Likeliest:
 
     def check(self, sizes: DecoderSizes) -> None:
         sets = sizes.vocabulary // SET
-        _require(sets >= STAGES * MULTIPROCESSORS * WARPS and sizes.vocabulary % SET == 0, f"a head of {sizes.vocabulary} rows")
+        require(sets >= STAGES * MULTIPROCESSORS * WARPS and sizes.vocabulary % SET == 0, f"a head of {sizes.vocabulary} rows")
 
 
 Kind = NormRows | Attention | HeadRows | PlainRows | Likeliest
@@ -222,17 +227,18 @@ class TableRow:
 
 class OneKernel:
     """words: of one set of the exchange, of which there are two, filled with ones bits before the first launch. pack_bytes,
-    common_bytes: of the weights of all blocks, and of what all blocks read alike. A launch has `grid` blocks of `threads` threads,
-    SHARED bytes of shared memory and one parameter, the struct Model of whole.cu."""
+    common_bytes: of the weights of all blocks, and of what all blocks read alike. layers: that have caches. A launch has `grid`
+    blocks of `threads` threads, SHARED bytes of shared memory and one parameter, the struct Model of whole.cu (`MODEL`)."""
 
     grid, threads = MULTIPROCESSORS, 32 * WARPS + 32
 
     def __init__(self, kinds: Sequence[Kind], sizes: DecoderSizes) -> None:
         self.kinds, self.sizes = tuple(kinds), sizes
-        _require(sizes.hidden == 64 * WARPS, f"{sizes.hidden} columns of the residual")
+        self.layers = 1 + max((k.layer for k in kinds if isinstance(k, Attention)), default=-1)
+        require(sizes.hidden == 64 * WARPS, f"{sizes.hidden} columns of the residual")
         heads = sizes.heads
-        _require(sizes.dim == 256 and BLOCKS % heads == 0 and heads * SPLITS <= BLOCKS, f"{heads} heads of {sizes.dim}")
-        _require(bool(kinds) and isinstance(kinds[-1], Likeliest), "steps that do not end with the likeliest")
+        require(sizes.dim == 256 and BLOCKS % heads == 0 and heads * SPLITS <= BLOCKS, f"{heads} heads of {sizes.dim}")
+        require(bool(kinds) and isinstance(kinds[-1], Likeliest), "steps that do not end with the likeliest")
         for kind in kinds:
             kind.check(sizes)
         self.steps = self._in_order()
@@ -296,7 +302,7 @@ class OneKernel:
             over = [h for h in held if h[0] < place + need and place < h[1]]
             held = [h for h in held if h not in over] + [(place, place + need, step.last_read)]
             step.wait = max([h[2] + 1 for h in over] + [readers[-SLOTS] + 1 if len(readers) >= SLOTS else 0])
-            _require(step.wait <= step.number, "weights of a step that do not fit into the ring beside those of the step before")
+            require(step.wait <= step.number, "weights of a step that do not fit into the ring beside those of the step before")
             step.full, step.phase = len(readers) % SLOTS, len(readers) // SLOTS % 2
             readers.append(step.last_read)
             place += need
@@ -328,7 +334,8 @@ class OneKernel:
             "WARPS": WARPS, "KEY_WARPS": KEY_WARPS, "FINAL": FINAL, "BLOCKS": BLOCKS, "GRID": MULTIPROCESSORS, "SPLITS": SPLITS,
             "TAKEN": TAKEN, "RING": RING, "SLOTS": SLOTS, "SET": SET, "STAGES": STAGES, "SETS": s.vocabulary // SET, "PIECE": PIECE,
             "PACE": PACE, "FIRST_STEPS": FIRST_STEPS, "HIDDEN": s.hidden, "HEADS": s.heads, "DIM": s.dim, "ROOM": s.room,
-            "STEPS": len(self.steps), "EXCHANGE": self.words, "MORE": max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - mixed),
+            "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
+            "MORE": max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - mixed),
             "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
         said = [f"#define {name} {value}" for name, value in numbers.items()]
         said += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"
@@ -367,8 +374,24 @@ class OneKernel:
             return _in_lanes(of_block.reshape(BLOCKS, -1, sizes.dim), 8, 4)
         if isinstance(kind, PlainRows):
             return _in_lanes(weight.reshape(BLOCKS, -1, kind.INNER), 8, 32)
-        _require(isinstance(kind, NormRows), f"a weight of step {step}")
+        require(isinstance(kind, NormRows), f"a weight of step {step}")
         return _in_lanes(weight.reshape(BLOCKS, -1, sizes.hidden), WARPS, 8)
+
+    def packing(self, step: int, rows: Sequence[int]) -> tuple[int, ...]:
+        """The numbers that the kernel `pack` of whole_pack.cu is given to make what `packed` makes, of up to three matrices of so
+        many rows."""
+        kind, sizes = self.kinds[step], self.sizes
+        heads, warps, lanes, columns = 1, WARPS, 8, sizes.hidden
+        if isinstance(kind, HeadRows):
+            heads, warps, lanes, columns = sizes.heads, 8, 4, sizes.heads * sizes.dim
+        elif isinstance(kind, PlainRows):
+            warps, lanes, columns = 8, 32, kind.INNER
+        require(not isinstance(kind, Attention | Likeliest), f"a weight of step {step}")
+        of_block = sum(rows) * heads // BLOCKS
+        turns = -(-of_block // (32 // lanes))
+        in_turn = int(isinstance(kind, NormRows) and kind.pairs)
+        first, second, *_ = (*rows, 0)
+        return (first, second, in_turn, columns, of_block, BLOCKS // heads, warps, lanes, turns, BLOCKS * warps * turns * 64)
 
     def loading(self, step: int) -> TableRow:
         """The row of the table for which the weights of a given step are brought."""
@@ -403,6 +426,7 @@ def _in_lanes(weight: np.ndarray[Any, Any], warps: int, lanes: int) -> np.ndarra
         whole.reshape(blocks, turns, at_once, warps, 2, lanes, 4).transpose(0, 3, 1, 2, 5, 4, 6)).reshape(-1)
 
 
-def _require(right: bool, what: str) -> None:
+def require(right: bool, what: str) -> None:
+    """Raise NotLowered, of what, where it is not right."""
     if not right:
         raise NotLowered(f"one kernel for all steps is not made for {what}")

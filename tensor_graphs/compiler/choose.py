@@ -295,7 +295,8 @@ class PriceBook:
         cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
         found = []
         for each in self.tried(graph, binding):
-            if (priced := paths.still(each.path)) is not None:
+            error = each.row.worst_relative_error if each.path.all_steps else 0.0
+            if error is not None and error <= self.tolerance and (priced := paths.still(each.path)) is not None:
                 found.append((each.seconds + paths.charge(priced), priced))
         if not found:
             return cheapest

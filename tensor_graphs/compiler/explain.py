@@ -18,7 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import added_up, expected
+from tensor_graphs.paths.plan_screen import added_up, at_once, expected
 from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
@@ -53,6 +53,7 @@ def _variant(v: Variant) -> dict[str, Any]:
     return {
         "range": v.cell.to_json() or None, "priced_at": dict(v.at),
         "path": v.path.id, "price_us": v.path.seconds * 1e6, "predicted_us": v.predicted * 1e6,
+        "all_steps": v.path.all_steps or None,
         "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
         "measured_share": v.measured_share,
         "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
@@ -160,6 +161,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
         out.append(f"{plan.cells.where(v.cell)}path {v.path.id} · {len(v.program.instructions)} calls · {expected(v)}"
                    f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
+        out += at_once(v)
         if asked and v not in asked:
             continue
         dearest = sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)

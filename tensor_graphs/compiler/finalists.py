@@ -15,15 +15,26 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
+from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.measuring import compare_all
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER
-from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, whole_kernels
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError, Path, Paths
-from tensor_graphs.profiling.measure.deployed import Deployed, NotDeployed, measure_whole, record_whole, refute
+from tensor_graphs.profiling.measure.deployed import (
+    Deployed,
+    NotDeployed,
+    measure_whole,
+    record_whole,
+    record_wrong_at_once,
+    refute,
+)
 from tensor_graphs.profiling.measure.judge import Judge
 
 log = logging.getLogger(__name__)
@@ -64,9 +75,24 @@ RUNS = 30
 """runs of a path, about"""
 
 
-def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
-    """The paths worth a run: the cheapest, the graph's own words, each dear step in its next best way, and the best of the rest; as
-    many as can be run in `seconds`. Raises NoPathError."""
+def at_once(graph: Graph, binding: Mapping[str, int], backends: Sequence[str]) -> list[Kernel]:
+    """The kernels that run all steps of a graph at these sizes."""
+    found = []
+    for kernel in whole_kernels(backends):
+        assert kernel.whole is not None
+        try:
+            takes = kernel.whole(graph)
+        except NotLowered as e:
+            log.debug("%s: %s", kernel.name, e)
+            continue
+        if all(d.evaluate(one, binding) == 1 for one in takes.ones):
+            found.append(kernel)
+    return found
+
+
+def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] = ()) -> list[Path]:
+    """The paths worth a run: the cheapest, also with each of some kernels that run all steps at once, the graph's own words, each
+    dear step in its next best way, and the best of the rest; as many as can be run in `seconds`. Raises NoPathError."""
     first = paths.cheapest()
     most = int(min(MOST, seconds / (EACH + RUNS * first.seconds)))
     found = {first.id: first}
@@ -76,6 +102,9 @@ def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
         if path is not None and path.seconds <= limit * (1.0 if path.measured else margin) and len(found) < most:
             found.setdefault(path.id, path)
 
+    if all(paths.device_of(way) != HOST.name for way in paths.kernels(first).values() if way.kernel is not None):
+        for kernel in whole:
+            add(first.at_once(kernel))
     known = {s.key: s for s in paths.known()}
     chosen = {known[key]: way for key, way in paths.kernels(first).items()}
     plain = {s: next(a for a in paths.alternatives(s) if a.kernel is None and a.recipe is None)
@@ -99,11 +128,11 @@ def finalists(paths: Paths, seconds: float = math.inf) -> list[Path]:
 
 
 def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float, say: Callable[[str], None],
-                  again: bool = False) -> int:
+                  again: bool = False, without: Sequence[str] = ()) -> int:
     """Run the finalists of a graph at these sizes as a whole, and file what they took; the faster ones are run more often.
 
     end: of the budget, on the clock of time.perf_counter, beside what is compared with the oracle first. again: also where all of
-    them were run before. Returns how many ran.
+    them were run before. without: kernels of all steps that are left out. Returns how many ran.
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
@@ -112,7 +141,8 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         began = time.perf_counter()
         paths = _compared(judge, graph, binding, request, book, end, say)
         end += time.perf_counter() - began                          # or few paths would be run where much was to be compared
-        several = finalists(paths, end - time.perf_counter())
+        whole = [k for k in at_once(graph, binding, request.here) if k.name not in without]
+        several = finalists(paths, end - time.perf_counter(), whole)
     except NoPathError:
         return 0
     tried = {each.path.id for each in book.tried(graph, binding)}
@@ -138,6 +168,10 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
             say(f"{len(best)} paths as a whole, again")
             found = both(found, measure([each.path for each in best], rounds=ROUNDS, seconds=left))
     except NotDeployed as e:
+        if e.path is not None and e.path.all_steps:
+            record_wrong_at_once(judge, graph, e.path, str(e), kernels, at)
+            log.warning("%s is wrong here: %s", e.path.all_steps, e)
+            return try_finalists(judge, graph, binding, request, end, say, again, without=(*without, e.path.all_steps))
         log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)

@@ -26,6 +26,9 @@ from tensor_graphs.language.part import PartOp, known_same
 ANY_OP = "*"
 """the `op` of a kernel that computes whatever its `accepts` takes"""
 
+ALL_STEPS = "all steps"
+"""the `op` of a kernel that runs all steps of a graph (`Kernel.whole`), and what a path chooses it for"""
+
 
 class KernelError(TensorGraphsError):
     """A kernel that cannot be declared, found or built."""
@@ -197,6 +200,8 @@ class Kernel:
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
     has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
     person should look at first when it ends its process, with a fix; for people, no part of its identity.
+    whole: of a kernel that runs all steps of a graph (op: ALL_STEPS): what it says of a graph that it runs, for the segment that
+    launches it (runtime/segments/all_steps.py); raises NotLowered, which says why it does not.
     remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
     `source` in another process; it computes what its `accepts` takes of the op of this name.
     """
@@ -225,6 +230,7 @@ class Kernel:
     composite: CompositeOp | None = None
     crash_note: str = ""
     remade: str = ""
+    whole: Callable[[Graph], Any] | None = None
 
     def __post_init__(self) -> None:
         wrong = problem(self.requirements)

@@ -374,7 +374,7 @@ def _accepts(kernel: Kernel, spec: Spec) -> bool:
 def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     """The kernel of this name, of these backends (all by default) or registered. Raises KernelError when there is none."""
     own = name.partition(".")[0]
-    for k in load_backend(own) if own in (BACKENDS if backends is None else backends) else ():
+    for k in (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ():
         if k.name == name:
             return k
     for k in (*_registered, *made.values()):
@@ -420,6 +420,17 @@ def make_images(calls: Iterable[Call]) -> None:
         library = importlib.import_module("tensor_graphs.kernels.c.library")
         library.begin_those_of([call.symbol for call in native if not call.image])
         library.make_now([call.image for call in native if call.image])
+
+
+def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
+    """The kernels of these backends that run all steps of some graphs at once (`whole_kernels`), and that are possible here."""
+    found = (k for name in backends if why_missing(name) is None for k in _whole_kernels(name))
+    return [k for k in found if lacking(k) is None]
+
+
+def _whole_kernels(backend: str) -> list[Kernel]:
+    make = getattr(backend_module(backend), "whole_kernels", None)
+    return [] if make is None else make()
 
 
 def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:

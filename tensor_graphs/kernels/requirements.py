@@ -2,6 +2,7 @@
 
     requirements={"arch": ["avx512f"]}                      one of these: an architecture, or an instruction set of it
     requirements={"arch": ["sm_90"], "cuda_min": "12.4"}    a GPU of this generation, with this version of CUDA or a newer one
+    requirements={"multiprocessors_min": 132}               a GPU on which so many blocks run at once
 """
 
 from __future__ import annotations
@@ -42,8 +43,20 @@ def _cuda_unmet(value: Any, device: Device) -> str | None:
     return f"it needs CUDA {value} or newer, and its device is {device.name}"
 
 
+def _count_problem(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return None
+    return f"is {value!r}\n  fix: a number of multiprocessors, like 132"
+
+
+def _count_unmet(value: Any, device: Device) -> str | None:
+    found = int(dict(device.hardware()[2]).get("multiprocessors", "0"))
+    return None if found >= value else f"it needs {value} multiprocessors, and this device ({device.name}) has {found}"
+
+
 KNOWN: Mapping[str, tuple[Callable[[Any], str | None], Callable[[Any, Device], str | None]]] = {
-    "arch": (_arch_problem, _arch_unmet), "cuda_min": (_cuda_problem, _cuda_unmet)}
+    "arch": (_arch_problem, _arch_unmet), "cuda_min": (_cuda_problem, _cuda_unmet),
+    "multiprocessors_min": (_count_problem, _count_unmet)}
 """requirement -> (why a value means nothing, why the device does not meet it)"""
 
 

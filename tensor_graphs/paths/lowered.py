@@ -16,7 +16,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
-from tensor_graphs.paths.path import Path, expanded
+from tensor_graphs.paths.path import Path, StalePathError, expanded, kernel_of_all_steps
 from tensor_graphs.phases import phase
 
 
@@ -48,6 +48,12 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
 def chosen_here(path: Path) -> Callable[[str], Kernel]:
     """signature key -> the kernel of this process that the path means. Raises PlanError: none here, of other code, or one that
     requires what the device lacks."""
+
+    if path.all_steps:
+        try:
+            kernel_of_all_steps(path)
+        except StalePathError as e:
+            raise PlanError(str(e)) from None
 
     def kernel_of(key: str) -> Kernel:
         name = path.choices.get(key)

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, Spec
-from tensor_graphs.kernels.registry import device_of, matching
+from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, KernelError, Spec
+from tensor_graphs.kernels.registry import device_of, kernel_named, lacking, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all, is_loop
@@ -129,8 +129,9 @@ PriceOf = Callable[[Kernel, Signature], Price | None]
 @dataclass(frozen=True, repr=False)
 class Path:
     """A choice for each signature that is reached; `print(path)` shows it. choices: signature key -> name of a kernel, or of a
-    recipe, or "expand". recipes: those that are chosen, by name. identities: kernel name -> its identity; a kernel that is not in
-    it (in a path made by hand) is the one that has the name."""
+    recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them at once (`at_once`). recipes: those that are chosen,
+    by name. identities: kernel name -> its identity; a kernel that is not in it (in a path made by hand) is the one that has the
+    name."""
 
     graph_key: str
     choices: Mapping[str, str]
@@ -186,6 +187,16 @@ class Path:
     def kernel_calls(self) -> int:
         """In a run."""
         return sum(n for key, n in self.calls.items() if not is_way_on(self.choices[key]))
+
+    @property
+    def all_steps(self) -> str:
+        """The kernel that runs all steps at once, at sizes where it does that (`at_once`); "" where the path chooses none."""
+        return self.choices.get(ALL_STEPS, "")
+
+    def at_once(self, kernel: Kernel) -> Path:
+        """The same path, whose steps a kernel runs at once at the sizes that it takes (`Kernel.whole`); elsewhere they run."""
+        return replace(self, choices={**self.choices, ALL_STEPS: kernel.name}, titles={**self.titles, ALL_STEPS: ALL_STEPS},
+                       identities={**self.identities, kernel.name: kernel.identity})
 
     def steps(self) -> list[dict[str, Any]]:
         """For people and machines: what runs which op, how often."""
@@ -634,7 +645,8 @@ class Paths:
         chosen = self.kernels(path)
         made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
         assert made is not None                         # every signature that the path reaches was picked
-        return self._path(*made)
+        priced = self._path(*made)
+        return priced.at_once(kernel_of_all_steps(path)) if path.all_steps else priced
 
     def still(self, path: Path) -> Path | None:
         """`priced`; None where what the path chose is gone, or may not be used any more."""
@@ -642,6 +654,23 @@ class Paths:
             return self.priced(path)
         except NoPathError:
             return None
+
+
+def kernel_of_all_steps(path: Path) -> Kernel:
+    """The kernel of this process that a path means where it runs all steps at once. Raises StalePathError where there is none, or
+    one of other code."""
+    try:
+        kernel = kernel_named(path.all_steps)
+    except KernelError:
+        raise StalePathError(path, ALL_STEPS, ALL_STEPS, path.all_steps,
+                             f"runs all steps at once by {path.all_steps}, which is not available here\n"
+                             "  fix: choose again (tg plan --pin, tg list-paths)") from None
+    meant, missing = path.identities.get(kernel.name, kernel.identity), lacking(kernel)
+    if meant != kernel.identity or missing is not None:
+        why = missing or f"it means {meant[:12]}, here it is {kernel.identity[:12]}"
+        raise StalePathError(path, ALL_STEPS, ALL_STEPS, kernel.name, f"runs all steps at once by {kernel.name}, and {why}\n"
+                             "  fix: choose again (tg plan --pin, tg list-paths)")
+    return kernel
 
 
 def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:

@@ -23,7 +23,7 @@ from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
-from tensor_graphs.paths.path import Path, is_way_on
+from tensor_graphs.paths.path import Path, is_way_on, kernel_of_all_steps
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
@@ -270,6 +270,10 @@ class Plan:
             for i, b in enumerate(v.program.buffers):
                 if b.kind == "bound" and b.alias is None and b.device == device:
                     made[v.program.made_of(i) or (number, i)] = aligned(int(d.evaluate(b.nbytes, {})), device)
+            if v.path.all_steps and any(i.device == device and i.call.engine == "launch" for i in v.program.instructions):
+                whole = kernel_of_all_steps(v.path).whole
+                assert whole is not None
+                made[number, -1] = whole(self.graph).held_bytes
         return sum(made.values())
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:

@@ -30,6 +30,7 @@ def on_one_screen(plan: Plan) -> str:
         lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {calls}, {expected(v)}{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
+    lines += [line for v in plan.variants[:8] for line in at_once(v)]
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
     steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
     room = max(5, min(14, SCREEN_LINES - len(lines) - 6))
@@ -67,6 +68,13 @@ def added_up(v: Variant) -> list[str]:
     if abs(plain + v.around - v.predicted) > 0.01 * v.predicted:
         return [f"{said}; with what parts took as a whole, {duration(v.predicted)}"] if calls else []
     return [f"{said}, and {duration(v.around)} around the calls"] if calls else []
+
+
+def at_once(v: Variant) -> list[str]:
+    """The line that says that one kernel runs all steps, where it does."""
+    if not v.path.all_steps:
+        return []
+    return [f"  one kernel in place of all launches for runs of one token: {v.path.all_steps}; what is listed runs at other sizes"]
 
 
 def expected(v: Variant) -> str:

@@ -34,7 +34,7 @@ class Executor:
         self.dims = tuple(dims)
         self.lookup = Lookup(self.program, self.dims)
         self.bind_segments = segments_of(self.program.bind_instructions, self.lookup)
-        self.segments = segments_of(self.program.instructions, self.lookup)
+        self.segments = segments_of(self.program.instructions, self.lookup, variant.path.all_steps)
         self._outs = [[self.lookup.window(o) for o in ins.outs] for ins in self.program.instructions]
         self.lookup.close()
         for segment in (*self.segments, *self.bind_segments):

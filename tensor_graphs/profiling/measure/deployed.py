@@ -63,7 +63,8 @@ class NotDeployed(Exception):
 class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
-    recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs."""
+    recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
+    beside the oracle, where one kernel runs all steps (at_once.py)."""
 
     path: Path
     whole: tuple[float, ...]
@@ -71,6 +72,7 @@ class Deployed:
     steps: Mapping[tuple[str, str], tuple[float, ...]]
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
+    error: float = 0.0
 
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
@@ -108,7 +110,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
         raise NotDeployed(reason_of(reply.log) or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
-    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet)
+    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet, found.error)
             for path, found in zip(paths, reply.paths, strict=True)]
 
 
@@ -153,9 +155,21 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
         backends = {kernels[name].backend for name in each.path.choices.values() if name in kernels}
         judge.database.add_trace(TraceRecord(
             path_implementation(each.path), path_workload(graph, binding), path_environment(backends, judge.threads), "in_graph",
-            "PASSED", samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
+            "PASSED", max_relative_error=each.error if each.path.all_steps else None,
+            samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
                         "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3)}))
+
+
+def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],
+                         binding: Mapping[str, int]) -> None:
+    """Store that the kernel of all steps on a path computes something else."""
+    judge.database.ensure_graph(whole_graph_record(graph))
+    backends = {kernels[name].backend for name in wrong.choices.values() if name in kernels}
+    judge.database.add_trace(TraceRecord(
+        path_implementation(wrong), path_workload(graph, binding), path_environment(backends, judge.threads), "in_graph",
+        "INCORRECT_NUMERICAL", max_relative_error=float("inf"), verifier=VERIFIER, log=why,
+        conditions={"threads": judge.threads or 0, "path": wrong.to_json()}))
 
 
 def record_parts(judge: Judge, found: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow], binding: Mapping[str, int],

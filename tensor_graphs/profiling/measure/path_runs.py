@@ -14,9 +14,10 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.paths.path import Path
+from tensor_graphs.paths.path import Path, kernel_of_all_steps
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.profiling.measure.at_once import error_at_once
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
 from tensor_graphs.profiling.measure.inputs import make_inputs
@@ -49,6 +50,9 @@ FLUSHED = 2 * LLC_BYTES
 TWICE = 4 * LLC_BYTES
 """bytes of weights, up to which a path is bound to two sets of them; more do not stay in the caches from run to run"""
 
+WRONG_AT_ONCE = 1e-2
+"""beyond which a kernel of all steps is wrong, whatever a user allows: of some hundred steps, each of which may be off by 1e-4"""
+
 FEW_QUIET = 4
 """undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
 
@@ -66,9 +70,16 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
     plans = [path_plan(graph, each, path_from_json(p["path"]), job["backends"])
              for each, p in zip(expanded, job["paths"], strict=True)]
+    errors = [error_at_once(plan, weights) if plan.variants[0].path.all_steps else 0.0 for plan in plans]
+    for i, error in enumerate(errors):
+        if not error <= WRONG_AT_ONCE:
+            return {"status": "INCORRECT_NUMERICAL", "log": f"all steps at once: an error of {error:.2g}", "path": i}
     expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     if job["rounds"]:
-        return run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
+        told = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
+        for each, error in zip(told.get("paths", ()), errors, strict=False):
+            each["error"] = error
+        return told
     parts = [parts_of(plan, each, p["parts"]) for plan, each, p in zip(plans, expanded, job["paths"], strict=True)]
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
@@ -103,7 +114,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
         of_runs = np.array([samples[k] for k in kept])
         found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
                       "parts": times_of_parts(of_runs, placed),
-                      "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET})
+                      "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET, "error": 0.0})
     return {"status": "RAN", "paths": found}
 
 
@@ -152,7 +163,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm})
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
     return {"status": "RAN", "paths": found}
 
 
@@ -201,7 +212,7 @@ def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndar
 def path_plan(graph: Graph, expanded: Graph, path: Path, backends: Sequence[str]) -> Plan:
     """The plan of a path, as the compiler lowers it. expanded: the graph with what the path runs in place of composites."""
     return plan_along(graph, list(expanded.roots), lambda node: kernel_named(path.choices[signature_of(node).key]),
-                      copy_kernels(backends), tuple(backends))
+                      copy_kernels(backends), tuple(backends), kernel_of_all_steps(path).name if path.all_steps else "")
 
 
 def filled(t: TensorType, seed: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel
 from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernels, load_backend, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
@@ -183,10 +183,11 @@ def plain_plan(graph: Graph) -> Plan | None:
 
 
 def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copiers: Sequence[Kernel],
-               backends: tuple[str, ...]) -> Plan:
-    """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel."""
+               backends: tuple[str, ...], all_steps: str = "") -> Plan:
+    """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel. all_steps: the one that runs all of them at
+    once (`Path.all_steps`)."""
     used: dict[str, Kernel] = {k.name: k for k in copiers}
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = {ALL_STEPS: all_steps} if all_steps else {}
 
     def choose_and_note(node: Node) -> Kernel:
         kernel = choose(node)
