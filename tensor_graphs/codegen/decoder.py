@@ -5,7 +5,7 @@
 
 What is read, from the last step to the first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention of
 normed and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
-(language/part.py) are read by their definitions. Anything else in the graph, and it is no such decoder.
+(language/part.py) and others that are read from files are read by their definitions. With anything else it is no such decoder.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import defined, expand_all
 from tensor_graphs.language.composites.positions import rope_table
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f32, i32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 
 NAME = "gencuda"
@@ -159,7 +159,7 @@ class _Reading:
     """eps, offset: of all norms, once one was read; likewise the others."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph.with_roots(expand_all(graph.roots, lambda node: not isinstance(node.op, PartOp), defined))
+        self.graph = graph.with_roots(expand_all(graph.roots, lambda node: not isinstance(node.op, DefinedOp), defined))
         self.known: dict[str, Any] = {}
         self.rotations: list[tuple[float, float]] = []
         self.table = ""

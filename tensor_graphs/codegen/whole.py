@@ -398,6 +398,11 @@ class OneKernel:
         return next(s for s in self.steps if s.step == step and s.loads)
 
 
+def packing_text(blocks: int, threads: int) -> str:
+    """CUDA C++: kernels of so many blocks and threads that make of weights what the kernel reads (whole_pack.cu)."""
+    return f"#define BLOCKS {blocks}\n#define THREADS {threads}\n{PACKING.read_text()}"
+
+
 def repeated(calls: Sequence[str]) -> tuple[int, int, int]:
     """(first, length, times): the piece of a list that, written as a loop, leaves the fewest to write.
 

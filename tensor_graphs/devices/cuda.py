@@ -244,10 +244,15 @@ class Cuda(Device):
         (status,) = self.driver.cuStreamSynchronize(STREAM)
         return status.name in _LOST
 
-    def mark(self) -> Any:
+    def mark(self, stream: Any = STREAM) -> Any:
         self.use()
-        event = self.check(self.driver.cuEventCreate(0), "cuEventCreate")
-        self.check(self.driver.cuEventRecord(event, STREAM), "cuEventRecord")
+        d = self.driver
+        event = self.check(d.cuEventCreate(0), "cuEventCreate")
+        if stream == STREAM:
+            self.check(d.cuEventRecord(event, STREAM), "cuEventRecord")
+        else:
+            external = d.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+            self.check(d.cuEventRecordWithFlags(event, stream, external), "cuEventRecordWithFlags")
         return _Event(self, event)
 
     def between(self, first: Any, last: Any) -> float:

@@ -110,8 +110,9 @@ class Device(ABC):
     def use(self) -> None:  # noqa: B027 - most devices have nothing to do here
         """Before the calling thread launches."""
 
-    def mark(self) -> Any:
-        """A moment between what was begun before and what is begun after; nothing is waited for, where the device can do that."""
+    def mark(self, stream: Any = 0) -> Any:
+        """A moment between what was begun before and what is begun after; nothing is waited for, where the device can do that.
+        stream: of what is captured, whose runs then pass the mark."""
         return self.clock()
 
     def between(self, first: Any, last: Any) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,16 @@ from tensor_graphs.codegen.backend_cuda import HEADER
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.whole import Attention, DecoderSizes, HeadRows, Kind, Likeliest, NormRows, OneKernel, PlainRows
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.kernels.kernel import Launch, LaunchCall
+from tests.codegen import emulated
 
 SIZES = DecoderSizes(hidden=640, heads=4, dim=256, room=1024, vocabulary=262144, eps=1e-6, scale=1 / 16, embedded=25.25)
+
+
+CALLED = """
+extern "C" __global__ void called(u64 *into, const u64 *a, const u64 *b, const u64 *c) {{
+    pack(into, a, b, c, {numbers}); }}
+"""
 
 
 def decoder(layers: int) -> list[Kind]:
@@ -112,3 +121,18 @@ def test_rows_behind_attention_are_packed_by_heads() -> None:
 def test_other_sizes_are_refused(kinds: Sequence[Kind], sizes: DecoderSizes, what: str) -> None:
     with pytest.raises(NotLowered, match=what):
         OneKernel(kinds, sizes)
+
+
+@pytest.mark.parametrize(("step", "rows"), [(0, (1024, 256, 256)), (2, (640,)), (3, (2048, 2048)), (4, (640,))])
+def test_the_device_packs_the_same(step: int, rows: tuple[int, ...], tmp_path: Path) -> None:
+    made = OneKernel(decoder(1), SIZES)
+    columns = {2: 1024, 4: 2048}.get(step, 640)
+    weights = [np.random.default_rng(i).integers(0, 1 << 16, (n, columns)).astype(np.uint16) for i, n in enumerate(rows)]
+    whole_matrix = np.stack(weights, 1).reshape(-1, columns) if step == 3 else np.concatenate(weights)
+    numbers = made.packing(step, rows)
+    text = whole.packing_text(7, 64) + CALLED.format(numbers=", ".join(map(str, numbers)))
+    call = LaunchCall(text, (Launch("called", 7, 64),))
+    expected = made.packed(step, whole_matrix)
+    operands = [*weights, *weights[:1] * (3 - len(weights))]
+    (found,) = emulated.run(tmp_path, call, [((expected.size,), np.dtype(np.uint16))], operands, {})
+    assert np.array_equal(found, expected)

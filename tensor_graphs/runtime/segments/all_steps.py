@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.codegen.decoder import Decoder
-from tensor_graphs.codegen.whole import MODEL, PACKING, SHARED, OneKernel
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.whole import MODEL, SHARED, OneKernel, packing_text
 from tensor_graphs.devices.address import address
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
@@ -43,25 +44,28 @@ class _Packed:
 
 @dataclass
 class _Exchange:
-    """Of one frame. words: the struct Model; parameters: the address of it; number: of the set that is used next; packed: whose
-    addresses are in the words; fits: whether all that is copied in bulk is aligned."""
+    """Of one frame. words: the struct Model; parameters: the address of it; number: of the set that is used next; packed,
+    key: whose addresses are in the words; fits: whether all that is copied in bulk is aligned."""
 
     memory: Memory
     words: np.ndarray
     parameters: np.ndarray
     number: int = 0
     packed: _Packed | None = None
-    states: tuple[int, ...] = ()
+    key: bytes = b""
     fits: bool = False
 
 
 def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, kernel: Kernel) -> Launches | None:
     """The segment of a program's launches and the kernel; None where what that needs is not on its device."""
     assert kernel.whole is not None
-    decoder: Decoder = kernel.whole(lookup.program.graph)
-    why = _why_not(lookup.program, decoder)
+    try:
+        decoder: Decoder = kernel.whole(lookup.program.graph)
+        why = _why_not(lookup.program, decoder)
+    except NotLowered as e:
+        why = str(e)
     if why:
-        log.info("%s is not used: %s", kernel.name, why)
+        log.warning("%s is not used: %s", kernel.name, why)
     return None if why else AllSteps(indices, instructions, lookup, decoder)
 
 
@@ -104,9 +108,10 @@ class AllSteps(Launches):
         self.ones, self.position = list(map(lookup.expr, decoder.ones)), lookup.expr(decoder.position)
         program = lookup.program
         operands = [_arrived(program, decoder.ids), _left(program, decoder.token), _left(program, decoder.logit)]
-        self.places = [(lookup.base(o), lookup.pointer(o)) for o in operands if o is not None]
         bases = {(b.kind, b.name): lookup.first + i for i, b in enumerate(program.buffers)}
-        self.states = [bases["state", name] for layer in decoder.layers for name in (layer.keys, layer.values)]
+        states = [bases["state", name] for layer in decoder.layers for name in (layer.keys, layer.values)]
+        self.moving = np.array([*(lookup.base(o) for o in operands if o is not None), *states], np.int64)
+        self.offsets = np.array([lookup.pointer(o) for o in operands], np.int64)
         self.weights = {b.name: [lookup.first + i] for i, b in enumerate(program.buffers) if b.kind == "parameter"}
         for ins in program.bind_instructions:                       # where they were copied, the copies come first
             source = program.buffers[ins.ins[0].buffer] if ins.ins else None
@@ -114,15 +119,19 @@ class AllSteps(Launches):
                 self.weights[source.name].insert(0, lookup.first + program.home(ins.outs[0].buffer))
         self.packed: _Packed | None = None
         self.lock = threading.Lock()
-        self.text, self.packing = self.made.text(), PACKING.read_text()
+        self.text, self.packing = self.made.text(), packing_text(PACKING_BLOCKS, PACKING_THREADS)
 
     def prepare(self) -> None:
         super().prepare()
+        self.offsets += self.lookup.n_exprs                             # pointers come behind the expressions
         self.entry = self.device.entry(self.text, "whole", SHARED)
 
     # ---- what it reads of weights ----
 
     def _packed_for(self, frame: Frame) -> _Packed:
+        packed = self.packed
+        if packed is not None and packed.bound == frame.bound:
+            return packed
         with self.lock:
             if self.packed is None or self.packed.bound != frame.bound:
                 self.packed = None                                  # free before it is made again
@@ -191,17 +200,14 @@ class AllSteps(Launches):
         if not kept.fits:
             super().run(frame)
             return
-        words, first = kept.words, MODEL.index("id")
-        for i, (base, pointer) in enumerate(self.places, first):
-            words[i] = frame.bases[base] + frame.values[self.lookup.n_exprs + pointer].view(np.uint64)
-        words[-1] = int(frame.values[self.position]) | kept.number << 32
+        kept.words[-1] = int(frame.values[self.position]) | kept.number << 32
         self.device.use()
         self.device.launch(self.entry, self.made.grid, self.made.threads, SHARED,
                            int(kept.parameters.ctypes.data))
         kept.number = 1 - kept.number
 
     def _exchange(self, frame: Frame) -> _Exchange:
-        """What this frame's launches are given now, but for the places that move."""
+        """What this frame's launches are given now, but for the position."""
         kept: _Exchange | None = frame.kept.get(id(self.made))
         if kept is None:
             memory = self.device.allocate(8 * self.made.words)
@@ -209,14 +215,17 @@ class AllSteps(Launches):
             words = np.zeros(len(MODEL) + 2 * self.made.layers + 1, np.uint64)
             parameters = np.array([address(words)], np.uint64)
             kept = frame.kept[id(self.made)] = _Exchange(memory, words, parameters)
-        states = tuple(int(frame.bases[base]) for base in self.states)
+        places, offsets = frame.bases[self.moving], frame.values[self.offsets]
+        key = places.tobytes() + offsets.tobytes()
         packed = self._packed_for(frame)
-        if kept.packed is not packed or kept.states != states:
+        if kept.packed is not packed or kept.key != key:
             held = {**{name: m.address for name, m in packed.held.items()}, "exchange": kept.memory.address}
-            kept.words[:MODEL.index("id")] = [held[name] for name in MODEL[:MODEL.index("id")]]
-            kept.words[len(MODEL):-1] = states
-            kept.packed, kept.states = packed, states
-            kept.fits = all(place % ALIGNED == 0 for place in (*held.values(), *states))
+            first = MODEL.index("id")
+            kept.words[:first] = [held[name] for name in MODEL[:first]]
+            kept.words[first:-1] = places
+            kept.words[first:first + len(offsets)] += offsets.view(np.uint64)
+            kept.packed, kept.key = packed, key
+            kept.fits = not any(int(word) % ALIGNED for word in (*kept.words[:first], *kept.words[len(MODEL):-1]))
             if not kept.fits:
-                log.info("a run of one token is launches: what it reads does not begin at a multiple of %d bytes", ALIGNED)
+                log.warning("a run of one token is launches: what it reads does not begin at a multiple of %d bytes", ALIGNED)
         return kept
