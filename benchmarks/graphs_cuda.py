@@ -29,14 +29,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tensor_graphs as tg
-from benchmarks.cpu_graphs import Case, cases
+from benchmarks.cpu_graphs import Case, Given, cases
 from benchmarks.kernels_cpu import geomean
 from benchmarks.kernels_cuda import captured
+from benchmarks.products_cuda import SHAPES
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
+from tensor_graphs.runtime.segments.on_device import OnDevice
 
 ROWS, PRODUCTS = 8, 4
 """what sizes of cpu_graphs.py are multiplied by"""
@@ -48,6 +50,18 @@ TURNS, ASLEEP = 15, 400_000
 """turns of each; cycles for which the device waits before each, so that the host has asked for all replays"""
 
 GEOMEAN, LEAST, WRONG, TIMES_TORCHS = 1.15, 0.9, 1e-3, 3.0
+
+
+def product_cases(torch: Any) -> list[Case]:
+    """The products of products_cuda.py, as graphs."""
+    found = []
+    for op, rows, columns, k in SHAPES:
+        for dtype in (tg.bf16, tg.f16):
+            given = {"x": Given((rows, k), dtype), "w": Given((columns, k) if op == "linear" else (k, columns), dtype, weight=True,
+                                                             scale=0.05)}
+            functions = (tg.linear, torch.nn.functional.linear) if op == "linear" else (tg.dot, torch.matmul)
+            found.append(Case("sized", f"{op} {dtype} {rows}, {columns}, {k}", given, *functions))
+    return found
 
 
 def on_device(case: Case) -> Graph:
@@ -80,21 +94,21 @@ def replay_of(made: CompiledGraph) -> tuple[Any, int, list[str]]:
     """(what replays all of its launches, how many those are, kernels on the host); it has run before."""
     device, executor = device_named("cuda:0"), made.executors[0]
     frame = made._frames[0][-1]
-    segments = [s for s in executor.segments if isinstance(s, Launches)]
+    segments = [s for s in executor.segments if isinstance(s, Launches | OnDevice)]
     calls = executor.program.instructions
     elsewhere = [f"{c.kernel} {c.label}" for c in calls if c.call.engine != "transfer" and c.device != "cuda:0"
                  and not c.kernel.endswith(".copy")]                # which hands results out
-    elsewhere += [f"{c.kernel} {c.label}" for s in executor.segments if not isinstance(s, Launches)
+    elsewhere += [f"{c.kernel} {c.label}" for s in executor.segments if not isinstance(s, Launches | OnDevice)
                   for c in (calls[i] for i in s.indices) if c.call.engine != "transfer" and c.device == "cuda:0"]
 
     def work(stream: Any) -> None:
         for segment in segments:
-            kept = segment.ready(frame)
-            for k in range(len(segment.steps)):
-                segment._launch(kept, k, stream)
+            segment.launch_all(frame, stream)
 
-    launches = sum(len(each) for s in segments for each in s.ready(frame).launches)
-    return device.captured(work), launches, elsewhere
+    parts = [part for s in segments for part in (s.parts if isinstance(s, OnDevice) else [s])]
+    launches = sum(sum(map(len, p.ready(frame).launches)) if isinstance(p, Launches) else len(p.steps) for p in parts)
+    capture = next((s.capture for s in segments if isinstance(s, OnDevice)), device.captured)
+    return capture(work), launches, elsewhere
 
 
 def error_of(found: Sequence[Any], right: Sequence[Any]) -> float:
@@ -195,6 +209,7 @@ def main() -> int:
     parser.add_argument("--profile", type=float, default=0.0, metavar="SECONDS", help="of tg.profile for each graph; default: none")
     parser.add_argument("--backends", default="cuda,gencuda", type=lambda text: tuple(text.split(",")))
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
+    parser.add_argument("--products", action="store_true", help="the sizes of products_cuda.py in place of the suite")
     parser.add_argument("--database", help="default: an empty one")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -204,7 +219,8 @@ def main() -> int:
     device = device_named("cuda:0")
     device.use()
     words, (first, every) = given.only.split(","), map(int, given.part.split("/"))
-    chosen = [c for c in cases(torch, ROWS, PRODUCTS) if any(word in f"{c.kind}: {c.name}" for word in words)][first::every]
+    listed = product_cases(torch) if given.products else cases(torch, ROWS, PRODUCTS)
+    chosen = [c for c in listed if any(word in f"{c.kind}: {c.name}" for word in words)][first::every]
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
     print(f"{'':38}{'ours':>10}{'eager':>10}{'compile':>10}{'ratio':>7}{'launches':>9}{'error':>9}{'torch':>9}", flush=True)
     rows = []

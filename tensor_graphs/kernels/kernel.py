@@ -72,11 +72,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of a Python function on its backend's views: run(outs, ins, attrs); attrs have their dims evaluated."""
+    """A call of a Python function on its backend's views: run(outs, ins, attrs); attrs have their dims evaluated. on_stream: all
+    that it does is begun on the current stream of its backend's library, the same whatever the operands hold, so that it may be
+    captured (`captured` of the backend) and run again without it."""
 
     engine: ClassVar[str] = "host"
     scratch: ClassVar[Dim] = 0
     run: Callable[[Sequence[Any], Sequence[Any], Mapping[str, Any]], None]
+    on_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

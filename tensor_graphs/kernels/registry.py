@@ -3,7 +3,9 @@
 A backend is a module that has `NAME`, `available() -> str | None` (None, or why not), `versions() -> dict` and
 `kernels() -> list[Kernel]`. It may have `DEVICE`, the kind of device that it computes on (that of the host by default),
 `view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
-default), and `copy_kernel() -> Kernel`, which copies strided windows. Ours are listed in OURS, and may have `IMPORTS`
+default), `copy_kernel() -> Kernel`, which copies strided windows, `whole_kernels() -> list[Kernel]` (`Kernel.whole`), and, where
+its library works on streams of a GPU, `captured(work)`, which calls work(stream) and makes of all that it begins there something
+that has `run()`. Ours are listed in OURS, and may have `IMPORTS`
 (`imports_of`). One from elsewhere is found by its entry point in the group GROUP when its distribution is installed, or it calls
 `register_backend` when it is imported; single kernels are added with `register`, functions of Python by host_kernel.py.
 docs/backends.md says how to write one.
@@ -420,6 +422,13 @@ def make_images(calls: Iterable[Call]) -> None:
         library = importlib.import_module("tensor_graphs.kernels.c.library")
         library.begin_those_of([call.symbol for call in native if not call.image])
         library.make_now([call.image for call in native if call.image])
+
+
+def capture_of(backend: str) -> Callable[[Callable[[Any], None]], Any | None] | None:
+    """What makes of calls of a backend's library, and of launches between them, one thing to run (`captured` of its module); None
+    where it cannot."""
+    found: Callable[[Callable[[Any], None]], Any | None] | None = getattr(backend_module(backend), "captured", None)
+    return found
 
 
 def whole_kernels(backends: Sequence[str]) -> list[Kernel]:

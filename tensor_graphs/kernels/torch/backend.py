@@ -30,16 +30,17 @@ def kernels() -> list[Kernel]:
     return kernels_of(NAME, ops.TABLE, ops.__name__)
 
 
-def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str) -> list[Kernel]:
-    """The kernels of a backend of torch's, from a table of functions."""
+def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str,
+               on_stream: bool = False) -> list[Kernel]:
+    """The kernels of a backend of torch's, from a table of functions. on_stream: as of HostCall."""
     return [Kernel(name=f"{name}.{op}", backend=name, op=op, accepts=partial(_accepts, extra),
-                   build=partial(_call, function), source=source_of(function), module=module,
+                   build=partial(_call, function, on_stream), source=source_of(function), module=module,
                    toolchain=f"torch {versions()['torch']}", positive_strides=True)
             for op, (function, extra) in table.items()]
 
 
-def _call(function: ops.Function, spec: Spec) -> HostCall:
-    return HostCall(function)
+def _call(function: ops.Function, on_stream: bool, spec: Spec) -> HostCall:
+    return HostCall(function, on_stream)
 
 
 def _accepts(extra: ops.Accepts, spec: Spec) -> str | None:

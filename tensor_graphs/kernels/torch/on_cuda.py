@@ -6,16 +6,19 @@ other begins. Narrow floats are taken where torch computes in f32 inside of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device import DeviceError, Memory
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
+
+log = logging.getLogger(__name__)
 
 NAME = "torchcuda"
 DEVICE = "cuda"
@@ -48,6 +51,34 @@ def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[in
     count = (memory.nbytes - offset) // dtype.itemsize
     flat = torch.as_tensor(_Bytes(memory, offset, count * dtype.itemsize), device=memory.device.name).view(kind)
     return flat.as_strided(tuple(shape), tuple(strides))
+
+
+class _Replay:
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def run(self) -> None:
+        self.graph.replay()
+
+
+def captured(work: Callable[[Any], None]) -> _Replay | None:
+    """What operators and kernels do on a stream, as one graph with memory of its own for what they make in between; None where an
+    operator waits for the device, or asks for what may not be captured."""
+    import torch
+
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work(stream.cuda_stream)
+            finally:
+                graph.capture_end()
+    except (RuntimeError, DeviceError) as e:                        # torch's errors of CUDA are RuntimeErrors
+        log.debug("operators of torch are not captured: %s", e)
+        return None
+    return _Replay(graph)
 
 
 _TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "i8": "int8", "i16": "int16", "i32": "int32",
@@ -84,10 +115,66 @@ def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) ->
 
     bias: Any = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     wide = outs[0].dtype
+    if all(each.dtype == wide for each in ins) and ins[0].numel():  # by cuBLAS, into the output
+        x, y = ins[0].reshape(-1, ins[0].shape[-1]), outs[0].view(-1, outs[0].shape[-1])
+        if bias is None:
+            torch.mm(x, ins[1].t(), out=y)
+        else:
+            torch.addmm(bias, x, ins[1].t(), out=y)
+        return
     for each in ins:
         wide = torch.promote_types(wide, each.dtype)
     y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if bias is None else bias.to(wide))
     outs[0].copy_(y)
+
+
+def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    torch.matmul(ins[0], ins[1], out=outs[0])
+
+
+TABLE["dot"] = dot, floats
+
+
+def sums(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    torch.sum(ins[0], attrs["axes"], out=outs[0])
+
+
+def mean(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    torch.mean(ins[0], attrs["axes"], keepdim=attrs["keepdims"], out=outs[0])
+
+
+def cumsum(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    torch.cumsum(ins[0], attrs["axis"], out=outs[0])
+
+
+def batch_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    import torch
+
+    weight, bias = (operand(ins, attrs, ("x", "weight", "bias"), name) for name in ("weight", "bias"))
+    outs[0].copy_(torch.nn.functional.batch_norm(ins[0], None, None, weight, bias, training=True, eps=attrs["eps"]))
+
+
+def over_axes(spec: Spec) -> str | None:
+    """Of no axes torch makes all."""
+    return floats(spec) if spec.attrs["axes"] else "a sum over axes"
+
+
+def several(spec: Spec) -> str | None:
+    """torch wants more than one value for each channel."""
+    size = spec.inputs[0].shape
+    return floats(spec) if len(size) >= 2 and dim_ge(size[0], 2) is True else "a batch of two or more"
+
+
+TABLE |= {"sum": (sums, over_axes), "mean": (mean, over_axes), "cumsum": (cumsum, floats), "batch_norm": (batch_norm, several)}
+TABLE["conv"] = ops.TABLE["conv"][0], lambda spec: floats(spec) or ops.evenly_padded(spec.attrs, 3)
 
 
 def any_floats(spec: Spec) -> str | None:
@@ -120,7 +207,7 @@ TABLE["attention"] = attention, attention_takes
 
 
 def kernels() -> list[Kernel]:
-    return backend.kernels_of(NAME, TABLE, __name__)
+    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True)
 
 
 def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
@@ -128,10 +215,10 @@ def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> N
 
 
 def copy_kernel() -> Kernel:
-    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=lambda spec: HostCall(copy), accepts=lambda spec: None,
+    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=lambda spec: HostCall(copy, True), accepts=lambda spec: None,
                   source=source_of(copy), module=__name__, build_copy=build_copy)
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall | None:
     """None where an operand runs backwards, which torch does not say."""
-    return HostCall(copy) if all(dim_ge(s, 0) is True for s in in_strides) else None
+    return HostCall(copy, True) if all(dim_ge(s, 0) is True for s in in_strides) else None

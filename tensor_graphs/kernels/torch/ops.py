@@ -196,7 +196,7 @@ def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapp
     tensor(outs[0]).copy_(torch.matmul(weights, v.repeat_interleave(group, 0)).transpose(0, 1))
 
 
-def _even(attrs: Mapping[str, Any], axes: int | None = None) -> str | None:
+def evenly_padded(attrs: Mapping[str, Any], axes: int | None = None) -> str | None:
     """torch pads both ends alike."""
     if axes is not None and len(attrs["padding"]) > axes:
         return f"up to {axes} axes only"
@@ -204,7 +204,7 @@ def _even(attrs: Mapping[str, Any], axes: int | None = None) -> str | None:
 
 
 def _sliding(spec: Spec) -> str | None:
-    return wide_floats(spec) or _even(spec.attrs, 3)
+    return wide_floats(spec) or evenly_padded(spec.attrs, 3)
 
 
 @row("conv", _sliding)

@@ -1,7 +1,8 @@
 """segments: runs of instructions that one engine executes in one go. Which engine it is, the call of an instruction says.
 
 Read first: segment.py (what the executor asks of each), then native.py, host_calls.py, launches.py, transfers.py; all_steps.py is
-launches.py with one kernel in place of all launches.
+launches.py with one kernel in place of all launches, on_device.py joins launches and host calls, replays.py keeps what of both runs
+without the host.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.native import NativeList
+from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 
@@ -22,14 +25,28 @@ ENGINES: Mapping[str, type[Segment]] = {"native": NativeList, "host": HostCalls,
 """what a call says runs it -> the segment that does"""
 
 
+ON_DEVICE = "on device"
+
+
+def _engine(ins: Instruction) -> tuple[str, str]:
+    """What runs together: launches, with calls of libraries that can be captured with them on the same device."""
+    if ins.call.engine == "launch" or (isinstance(ins.call, HostCall) and ins.call.on_stream):
+        return ON_DEVICE, ins.device
+    return ins.call.engine, ""
+
+
 def segments_of(instructions: Sequence[Instruction], lookup: Lookup, all_steps: str = "") -> list[Segment]:
-    """Consecutive instructions of one engine are one segment. all_steps: the name of a kernel that runs all launches at once, at
-    the sizes that it takes."""
+    """Consecutive instructions of one engine are one segment; so are launches and what is captured with them. all_steps: the name
+    of a kernel that runs all launches at once, at the sizes that it takes."""
     found: list[Segment] = []
-    for engine, run in groupby(range(len(instructions)), key=lambda i: instructions[i].call.engine):
+    for (engine, _), run in groupby(range(len(instructions)), key=lambda i: _engine(instructions[i])):
         indices = list(run)
         run_of = [instructions[i] for i in indices]
-        made = None
+        made: Segment | None = None
+        if engine == ON_DEVICE and any(ins.call.engine == "host" for ins in run_of):
+            made = OnDevice(indices, run_of, lookup, ENGINES)
+        elif engine == ON_DEVICE:
+            engine = "launch"
         if engine == "launch" and all_steps:
             from tensor_graphs.runtime.segments.all_steps import in_place_of  # a door: most plans have none
 

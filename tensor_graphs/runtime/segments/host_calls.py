@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import HostCall
@@ -42,6 +44,17 @@ class HostCalls(Segment):
             assert isinstance(ins.call, HostCall)
             self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
                                        ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device)))
+
+    def prepare(self) -> None:
+        windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
+        numbers = [self.lookup.n_exprs + w.pointer for w in windows] + [i for w in windows for i in (*w.shape, *w.strides)]
+        self._bases, self._numbers = (np.unique(np.array(each, np.int64)) for each in ([w.base for w in windows], numbers))
+        self._named = any(step.dynamic_attrs for step in self.steps)
+
+    def key(self, frame: Frame) -> bytes:
+        """What decides about what these calls do on a frame that is ready: how operands lie where, and sizes that calls name."""
+        said = str(sorted(frame.sizes.items())).encode() if self._named else b""
+        return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + said
 
     def run(self, frame: Frame) -> None:
         for step in self.steps:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,8 @@ from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.segments.replays import Replays
 from tensor_graphs.runtime.segments.segment import Clock, Segment
-
-REPLAYS = 4
-"""sets of addresses and grids of which a frame keeps replays"""
 
 
 @dataclass
@@ -60,21 +58,18 @@ class _LaunchStep:
 class _LaunchTable:
     """Of one frame. words: what kernels are given; parameters: the address of each word; sizes: on the host and on the device, and
     as they were when they were last given to it; pieces: (offset, bytes) of each piece of scratch; key: addresses and grids;
-    launches: of each step; timed: a key, its launches as one thing to run with a mark before each and behind the last, and the
-    marks."""
+    launches: of each step; replays: of all launches under a key."""
 
     words: np.ndarray
     parameters: np.ndarray
     sizes: np.ndarray
     there: Memory
+    replays: Replays
     given: bytes = b""
     scratch: Memory | None = None
     pieces: list[tuple[int, int]] = field(default_factory=list)
     key: bytes = b""
     launches: list[list[tuple[Any, int, int, int, bool]]] = field(default_factory=list)
-    replays: dict[bytes, Any] = field(default_factory=dict)
-    seen: set[bytes] = field(default_factory=set)
-    timed: tuple[bytes, Any, list[Any]] | None = None
 
 
 class Launches(Segment):
@@ -125,7 +120,8 @@ class Launches(Segment):
             words = np.zeros(max(1, self.size), np.uint64)
             parameters = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
             sizes = np.zeros(len(self._value), np.int64)
-            kept = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes))
+            kept = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes),
+                                                          Replays(self.devices[0].captured))
         values = frame.values
         key = frame.bases[self._bases].tobytes() + values[self._places].tobytes()
         if key != kept.key:
@@ -146,7 +142,6 @@ class Launches(Segment):
             kept.scratch = None                                         # free before growing
             kept.scratch = self.devices[0].allocate(most + frame.apart)
             kept.replays.clear()
-            kept.timed = None
         kept.launches, kept.pieces = [], []
         for step in self.steps:
             given = words[step.words:step.words + step.addresses]
@@ -171,26 +166,24 @@ class Launches(Segment):
         kept = self.ready(frame)
         for device in self.devices:
             device.use()
-        replay = kept.replays.get(kept.key)
-        if replay is not None:
-            replay.run()
+        if kept.replays.run(kept.key):
             return
+        self.launch_all(frame)
+        if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1:
+            kept.replays.note(kept.key, partial(self.launch_all, frame))
+
+    def key(self, frame: Frame) -> bytes:
+        """What decides about launches on a frame that is ready, beside the sizes that they read on the device."""
+        return self.ready(frame).key
+
+    def launch_all(self, frame: Frame, stream: Any = 0) -> None:
+        """Launch every step on a stream of the device."""
+        kept = self.ready(frame)
         for k in range(len(self.steps)):
-            self._launch(kept, k)
-        if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1 and kept.key not in kept.replays:
-            if kept.key in kept.seen:
-                self._capture(kept)
-            kept.seen = {kept.key}
+            self._launch(kept, k, stream)
 
-    def _capture(self, kept: _LaunchTable) -> None:
-        """What has just run, for the next time. The words are copied into the graph."""
-        def work(stream: Any) -> None:
-            for k in range(len(self.steps)):
-                self._launch(kept, k, stream)
-
-        if len(kept.replays) >= REPLAYS:
-            kept.replays.pop(next(iter(kept.replays)))
-        kept.replays[kept.key] = self.devices[0].captured(work)
+    def launch_one(self, frame: Frame, k: int, stream: Any = 0) -> None:
+        self._launch(self.ready(frame), k, stream)
 
     def _launch(self, kept: _LaunchTable, k: int, stream: Any = 0) -> None:
         step = self.steps[k]
@@ -200,11 +193,10 @@ class Launches(Segment):
 
     def time(self, frame: Frame, seconds: Any) -> None:
         kept = self.ready(frame)
-        if not self.silent and kept.timed is not None and kept.timed[0] == kept.key:
-            _, replay, passed = kept.timed                              # without the host between two launches
-            replay.run()
-            for step, (start, end) in zip(self.steps, pairwise(passed), strict=True):
-                seconds[step.index] += step.device.between(start, end)
+        taken = None if self.silent else kept.replays.timed(kept.key, self.devices[0])
+        if taken is not None:
+            for step, each in zip(self.steps, taken, strict=True):
+                seconds[step.index] += each
             return
         marks = []
         for k, step in enumerate(self.steps):
@@ -215,20 +207,7 @@ class Launches(Segment):
         for step, start, end in marks:
             seconds[step.index] += step.device.between(start, end)
         if not self.silent and len(self.devices) == 1:
-            self._capture_marked(kept)
-
-    def _capture_marked(self, kept: _LaunchTable) -> None:
-        """What was just timed, for the next time: launched one by one, a step seems to take what the host needs for it."""
-        device, marks = self.devices[0], list[Any]()
-
-        def work(stream: Any) -> None:
-            for k in range(len(self.steps)):
-                marks.append(device.mark(stream))
-                self._launch(kept, k, stream)
-            marks.append(device.mark(stream))
-
-        replay = device.captured(work)
-        kept.timed = None if replay is None else (kept.key, replay, marks)
+            kept.replays.mark(kept.key, self.devices[0], [partial(self._launch, kept, k) for k in range(len(self.steps))])
 
     def one(self, frame: Frame, k: int) -> None:
         if not self.silent:

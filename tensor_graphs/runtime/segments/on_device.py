@@ -1,0 +1,123 @@
+"""on_device: launches and calls of a library on one device, in turns, as one replay where nothing but contents has changed.
+
+A call of a library costs the host some ten microseconds, as long as a small kernel takes; captured with the launches around it, it
+costs nothing. What cannot be captured is called each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.registry import capture_of
+from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.segments.host_calls import HostCalls
+from tensor_graphs.runtime.segments.launches import Launches
+from tensor_graphs.runtime.segments.replays import Replays
+from tensor_graphs.runtime.segments.segment import Clock, Segment
+
+
+class OnDevice(Segment):
+    """parts: launches, and host calls of backends that can capture, in their order."""
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup,
+                 engines: Mapping[str, type[Segment]]) -> None:
+        super().__init__(indices, instructions, lookup)
+        self.parts: list[Launches | HostCalls] = []
+        for engine, run in groupby(range(len(indices)), key=lambda i: instructions[i].call.engine):
+            of = list(run)
+            part = engines[engine]([indices[i] for i in of], [instructions[i] for i in of], lookup)
+            assert isinstance(part, Launches | HostCalls)
+            self.parts.append(part)
+        self.device = device_named(instructions[0].device)
+        capture = next(capture_of(ins.backend) for ins in instructions if ins.call.engine == "host")
+        assert capture is not None
+        self.capture, self.one_by_one = capture, 0
+
+    def prepare(self) -> None:
+        for part in self.parts:
+            part.prepare()
+
+    def _kept(self, frame: Frame) -> Replays:
+        found: Replays = frame.kept.setdefault(id(self), Replays(self.capture))
+        return found
+
+    def _key(self, frame: Frame) -> bytes:
+        return b"".join(part.key(frame) for part in self.parts)
+
+    def run(self, frame: Frame) -> None:
+        self.device.use()
+        if self.one_by_one:
+            self.launch_all(frame)
+            return
+        kept, key = self._kept(frame), self._key(frame)
+        if kept.run(key):
+            return
+        self.launch_all(frame)
+        kept.note(key, partial(self.launch_all, frame))
+
+    def launch_all(self, frame: Frame, stream: Any = 0) -> None:
+        """Begin every step; calls of the library go to its current stream, which is this one."""
+        for part in self.parts:
+            if isinstance(part, Launches):
+                if not part.silent:
+                    part.launch_all(frame, stream)
+            else:
+                part.run(frame)
+
+    def _steps(self, frame: Frame) -> Iterator[Callable[[Any], None]]:
+        for part in self.parts:
+            for k in range(len(part.indices)):
+                yield partial(part.launch_one, frame, k) if isinstance(part, Launches) else partial(_called, part, frame, k)
+
+    def time(self, frame: Frame, seconds: Any) -> None:
+        self.device.use()
+        if not self.one_by_one:
+            kept, key = self._kept(frame), self._key(frame)
+            taken = kept.timed(key, self.device)
+            if taken is not None:
+                for index, each in zip(self.indices, taken, strict=True):
+                    seconds[index] += each
+                return
+        for part in self.parts:
+            part.time(frame, seconds)
+        if not self.one_by_one:
+            kept.mark(key, self.device, list(self._steps(frame)))
+
+    def one(self, frame: Frame, k: int) -> None:
+        for part in self.parts:
+            if k < len(part.indices):
+                part.one(frame, k)
+                return
+            k -= len(part.indices)
+
+    def silence(self) -> Callable[[], None]:
+        undos = [part.silence() for part in self.parts]
+        self.one_by_one += 1
+
+        def undo() -> None:
+            self.one_by_one -= 1
+            for each in undos:
+                each()
+
+        return undo
+
+    def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
+        """By `time`, whose marks see what a call begins, and not what the host does for it."""
+        return self.indices
+
+    def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
+        return [each for part in self.parts for each in part.scratch(frame)]
+
+    def sizes_changed(self, frame: Frame) -> bool:
+        return any(part.sizes_changed(frame) for part in self.parts)
+
+
+def _called(part: HostCalls, frame: Frame, k: int, stream: Any) -> None:
+    part.one(frame, k)

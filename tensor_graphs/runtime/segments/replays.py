@@ -1,0 +1,79 @@
+"""replays: what a segment has launched again and again with the same addresses and sizes, as one thing to run.
+
+A key says all that decides about launches. What runs a second time in a row under one key is captured; so is what is timed, with a
+mark before each step, as the host's own time between two launches would be taken for the steps'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tensor_graphs.devices.device import Device
+
+MOST = 4
+"""keys of which replays are kept"""
+
+MISSES = 3
+"""replays with marks that were made and never ran, after which no more are made"""
+
+Work = Callable[[Any], None]
+"""launches on the stream that it is given"""
+
+
+@dataclass
+class Replays:
+    """capture: makes of what launches on a stream something that has `run`; None where that is not possible."""
+
+    capture: Callable[[Work], Any | None]
+    kept: dict[bytes, Any] = field(default_factory=dict)
+    seen: bytes | None = None
+    marked: tuple[bytes, Any, list[Any]] | None = None
+    misses: int = 0
+
+    def note(self, key: bytes, work: Work) -> None:
+        """This has just run. The words that kernels are given are copied into a replay."""
+        if key == self.seen and key not in self.kept:
+            if len(self.kept) >= MOST:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = self.capture(work)
+        self.seen = key
+
+    def run(self, key: bytes) -> bool:
+        """Run what is kept under a key; False where that is nothing."""
+        replay = self.kept.get(key)
+        if replay is not None:
+            replay.run()
+        return replay is not None
+
+    def clear(self) -> None:
+        self.kept.clear()
+        self.marked, self.seen = None, None
+
+    # ---- with a mark before each step ----
+
+    def mark(self, key: bytes, device: Device, steps: Sequence[Work]) -> None:
+        """These steps have just run and were timed one by one."""
+        if self.misses >= MISSES:
+            return
+        marks: list[Any] = []
+
+        def work(stream: Any) -> None:
+            for step in steps:
+                marks.append(device.mark(stream))
+                step(stream)
+            marks.append(device.mark(stream))
+
+        self.misses += 1
+        replay = self.capture(work)
+        self.marked = None if replay is None else (key, replay, marks)
+
+    def timed(self, key: bytes, device: Device) -> list[float] | None:
+        """Seconds of each step, run again; None where they are not kept with marks."""
+        if self.marked is None or self.marked[0] != key:
+            return None
+        self.misses = 0
+        self.marked[1].run()
+        return [device.between(start, end) for start, end in pairwise(self.marked[2])]
