@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
@@ -25,6 +27,9 @@ from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, re
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
 from tensor_graphs.profiling.measure.turns import settle, warm_up
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.segments.launches import Launches
+from tensor_graphs.runtime.segments.on_device import OnDevice
+from tensor_graphs.runtime.segments.transfers import Transfers
 
 BLOCK = (1 << 20) + 7
 """random numbers that weights repeat; odd, so that rows of a matrix differ"""
@@ -52,6 +57,12 @@ TWICE = 4 * LLC_BYTES
 
 WRONG_AT_ONCE = 1e-2
 """beyond which a kernel of all steps is wrong, whatever a user allows: of some hundred steps, each of which may be off by 1e-4"""
+
+FLUSHED_THERE = 256 << 20
+"""bytes that are written on another device before its steps: more than its caches hold, and as long as the host needs"""
+
+TURNS_THERE, SETTLING = 12, 4
+"""turns of each path on another device, and those at first that do not count: there what runs again becomes a replay"""
 
 FEW_QUIET = 4
 """undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
@@ -122,17 +133,22 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
     each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
-    half; plans of few weights are bound anew for each, on weights that lie elsewhere in each round: where arrays lie makes a run a
-    tenth slower or faster, those that a plan reads as they are as well as those that it makes of them."""
+    half; of plans for another device what they take there (`seconds_there`). Plans of few weights are bound anew for each, on
+    weights that lie elsewhere in each round: where arrays lie makes a run a tenth slower or faster, those that a plan reads as they
+    are as well as those that it makes of them."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
         sets.append({name: filled(node.type.at({}), len(weights) + i) for i, (name, node) in enumerate(graph.parameters.items())})
 
-    def deployed(plan: Plan) -> list[Callable[[], dict[str, np.ndarray]]]:
-        return [as_called(bind(plan, each), inputs, dims) for each in sets]
+    latest: dict[int, CompiledGraph] = {}
 
-    runs = [deployed(plan) for plan in plans]
+    def deployed(number: int) -> list[Callable[[], dict[str, np.ndarray]]]:
+        bound = [bind(plans[number], each) for each in sets]
+        latest[number] = bound[-1]
+        return [as_called(each, inputs, dims) for each in bound]
+
+    runs = [deployed(i) for i in range(len(plans))]
     for i, (warm, *_) in enumerate(runs):
         if wrong := other_than(expected, warm()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
@@ -147,7 +163,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
             if number and nbytes <= TWICE:
-                runs[i] = deployed(plans[i])
+                runs[i] = deployed(i)
             settle()
             taken = []
             for _ in range(EACH_TURN):
@@ -164,7 +180,35 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
         found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
+    if (there := seconds_there([latest[i] for i in range(len(plans))])) is not None:
+        around = max(0.0, min(median(each["whole"]) - median(own) for each, own in zip(found, there, strict=True)))
+        for each, own in zip(found, there, strict=True):
+            each["whole"] = each["sums"] = [around + seconds_of_one for seconds_of_one in own]
     return {"status": "RAN", "paths": found}
+
+
+def seconds_there(several: Sequence[CompiledGraph]) -> list[list[float]] | None:
+    """Of graphs that have run and compute on one other device alone: what their steps take there, by its own clock, in turns, with
+    empty caches. None of others. What the host does around that is the same for all, and varies by more than a step takes."""
+    runs = []
+    for each in several:
+        segments = [s for s in each.executors[0].segments if not isinstance(s, Transfers)]
+        devices = {i.device for i in each.executors[0].program.instructions if i.call.engine != "transfer"}
+        if len(devices) != 1 or HOST.name in devices or not all(isinstance(s, Launches | OnDevice) for s in segments):
+            return None
+        runs.append((device_named(devices.pop()), segments, each._frames[0][-1]))
+    flushed = {device: device.allocate(FLUSHED_THERE) for device, _, _ in runs}
+    taken: list[list[float]] = [[] for _ in runs]
+    for turn in range(TURNS_THERE):
+        for (device, segments, frame), own in zip(runs, taken, strict=True):
+            total = 0.0
+            for segment in segments:
+                device.fill(flushed[device], turn)                  # while it does that, the host gets ahead
+                start = device.mark()
+                segment.run(frame)
+                total += device.between(start, device.mark())
+            own.append(total)
+    return [own[SETTLING:] for own in taken]
 
 
 def as_called(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], dims: Mapping[str, int],
