@@ -70,7 +70,7 @@ BACKEND_RATES: Mapping[str, BackendRates] = {
     "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
     "cuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
     "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
-    "torchcuda": BackendRates(8e-6, 0.5, 0.7, 5.0),
+    "torchcuda": BackendRates(3e-6, 0.6, 0.7, 5.0),
     "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
     "torch": BackendRates(8e-6, 0.7, 0.8, 5.0),
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.torch import ops
+from tensor_graphs.language.dims import Dim
 
 NAME = "torch"
 IMPORTS = ("torch",)
@@ -31,11 +32,12 @@ def kernels() -> list[Kernel]:
 
 
 def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str,
-               on_stream: bool = False) -> list[Kernel]:
-    """The kernels of a backend of torch's, from a table of functions. on_stream: as of HostCall."""
+               on_stream: bool = False, arithmetic: Mapping[str, Callable[[Spec], Dim]] = {}) -> list[Kernel]:
+    """The kernels of a backend of torch's, from a table of functions. on_stream: as of HostCall; arithmetic: as of Kernel, by op."""
     return [Kernel(name=f"{name}.{op}", backend=name, op=op, accepts=partial(_accepts, extra),
                    build=partial(_call, function, on_stream), source=source_of(function), module=module,
-                   toolchain=f"torch {versions()['torch']}", positive_strides=True)
+                   toolchain=f"torch {versions()['torch']}", positive_strides=True,
+                   arithmetic=arithmetic.get(op))
             for op, (function, extra) in table.items()]
 
 

@@ -14,6 +14,7 @@ from tensor_graphs.devices.device import DeviceError, Memory
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
@@ -206,8 +207,20 @@ def attention_takes(spec: Spec) -> str | None:
 TABLE["attention"] = attention, attention_takes
 
 
+SHARE = 10
+"""products of narrow floats that take as long as one of f32, on tensor cores"""
+
+
+def product_steps(spec: Spec) -> Dim:
+    """Of each output a product with a row of the last operand's, or (of a window) of what one output channel has."""
+    x, weight = spec.inputs[:2]
+    each = x.shape[-1] if spec.op.name != "conv" else d.product(weight.shape[1:])
+    return d.product(spec.outputs[0].shape) * each * 2 // (SHARE if x.dtype.itemsize == 2 else 1)
+
+
 def kernels() -> list[Kernel]:
-    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True)
+    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True,
+                              arithmetic=dict.fromkeys(("linear", "dot", "conv"), product_steps))
 
 
 def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -174,14 +174,15 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
                 runs[i][-1]()
                 taken.append((now() - start, bool(others or switches() - switched or others_running())))
             whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
-    found = []
+    found, walls = [], list[list[float]]()
     for turns in whole:
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
+        walls.append(kept)
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
         found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
     if (there := seconds_there([latest[i] for i in range(len(plans))])) is not None:
-        around = max(0.0, min(median(each["whole"]) - median(own) for each, own in zip(found, there, strict=True)))
+        around = max(0.0, min(median(by_host) - median(own) for by_host, own in zip(walls, there, strict=True)))
         for each, own in zip(found, there, strict=True):
             each["whole"] = each["sums"] = [around + seconds_of_one for seconds_of_one in own]
     return {"status": "RAN", "paths": found}
