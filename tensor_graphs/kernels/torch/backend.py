@@ -33,7 +33,7 @@ def kernels() -> list[Kernel]:
 
 def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str,
                on_stream: bool = False, arithmetic: Mapping[str, Callable[[Spec], Dim]] = {}) -> list[Kernel]:
-    """The kernels of a backend of torch's, from a table of functions. on_stream: as of HostCall; arithmetic: as of Kernel, by op."""
+    """The kernels of a backend of torch's, from a table of functions. on_stream: of HostCall; arithmetic: of Kernel, by op."""
     return [Kernel(name=f"{name}.{op}", backend=name, op=op, accepts=partial(_accepts, extra),
                    build=partial(_call, function, on_stream), source=source_of(function), module=module,
                    toolchain=f"torch {versions()['torch']}", positive_strides=True,

@@ -186,11 +186,22 @@ TABLE["linear"] = linear, any_floats
 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """By torch's own fused operator where nothing caps the scores."""
+    """By torch's own fused operator where nothing caps the scores; without a mask where none is needed, which its fastest forms
+    want."""
     import torch
 
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     q, k, v = (i.to(ins[0].dtype).transpose(0, 1)[None] for i in ins[:3])
+    queries, keys = q.shape[2], k.shape[2]
+    causal, window = attrs["causal"], attrs["window"]
+    first = attrs["start"] if causal or window else 0
+    square = causal and queries == keys and first == 0
+    all_seen = not causal or first + 1 >= keys
+    if mask is None and keys and (window == 0 or window >= first + queries) and (square or all_seen):
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=square and queries > 1, scale=attrs["scale"],
+                                                             enable_gqa=q.shape[1] != k.shape[1])
+        outs[0].copy_(y[0].transpose(0, 1))
+        return
     visible = ops.visible_keys(q.shape[2], k.shape[2], mask, attrs, q.device)
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=attrs["scale"],
                                                          enable_gqa=q.shape[1] != k.shape[1])
@@ -218,9 +229,18 @@ def product_steps(spec: Spec) -> Dim:
     return d.product(spec.outputs[0].shape) * each * 2 // (SHARE if x.dtype.itemsize == 2 else 1)
 
 
+def attention_steps(spec: Spec) -> Dim:
+    """Of all keys, or half of them where queries see those before them."""
+    q, k = spec.inputs[:2]
+    share = (SHARE if q.dtype.itemsize == 2 else 1) * (2 if spec.attrs["causal"] else 1)
+    return d.product((*q.shape, k.shape[0])) * 4 // share
+
+
+ARITHMETIC = {"linear": product_steps, "dot": product_steps, "conv": product_steps, "attention": attention_steps}
+
+
 def kernels() -> list[Kernel]:
-    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True,
-                              arithmetic=dict.fromkeys(("linear", "dot", "conv"), product_steps))
+    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
 
 
 def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ class Replays:
         marks: list[Any] = []
 
         def work(stream: Any) -> None:
+            marks.clear()
             for step in steps:
                 marks.append(device.mark(stream))
                 step(stream)

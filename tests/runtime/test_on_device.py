@@ -1,0 +1,144 @@
+"""on_device, replays: what is captured is what runs again unchanged; a size, an address, a mark or a refusal is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.kernel import HostCall
+from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.lower import Program, lower
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.segments.on_device import OnDevice
+from tensor_graphs.runtime.segments.replays import MISSES, MOST, Replays
+from tests.fake import backend
+from tests.fake.device import Fake
+from tests.plans import compiled_of
+
+N = tg.dim("n", 1, 16)
+
+
+class Recorded:
+    """A replay that calls again what was called: the graphs here write over no operand, so that it may."""
+
+    def __init__(self, work: Callable[[Any], None]) -> None:
+        self.work, self.runs = work, 0
+        work(1)
+
+    def run(self) -> None:
+        self.runs += 1
+        self.work(1)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorded]]:
+    """The fake backend's calls may be captured; what was."""
+    made: list[Recorded] = []
+
+    def capture(work: Callable[[Any], None]) -> Recorded:
+        made.append(Recorded(work))
+        return made[-1]
+
+    backend.make_known()
+    monkeypatch.setattr(backend, "captured", capture, raising=False)
+    yield made
+    backend.make_known()
+
+
+def placed(graph: Graph) -> Program:
+    """All on the fake device, by calls that may be captured."""
+    program = lower(graph, graph.roots, lambda node: kernel_named(f"fake.{node.op.name}"), [backend.copy_kernel()])
+    for i, ins in enumerate(program.instructions):
+        if isinstance(ins.call, HostCall) and ins.device == Fake.kind:
+            program.instructions[i] = replace(ins, call=replace(ins.call, on_stream=True))
+    return program
+
+
+def made_of(graph: Graph) -> CompiledGraph:
+    return compiled_of(graph, backends=("numpy", "fake"), program=placed(graph))
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_the_second_equal_run_is_captured_and_the_third_is_a_replay(captured: list[Recorded]) -> None:
+    x = tg.input("x", (4, 8))
+    made = made_of(tg.graph(tg.sin(x.sum(0)) * 2.0))
+    assert any(isinstance(s, OnDevice) for s in made.executors[0].segments)
+    for turn in range(4):
+        given = numbers(4, 8, seed=turn)
+        np.testing.assert_allclose(made.run({"x": given})["out"], np.sin(given.sum(0)) * 2, rtol=1e-5)
+    assert [each.runs for each in captured] == [2]
+
+
+def test_another_size_is_no_replay_of_the_first(captured: list[Recorded]) -> None:
+    x = tg.input("x", (N, 8))
+    made = made_of(tg.graph(tg.exp2(x.sum(0))))
+    for n in (3, 3, 3, 7, 7, 7, 3, 5):
+        given = numbers(n, 8, seed=n)
+        np.testing.assert_allclose(made.run({"x": given})["out"], np.exp2(given.sum(0)), rtol=1e-5)
+    assert [each.runs for each in captured] == [2, 1]
+
+
+def test_what_cannot_be_captured_is_called_each_time(monkeypatch: pytest.MonkeyPatch, captured: list[Recorded]) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(backend, "captured", asked.append)          # which gives None
+    x = tg.input("x", (4, 8))
+    made = made_of(tg.graph(tg.sin(x)))
+    for turn in range(5):
+        given = numbers(4, 8, seed=turn)
+        np.testing.assert_allclose(made.run({"x": given})["out"], np.sin(given), rtol=1e-6)
+    assert len(asked) == 1
+
+
+def test_steps_are_timed_in_their_places(captured: list[Recorded]) -> None:
+    x = tg.input("x", (4, 8))
+    made = made_of(tg.graph(tg.exp2(x.sum(0))))
+    given = numbers(4, 8)
+    for _ in range(3):
+        seconds = np.zeros(len(made.executors[0].program.instructions))
+        out = made._run({"x": given}, {}, None, None, seconds=seconds)
+        np.testing.assert_allclose(out["out"], np.exp2(given.sum(0)), rtol=1e-5)
+        assert (seconds > 0).all()
+    assert [each.runs for each in captured] == [2]
+
+
+def test_a_key_is_captured_when_it_comes_twice_in_a_row() -> None:
+    made: list[Recorded] = []
+
+    def capture(work: Callable[[Any], None]) -> Recorded:
+        made.append(Recorded(work))
+        return made[-1]
+
+    replays, ran = Replays(capture), list[str]()
+    for key in (b"a", b"b", b"a", b"a", b"a"):
+        if not replays.run(key):
+            replays.note(key, lambda stream, key=key: ran.append(key.decode()))
+    assert len(made) == 1
+    assert made[0].runs == 1
+    for i in range(2 * MOST):
+        for _ in range(2):
+            replays.note(str(i).encode(), lambda stream: None)
+    assert len(replays.kept) == MOST
+
+
+def test_marks_that_nobody_reads_are_given_up() -> None:
+    made: list[Recorded] = []
+
+    def capture(work: Callable[[Any], None]) -> Recorded:
+        made.append(Recorded(work))
+        return made[-1]
+
+    device = backend.make_known()
+    replays = Replays(capture)
+    for i in range(3 * MISSES):
+        assert replays.timed(str(i).encode(), device) is None
+        replays.mark(str(i).encode(), device, [lambda stream: None])
+    assert len(made) == MISSES
