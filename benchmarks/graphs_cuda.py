@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tensor_graphs as tg
+from benchmarks.attention_cuda import MANY, ONE
 from benchmarks.cpu_graphs import Case, Given, cases
 from benchmarks.kernels_cpu import geomean
 from benchmarks.kernels_cuda import captured
@@ -62,6 +64,42 @@ def product_cases(torch: Any) -> list[Case]:
             functions = (tg.linear, torch.nn.functional.linear) if op == "linear" else (tg.dot, torch.matmul)
             found.append(Case("sized", f"{op} {dtype} {rows}, {columns}, {k}", given, *functions))
     return found
+
+
+def attention_cases(torch: Any) -> list[Case]:
+    """Those of attention_cuda.py, of bf16."""
+    found = []
+    for width, heads, of_keys, n, s, causal, window in [*((*each[:4], each[3], *each[4:]) for each in MANY),
+                                                        *((*each[:3], 1, each[3], False, 0) for each in ONE)]:
+        given = {"q": Given((n, heads, width), tg.bf16), **{x: Given((s, of_keys, width), tg.bf16) for x in "kv"}}
+        how = {"causal": causal, "window": window, "scale": width ** -0.5, **({"start": s - n} if causal else {})}
+
+        def sdpa(q: Any, k: Any, v: Any, causal: bool = causal, window: int = window) -> Any:
+            at = [t.transpose(0, 1)[None] for t in (q, k, v)]
+            rows = torch.arange(q.shape[0], device=q.device)[:, None] - torch.arange(k.shape[0], device=q.device)
+            seen = (rows >= 0) & (rows < window) if window else None
+            out = torch.nn.functional.scaled_dot_product_attention(*at, attn_mask=seen, is_causal=causal and not window,
+                                                                   enable_gqa=q.shape[1] != k.shape[1])
+            return out[0].transpose(0, 1)
+
+        name = f"{n} × {s}, {heads} heads of {width}{'' if heads == of_keys else f', {of_keys} of keys'}"
+        found.append(Case("attention", f"{name}{' causal' * causal}{f' window {window}' if window else ''}", given,
+                          partial(tg.attention, **how), sdpa))
+    return found
+
+
+def by_kinds(torch: Any, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The function with each of torch's fused forms of attention that is no default."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def by(kind: Any) -> Callable[..., Any]:
+        def run(*operands: Any) -> Any:
+            with sdpa_kernel(kind):
+                return function(*operands)
+
+        return run
+
+    return {"flash": by(SDPBackend.FLASH_ATTENTION), "cudnn": by(SDPBackend.CUDNN_ATTENTION)}
 
 
 def on_device(case: Case) -> Graph:
@@ -163,7 +201,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
         found = found or [tensor(np.asarray(out[n])).cuda() for n in graph.outputs]
         models.append(model)
         replays.append(replay_of(model))
-    functions = {"eager": case.torch}
+    functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {})}
     if given.compile:
         torch.compiler.reset()
         functions["compile"] = torch.compile(case.torch, dynamic=False, mode="max-autotune-no-cudagraphs")
@@ -210,6 +248,7 @@ def main() -> int:
     parser.add_argument("--backends", default="cuda,gencuda", type=lambda text: tuple(text.split(",")))
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
     parser.add_argument("--products", action="store_true", help="the sizes of products_cuda.py in place of the suite")
+    parser.add_argument("--attention", action="store_true", help="the sizes of attention_cuda.py in place of the suite")
     parser.add_argument("--database", help="default: an empty one")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -219,7 +258,8 @@ def main() -> int:
     device = device_named("cuda:0")
     device.use()
     words, (first, every) = given.only.split(","), map(int, given.part.split("/"))
-    listed = product_cases(torch) if given.products else cases(torch, ROWS, PRODUCTS)
+    listed = (product_cases(torch) if given.products else attention_cases(torch) if given.attention else
+              cases(torch, ROWS, PRODUCTS))
     chosen = [c for c in listed if any(word in f"{c.kind}: {c.name}" for word in words)][first::every]
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
     print(f"{'':38}{'ours':>10}{'eager':>10}{'compile':>10}{'ratio':>7}{'launches':>9}{'error':>9}{'torch':>9}", flush=True)
@@ -235,7 +275,8 @@ def main() -> int:
                 continue
             rows.append(row)
             us = row["us"]
-            shown = "".join(f"{us[n]:10.1f}" if n in us else f"{'':10}" for n in ("ours", "eager", "compile"))
+            listed_us = {"ours": us["ours"], "eager": min((us[n] for n in us if n not in ("ours", "compile")), default=math.nan)}
+            shown = "".join(f"{t:10.1f}" for t in listed_us.values()) + (f"{us['compile']:10.1f}" if "compile" in us else " " * 10)
             ratio = "  WRONG" if not row["right"] else f"{row['ratio']:7.2f}"
             where = f"  on the host: {', '.join(row['elsewhere'][:3])}" if row["elsewhere"] else ""
             print(f"{name:38}{shown}{ratio}{row['launches']:9}{row['error']:9.1e}{row['torch_error']:9.1e}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensor_graphs.devices.device import DeviceError, Memory
@@ -209,6 +210,23 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
     outs[0].copy_(y.transpose(0, 1))
 
 
+def cudnn_attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """The same by cuDNN."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        attention(outs, ins, attrs)
+
+
+def cudnn_attention_takes(spec: Spec) -> str | None:
+    q = spec.inputs[0]
+    if {t.dtype.name for t in (*spec.inputs, *spec.outputs)} not in ({"bf16"}, {"f16"}) or len(spec.inputs) > 3:
+        return "bf16 or f16, without a mask"
+    if not isinstance(q.shape[2], int) or q.shape[2] % 8 or q.shape[2] > 256 or spec.attrs["window"]:
+        return "heads of up to 256 elements, a multiple of 8, without a window"
+    return attention_takes(spec)
+
+
 def attention_takes(spec: Spec) -> str | None:
     if not all(t.dtype.is_float for t in (*spec.inputs[:3], *spec.outputs)):
         return "floats only"
@@ -240,7 +258,9 @@ ARITHMETIC = {"linear": product_steps, "dot": product_steps, "conv": product_ste
 
 
 def kernels() -> list[Kernel]:
-    return backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
+    found = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
+    other = backend.kernels_of(NAME, {"attention": (cudnn_attention, cudnn_attention_takes)}, __name__, True, ARITHMETIC)
+    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other)]
 
 
 def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
