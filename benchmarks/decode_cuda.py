@@ -104,8 +104,9 @@ class Ours(Decoder):
                         found.append((1, 0, statistics.median(self._timed(partial(segment.run, frame)))))
                         continue
                     kept = frame.kept.get(id(segment))
-                    for replay in [] if kept is None else kept.replays.values():
-                        found.append((sum(map(len, kept.launches)), len(kept.replays), statistics.median(self._timed(replay.run))))
+                    for replay in [] if kept is None else kept.replays.kept.values():
+                        us = statistics.median(self._timed(replay.run))
+                        found.append((sum(map(len, kept.launches)), len(kept.replays.kept), us))
         return found
 
     def _timed(self, run: Callable[[], None]) -> list[float]:

@@ -150,12 +150,12 @@ def _of_no_step(spec: Spec) -> str | None:
 
 def decoder_of(graph: Graph) -> Decoder:
     """The decoder that a graph is. Raises NotLowered, which says what is something else."""
-    found = _Reading(graph).decoder()
+    found = _ReadDecoder(graph).decoder()
     OneKernel(found.kinds, found.sizes)                             # which refuses other sizes
     return found
 
 
-class _Reading:
+class _ReadDecoder:
     """eps, offset: of all norms, once one was read; likewise the others."""
 
     def __init__(self, graph: Graph) -> None:

@@ -341,8 +341,12 @@ class Cuda(Device):
         stream = self.check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
         try:
             mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            self.check(d.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
             failed: DeviceError | None = None
+            try:
+                self.check(d.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
+            except DeviceError as e:
+                log.debug("launches are not captured: %s", e)
+                return None
             try:
                 work(stream)
             except DeviceError as e:

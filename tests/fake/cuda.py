@@ -107,6 +107,12 @@ class Driver:
         ctypes.memset(address, byte, nbytes)
         return _said()
 
+    CUstream_flags = CUstreamCaptureMode = _Names()
+
+    def cuStreamBeginCapture(self, stream: Any, mode: str) -> tuple[Any, ...]:
+        """Kernels here are functions that run; what they would do later is in nobody's hands."""
+        return (CUresult.CUDA_ERROR_NOT_SUPPORTED,)
+
     def cuEventRecord(self, event: list[float], stream: int) -> tuple[Any, ...]:
         event[:] = [time.perf_counter()]
         return _said()

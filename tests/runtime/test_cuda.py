@@ -202,7 +202,7 @@ def test_what_is_run_again_is_one_replay_and_gives_the_same_also_at_other_sizes(
         for name, out in made.run(given).items():
             np.testing.assert_allclose(out, expected[name], rtol=2e-4, atol=2e-5)
     kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
-    assert len([r for r in kept.replays.values() if r is not None]) == 2
+    assert len([r for r in kept.replays.kept.values() if r is not None]) == 2
 
 
 @pytest.mark.gpu

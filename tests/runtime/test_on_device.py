@@ -11,13 +11,12 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall
-from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import Program, lower
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.replays import MISSES, MOST, Replays
-from tests.fake import backend
 from tests.fake.device import Fake
 from tests.plans import compiled_of
 
@@ -37,7 +36,15 @@ class Recorded:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorded]]:
+def fake() -> Iterator[Fake]:
+    from tests.fake import backend  # known as soon as it is imported
+
+    yield backend.make_known()
+    backend.forget()
+
+
+@pytest.fixture
+def captured(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """The fake backend's calls may be captured; what was."""
     made: list[Recorded] = []
 
@@ -45,15 +52,13 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorded]]:
         made.append(Recorded(work))
         return made[-1]
 
-    backend.make_known()
-    monkeypatch.setattr(backend, "captured", capture, raising=False)
-    yield made
-    backend.make_known()
+    monkeypatch.setattr("tests.fake.backend.captured", capture, raising=False)
+    return made
 
 
 def placed(graph: Graph) -> Program:
     """All on the fake device, by calls that may be captured."""
-    program = lower(graph, graph.roots, lambda node: kernel_named(f"fake.{node.op.name}"), [backend.copy_kernel()])
+    program = lower(graph, graph.roots, lambda node: kernel_named(f"fake.{node.op.name}"), copy_kernels(("fake",)))
     for i, ins in enumerate(program.instructions):
         if isinstance(ins.call, HostCall) and ins.device == Fake.kind:
             program.instructions[i] = replace(ins, call=replace(ins.call, on_stream=True))
@@ -89,7 +94,7 @@ def test_another_size_is_no_replay_of_the_first(captured: list[Recorded]) -> Non
 
 def test_what_cannot_be_captured_is_called_each_time(monkeypatch: pytest.MonkeyPatch, captured: list[Recorded]) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(backend, "captured", asked.append)          # which gives None
+    monkeypatch.setattr("tests.fake.backend.captured", asked.append)    # which gives None
     x = tg.input("x", (4, 8))
     made = made_of(tg.graph(tg.sin(x)))
     for turn in range(5):
@@ -129,16 +134,15 @@ def test_a_key_is_captured_when_it_comes_twice_in_a_row() -> None:
     assert len(replays.kept) == MOST
 
 
-def test_marks_that_nobody_reads_are_given_up() -> None:
+def test_marks_that_nobody_reads_are_given_up(fake: Fake) -> None:
     made: list[Recorded] = []
 
     def capture(work: Callable[[Any], None]) -> Recorded:
         made.append(Recorded(work))
         return made[-1]
 
-    device = backend.make_known()
     replays = Replays(capture)
     for i in range(3 * MISSES):
-        assert replays.timed(str(i).encode(), device) is None
-        replays.mark(str(i).encode(), device, [lambda stream: None])
+        assert replays.timed(str(i).encode(), fake) is None
+        replays.mark(str(i).encode(), fake, [lambda stream: None])
     assert len(made) == MISSES
