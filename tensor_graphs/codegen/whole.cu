@@ -55,6 +55,7 @@ struct Shared {
     int done, position, set;
     float *exchange;
 };
+static_assert(sizeof(Shared) <= MOST_SHARED, "more steps than have room beside the ring");
 extern __shared__ __align__(128) unsigned char memory[];
 #define S (*(Shared *)memory)
 

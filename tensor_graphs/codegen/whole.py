@@ -37,6 +37,9 @@ SPLITS, TAKEN = 16, 4
 RING, SLOTS = 188 << 10, 16
 """bytes of shared memory for weights on their way; barriers of their arrival"""
 
+SUMS, STEP_BYTES = 68, 80
+"""floats of a warp's sums; bytes of a row of the table"""
+
 SET, STAGES = 4, 4
 """rows of the largest matrix that a warp takes at once; how many such sets are on their way"""
 
@@ -242,6 +245,7 @@ class OneKernel:
         for kind in kinds:
             kind.check(sizes)
         self.steps = self._in_order()
+        require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
         self._place_words()
         self._place_weights()
         self._place_first_sets()
@@ -324,18 +328,30 @@ class OneKernel:
             waits.append(max([*over, attended + 3 if end > mixed else 0]))
         self._waits, self._order = waits, sorted(range(len(waits)), key=lambda k: (waits[k], k))
 
+    def _more(self) -> int:
+        """Bytes of the head's stages that do not fit into the ring and into what attention puts together."""
+        s = self.sizes
+        return max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - (KEY_WARPS + 1) * s.dim * 4)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the struct Shared of whole.cu."""
+        s = self.sizes
+        floats = (KEY_WARPS + 1) * s.dim + 2 * WARPS * SUMS + 2 * s.dim + 40 + s.dim + 3 * s.hidden + 4
+        own = RING + self._more() + 4 * floats + STEP_BYTES * len(self.steps) + 8 * (SLOTS + WARPS * STAGES) + 24
+        return -(-own // 16) * 16
+
     # ---- what a launch needs ----
 
     def text(self) -> str:
         """CUDA C++ for compute capability 9.0 (sm_90a), the kernel `whole`."""
         s = self.sizes
-        mixed = (KEY_WARPS + 1) * s.dim * 4
         numbers = {
             "WARPS": WARPS, "KEY_WARPS": KEY_WARPS, "FINAL": FINAL, "BLOCKS": BLOCKS, "GRID": MULTIPROCESSORS, "SPLITS": SPLITS,
             "TAKEN": TAKEN, "RING": RING, "SLOTS": SLOTS, "SET": SET, "STAGES": STAGES, "SETS": s.vocabulary // SET, "PIECE": PIECE,
             "PACE": PACE, "FIRST_STEPS": FIRST_STEPS, "HIDDEN": s.hidden, "HEADS": s.heads, "DIM": s.dim, "ROOM": s.room,
-            "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
-            "MORE": max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - mixed),
+            "MOST_SHARED": SHARED, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
+            "MORE": self._more(),
             "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
         said = [f"#define {name} {value}" for name, value in numbers.items()]
         said += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"

@@ -233,7 +233,7 @@ class _Chooser:
                     found[i] = each.path
                     self.priced[_key(each.binding)] = each.paths
             self._compare([question for each in planned.values() for question in each.questions()])
-        return found
+        return {i: found[i] for i in points}                        # as they were asked, however many rounds each took
 
     def _planned(self, binding: Mapping[str, int]) -> _Planned:
         """The cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known first.

@@ -292,11 +292,12 @@ class _Siblings(_AroundProducts):
 
 def _is_wider(node: Node) -> bool:
     """Whether a value has at least twice the bytes of what it is made of, which is cheap."""
-    sources, todo = set[Node](), [node]
+    sources, seen, todo = set[Node](), {node}, [node]
     while todo:
         n = todo.pop()
         if n.op.kind != "leaf" and len(n.types) == 1 and (not is_step(n) or _is_cheap(n)):
-            todo += n.inputs
+            todo += [i for i in n.inputs if i not in seen]          # what is shared is looked at once
+            seen.update(n.inputs)
         elif n.op.kind == "leaf":
             sources.add(n)
         else:

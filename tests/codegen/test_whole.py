@@ -15,6 +15,7 @@ from tensor_graphs.codegen.backend_cuda import HEADER
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.whole import Attention, DecoderSizes, HeadRows, Kind, Likeliest, NormRows, OneKernel, PlainRows
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels.kernel import Launch, LaunchCall
 from tests.codegen import emulated
 
@@ -111,10 +112,20 @@ def test_rows_behind_attention_are_packed_by_heads() -> None:
     assert not packed[block, warp, 2, 31].any()                     # row 23 of 20
 
 
+def test_steps_have_room_in_shared_memory() -> None:
+    assert OneKernel(decoder(19), SIZES).shared <= whole.SHARED
+    assert nvrtc.compiled(OneKernel(decoder(19), SIZES).text(), "sm_90a", HEADER.parent)
+    said = OneKernel(decoder(18), SIZES).text().replace(f"MOST_SHARED {whole.SHARED}", f"MOST_SHARED {221648 + 80 * 128 - 1}")
+    with pytest.raises(ToolchainError, match="more steps than have room"):      # the struct has as many bytes as are counted here
+        nvrtc.compiled(said, "sm_90a", HEADER.parent)
+    assert OneKernel(decoder(18), SIZES).shared == 221648 + 80 * 128
+
+
 @pytest.mark.parametrize(("kinds", "sizes", "what"), [
     (decoder(1), dataclasses.replace(SIZES, hidden=768), "768 columns"),
     (decoder(1), dataclasses.replace(SIZES, dim=128), "heads of 128"),
     (decoder(1)[:-1], SIZES, "the likeliest"),
+    (decoder(20), SIZES, "20 layers"),
     ([NormRows(1000), Likeliest()], SIZES, "1000 rows"),
     (decoder(1), dataclasses.replace(SIZES, vocabulary=1000), "a head of 1000 rows"),
 ])

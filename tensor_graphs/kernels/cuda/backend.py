@@ -250,9 +250,9 @@ def kernels() -> list[Kernel]:
     a, p = attention, products
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
             made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
-            *(by_tiles(op, p.product, p.product_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps,
+            *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot")),
-            by_tiles("linear", p.turned, p.turned_takes, p.TILED, "_turned", p.product_traffic, p.turned_steps,
+            by_tiles("linear", p.turned, p.turned_takes, f"{p.TILED} weight_parts.cu", "_turned", p.product_traffic, p.turned_steps,
                      prepare=p.product_prepares),
             by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
                      conv.conv_steps, prepare=conv.conv_prepares),
@@ -267,8 +267,8 @@ def kernels() -> list[Kernel]:
                      a.tensor_attention_traffic, a.near_attention_steps),
             by_tiles("attention", a.float_attention, a.float_attention_takes, f"{a.MANY} float_attention.cu", "_floats",
                      a.float_attention_traffic, a.float_attention_steps),
-            by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu", "_few", a.few_queries_traffic,
-                     None, FROM_80),
+            by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
+                     a.few_queries_traffic, None, FROM_80),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
             replace(made("scatter", scatter, scatter_takes, "scatter.cu"), in_place=((0, 0),)),
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
