@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -244,6 +245,9 @@ class OneKernel:
         require(bool(kinds) and isinstance(kinds[-1], Likeliest), "steps that do not end with the likeliest")
         for kind in kinds:
             kind.check(sizes)
+        require(isinstance(kinds[0], NormRows | Likeliest), f"steps that begin with {type(kinds[0]).__name__}")
+        for before, after in pairwise(kinds):                       # one that reads what nobody writes waits for ever
+            require(_follows(before, after, sizes), f"{after} behind {before}")
         self.steps = self._in_order()
         require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
         self._place_words()
@@ -412,6 +416,19 @@ class OneKernel:
     def loading(self, step: int) -> TableRow:
         """The row of the table for which the weights of a given step are brought."""
         return next(s for s in self.steps if s.step == step and s.loads)
+
+
+def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
+    """Whether a step reads what the one before it makes."""
+    if isinstance(after, Attention):
+        return isinstance(before, NormRows) and not before.pairs and before.rows == (sizes.heads + 2) * sizes.dim
+    if isinstance(after, HeadRows):
+        return isinstance(before, Attention)
+    if isinstance(after, PlainRows):
+        return isinstance(before, NormRows) and before.pairs and before.rows == 2 * PlainRows.INNER
+    parts = after.parts if isinstance(after, NormRows) else 1
+    made = {HeadRows: sizes.heads, PlainRows: 1}.get(type(before))
+    return made == parts and isinstance(before, HeadRows | PlainRows) and before.rows == sizes.hidden
 
 
 def packing_text(blocks: int, threads: int) -> str:

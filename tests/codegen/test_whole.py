@@ -126,6 +126,9 @@ def test_steps_have_room_in_shared_memory() -> None:
     (decoder(1), dataclasses.replace(SIZES, dim=128), "heads of 128"),
     (decoder(1)[:-1], SIZES, "the likeliest"),
     (decoder(20), SIZES, "20 layers"),
+    ([NormRows(512), *decoder(1)[1:]], SIZES, "behind NormRows"),
+    ([PlainRows(640), Likeliest()], SIZES, "begin with PlainRows"),
+    ([*decoder(1)[:3], NormRows(4096, parts=1, pairs=True), *decoder(1)[4:]], SIZES, "behind HeadRows"),
     ([NormRows(1000), Likeliest()], SIZES, "1000 rows"),
     (decoder(1), dataclasses.replace(SIZES, vocabulary=1000), "a head of 1000 rows"),
 ])
