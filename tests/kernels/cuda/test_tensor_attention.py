@@ -56,7 +56,7 @@ def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("width", [64, 72, 256])
-@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16, tg.f32])
+@pytest.mark.parametrize("dtype", [tg.bf16, pytest.param(tg.f16, marks=pytest.mark.long), tg.f32])
 def test_texts_of_all_lengths_of_heads_compile(width: int, dtype: DType) -> None:
     for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
         for near in (False, True) if dtype is not tg.f32 else (False,):
@@ -80,7 +80,7 @@ def test_operands_that_lie_anywhere_are_computed_one_by_one(tmp_path: Path, y: N
 
 
 @pytest.mark.parametrize("width", [64, 192])
-@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16])
+@pytest.mark.parametrize("dtype", [tg.bf16, pytest.param(tg.f16, marks=pytest.mark.long)])
 def test_texts_for_few_queries_compile(width: int, dtype: DType) -> None:
     for how in ({}, {"causal": False, "window": 100, "softcap": 30.0, "scale": -0.5}):
         call = attention.few_queries(Spec.of(attending(width, dtype=dtype, **how)))
