@@ -10,6 +10,7 @@ from tensor_graphs.codegen.arrange import CHUNK, arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.render_c import rendered
 from tensor_graphs.codegen.unrounded import LONG, unrounded
+from tensor_graphs.devices.features import features
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between
@@ -47,8 +48,9 @@ def normal(length: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("length", [33, LONG, 1000])
 def test_a_mean_that_is_large_next_to_what_is_left_of_it_is_taken_off_as_it_is(length: int) -> None:
+    near = 4e-6 if "avx512f" in features() else 6e-6                # vectors of 8 have half as many sums, each twice as long
     graph = tg.graph(tg.layer_norm(x(length)))
-    assert error(graph, {"x": normal(length) + np.float32(100)}) < (4e-6 if length >= LONG else 2e-5)
+    assert error(graph, {"x": normal(length) + np.float32(100)}) < (near if length >= LONG else 2e-5)
 
 
 @pytest.mark.parametrize("length", [LONG, 1000])
