@@ -3,8 +3,8 @@
     python benchmarks/founding_example.py [--shapes 4x16,8192x4096] [--budget 40] [--device cuda:0]
 
 Listed are: a kernel for tanh as it is, what its definition says (as one kernel, as several), torch's, and numpy's by copies there
-and back. The first paths of the list, the first of each of these ways and the chosen one are run: the error against the float64
-oracle, copies, and the time of the steps. Ends with 1 where a path is wrong, where one copies a value in vain, where a way is
+and back. The operand and the result are on the device. The first paths of the list, the first of each of these ways and the chosen
+one are run: the error against the float64 oracle, copies, and the time of the steps. Ends with 1 where a path is wrong, where one copies a value in vain, where a way is
 missing, or where the chosen one is not among the fastest.
 """
 
@@ -62,16 +62,15 @@ def ways_of(path: GraphPath) -> list[str]:
     return [*found, *(["several kernels"] if calls > 1 and not makers & set(WAYS["numpy's"]) else [])]
 
 
-def run(made: CompiledGraph, x: np.ndarray, repeats: int) -> tuple[np.ndarray, float, int, bool]:
-    """(the result, seconds of the steps without copies between devices, how many those are, whether one is in vain: of a value that
-    is there already, or that came from there)."""
-    steps = made.executors[0].program.instructions
+def run(made: CompiledGraph, x: np.ndarray, device: str, repeats: int) -> tuple[np.ndarray, float, int, bool]:
+    """(the result, seconds of the steps, copies between devices among them, how many those are, whether one is in vain: of a value
+    that is there already, or that came from there)."""
+    steps, there = made.executors[0].program.instructions, x if device == "cpu" else tg.device_array(x, device)
     moved = [(i.ins[0].buffer, i.outs[0].buffer, i.device) for i in steps if i.call.engine == "transfer"]
     brought = {into for _, into, _ in moved}
     vain = len({(source, device) for source, _, device in moved}) < len(moved) or any(source in brought for source, _, _ in moved)
-    taken = made.profile({"x": x}, repeats=repeats)
-    seconds = sum(t for i, (_, _, t) in zip(steps, taken, strict=True) if i.call.engine != "transfer")
-    return made.run({"x": x})["out"], seconds, len(moved), vain
+    seconds = sum(t for _, _, t in made.profile({"x": there}, repeats=repeats))
+    return np.asarray(made.run({"x": there})["out"]), seconds, len(moved), vain
 
 
 def example(shape: tuple[int, ...], device: str, budget: float, database: Path) -> int:
@@ -90,7 +89,7 @@ def example(shape: tuple[int, ...], device: str, budget: float, database: Path) 
         listed = [chosen.variants[0].path, *itertools.islice(tg.list_paths(g, backends=names, database=database), LISTED)]
         first = {way: path for path in reversed(listed) for way in ways_of(path)}
         for path in {p.id: p for p in (*listed[:MOST], *first.values())}.values():
-            out, seconds, copies, vain = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x,
+            out, seconds, copies, vain = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x, device,
                                                9 if path.seconds < LONG else 2)
             error = measure(out, right, tg.f32).max_relative_error
             kernels = [k for k in path.choices.values() if k != "expand"]

@@ -38,7 +38,7 @@ from benchmarks.products_cuda import SHAPES
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, Prepared
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 
@@ -103,7 +103,7 @@ def by_kinds(torch: Any, function: Callable[..., Any]) -> dict[str, Callable[...
 
 
 def on_device(case: Case) -> Graph:
-    """The case's graph with its inputs and outputs on the GPU."""
+    """The case's graph; it takes its inputs and gives its outputs on the GPU."""
     nodes = {name: each.node(name) for name, each in case.given.items()}
     there = [node if case.given[name].weight else tg.copy_to(node, "cuda:0") for name, node in nodes.items()]
     out = case.ours(*there)
@@ -128,10 +128,10 @@ def torch_call(torch: Any, case: Case, function: Callable[..., Any], operands: M
     return run
 
 
-def replay_of(made: CompiledGraph) -> tuple[Any, int, list[str]]:
-    """(what replays all of its launches, how many those are, kernels on the host); it has run before."""
+def replay_of(made: CompiledGraph, ready: Prepared) -> tuple[Any, int, list[str]]:
+    """(what replays all launches of a prepared run, how many those are, kernels on the host); it has run before."""
     device, executor = device_named("cuda:0"), made.executors[0]
-    frame = made._frames[0][-1]
+    frame = ready._frame
     segments = [s for s in executor.segments if isinstance(s, Launches | OnDevice)]
     calls = executor.program.instructions
     elsewhere = [f"{c.kernel} {c.label}" for c in calls if c.call.engine != "transfer" and c.device != "cuda:0"
@@ -159,13 +159,10 @@ def error_of(found: Sequence[Any], right: Sequence[Any]) -> float:
     return worst
 
 
-def microseconds(torch: Any, contenders: Mapping[str, Sequence[Callable[[], Any]]],
-                 before: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """before: what is done before each turn of a contender."""
+def microseconds(torch: Any, contenders: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(TURNS):
         for name, replays in contenders.items():
-            before.get(name, lambda: None)()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(ASLEEP)
             for replay in replays:
@@ -194,13 +191,14 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     doubles = {n: t.double() if t.is_floating_point() else t for n, t in tensors[0].items()}
     right = [t.detach() for t in torch_call(torch, case, case.torch, doubles)()]
     del doubles
-    models, replays, found = [], [], []
-    for each in sets:
+    kept, replays, found = [], [], []
+    for each, there in zip(sets, tensors, strict=True):
         model = tg.bind(plan, {n: each[n] for n in graph.parameters})
-        out = model.run({n: each[n] for n in graph.inputs})
-        found = found or [tensor(np.asarray(out[n])).cuda() for n in graph.outputs]
-        models.append(model)
-        replays.append(replay_of(model))
+        ready = model.prepared({n: there[n] for n in graph.inputs})
+        out = ready.run()
+        found = found or [torch.from_dlpack(out[n]).clone() for n in graph.outputs]
+        kept.append(ready)                                          # and the memory of its results
+        replays.append(replay_of(model, ready))
     functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {})}
     if given.compile:
         torch.compiler.reset()
@@ -223,12 +221,7 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     torch.cuda.synchronize()
     error = error_of(found, right)
 
-    def anew() -> None:
-        """A result may lie where an operand lay: what is replayed often would grow beyond all numbers."""
-        for model, each in zip(models, sets, strict=True):
-            model.run({n: each[n] for n in graph.inputs})
-
-    us = microseconds(torch, contenders, {"ours": anew})
+    us = microseconds(torch, contenders)
     _, launches, elsewhere = replays[0]
     roundings = [2 * o.dtype.epsilon for o in graph.outputs.values() if o.dtype.is_float]
     is_right = error <= max(WRONG, TIMES_TORCHS * theirs, *roundings)

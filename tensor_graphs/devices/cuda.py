@@ -98,7 +98,7 @@ class Cuda(Device):
     def __init__(self, index: int = 0) -> None:
         from cuda.bindings import driver
 
-        self.driver, self.index, self.name = driver, index, f"cuda:{index}"
+        self.driver, self.index, self.name, self.dlpack = driver, index, f"cuda:{index}", (2, index)
         self._here, self._lock = threading.local(), threading.Lock()
         self.check(driver.cuInit(0), "cuInit")
         self.handle = self.check(driver.cuDeviceGet(index), "cuDeviceGet")
@@ -254,6 +254,10 @@ class Cuda(Device):
             external = d.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
             self.check(d.cuEventRecordWithFlags(event, stream, external), "cuEventRecordWithFlags")
         return _Event(self, event)
+
+    def come_before(self, stream: int) -> None:
+        event = self.mark()
+        self.check(self.driver.cuStreamWaitEvent(stream, event.event, 0), "cuStreamWaitEvent")
 
     def between(self, first: Any, last: Any) -> float:
         self.check(self.driver.cuEventSynchronize(last.event), "waiting for the device")

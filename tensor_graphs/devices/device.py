@@ -41,13 +41,15 @@ class Memory:
 class Device(ABC):
     """One address space. name: as `copy_to` and plans call it ("cpu", "cuda:0"). kind: which backends compute on it (their DEVICE).
     alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in this address space. shared_byte: what
-    every byte of the memory that the threads of a block share holds when a launch begins; None: whatever was left there."""
+    every byte of the memory that the threads of a block share holds when a launch begins; None: whatever was left there. dlpack:
+    its kind and number in DLPack; None: what lies there is shared with no library."""
 
     name: str
     kind: str
     alignment: int = 64
     is_host: bool = False
     shared_byte: int | None = None
+    dlpack: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<device {self.name}>"
@@ -106,6 +108,9 @@ class Device(ABC):
     def lost(self) -> bool:
         """Whether it computes nothing any more in this process. Waits for what was begun."""
         return False
+
+    def come_before(self, stream: int) -> None:  # noqa: B027 - most devices have one order of things
+        """Have what a library begins on a stream of its own (a handle) wait for what was begun here so far."""
 
     def use(self) -> None:  # noqa: B027 - most devices have nothing to do here
         """Before the calling thread launches."""

@@ -31,7 +31,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, consumers, encode_attribute, walk
 from tensor_graphs.paths.memory import Interval
-from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of, viewed
+from tensor_graphs.paths.whereabouts import Whereabouts, arriving, handed_out, pieces_of, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 
@@ -272,6 +272,7 @@ class _Lowering:
         self.program = Program(graph)
         self.values: dict[tuple[Node, str], tuple[Operand, ...]] = {}
         self.where = Whereabouts()
+        self.arriving: dict[Node, str] = {}
         self.counts: dict[str, int] = {}
         self.roots = dict(zip([("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates], roots, strict=True))
         self.state_devices = {n: self.made_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
@@ -327,7 +328,7 @@ class _Lowering:
         if node.op not in kinds:
             raise PlanError(f"a graph to run may not hold a bare {node.op.name}")
         name = str(node.attrs["name"])
-        device = self.state_devices.get(name, HOST.name) if node.op is leaves.STATE else HOST.name
+        device = self.state_devices.get(name, HOST.name) if node.op is leaves.STATE else self.arriving.get(node, HOST.name)
         self.made(node, device, (self.named(kinds[node.op], name, node.type, device),))
 
     def made(self, node: Node, device: str, operands: tuple[Operand, ...]) -> None:
@@ -406,6 +407,7 @@ class _Lowering:
 
     def run(self, order: Sequence[Node]) -> None:
         self.same, self.where = alike(order), Whereabouts(pieces_of(order))
+        self.arriving = arriving(order, self.roots.values())
         for node in order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:
@@ -469,8 +471,8 @@ class _Lowering:
 
     def finish(self) -> Program:
         p, roots = self.program, self.roots
-        # outputs are read on the host, states live where they are made
-        finals = {(kind, name): self.at(root, HOST.name if kind == "output" else self.state_devices[name])
+        # outputs are read where the graph says, states live where they are made
+        finals = {(kind, name): self.at(root, handed_out(root) if kind == "output" else self.state_devices[name])
                   for (kind, name), root in roots.items()}
         last_use: dict[int, int] = {}
         for at, ins in enumerate(p.instructions):
@@ -493,7 +495,7 @@ class _Lowering:
                     taken.add(home)
                     p.outputs[name] = value
                 else:
-                    out = self.named("output", name, t)
+                    out = self.named("output", name, t, handed_out(root))
                     p.outputs[name] = out
                     late.append((value, out))
             elif not (b.kind == "state" and b.name == name and whole):

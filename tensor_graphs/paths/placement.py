@@ -14,7 +14,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import known_when_bound
 from tensor_graphs.paths.lower import schedule
-from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of
+from tensor_graphs.paths.whereabouts import Whereabouts, arriving, handed_out, pieces_of
 
 Crossing = tuple[Node, str, str]
 """a value, the device that it is on, and the one that it is copied to"""
@@ -28,7 +28,7 @@ class Placement:
         self.roots = list(zip(names, roots, strict=True))
         self.order = schedule(roots)
         self.known = known_when_bound(self.order)
-        self.pieces = pieces_of(self.order)
+        self.pieces, self.arriving = pieces_of(self.order), arriving(self.order, roots)
         self.keys = {n: signature_of(n).key for n in self.order if n.op.kind != "leaf" and not n.op.facts.view}
         self.made = {(kind, name): _maker(root) for (kind, name), root in self.roots}
 
@@ -53,7 +53,8 @@ class Placement:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:
                     state = node.op is leaves.STATE
-                    where.put(node, at.get(("state", str(node.attrs["name"])), HOST.name) if state else HOST.name)
+                    where.put(node, at.get(("state", str(node.attrs["name"])), HOST.name) if state else
+                              self.arriving.get(node, HOST.name))
             elif node.op is leaves.ITEM:
                 device = where.first(node.inputs[0])
                 assert device is not None
@@ -66,7 +67,7 @@ class Placement:
                     bring(each, device)
                 where.put(node, device)
         for (kind, name), root in self.roots:
-            bring(root, at[kind, name] if kind == "state" else HOST.name)
+            bring(root, at[kind, name] if kind == "state" else handed_out(root))
         return found
 
 

@@ -60,6 +60,8 @@ class MemoryUse:
     """made of parameters at bind time: packed and quantised copies, folded constants"""
     scratch: int = 0
     """what the kernels keep for themselves: the largest call's"""
+    inputs: int = 0
+    """room for inputs that a run takes on this device, where they are given on the host"""
     elsewhere: tuple[MemoryUse, ...] = ()
 
     @property
@@ -70,7 +72,7 @@ class MemoryUse:
     @property
     def allocated(self) -> int:
         """What a run adds to the process beside the parameters."""
-        return self.states + self.arena + self.outputs + self.constants + self.bound + self.scratch
+        return self.states + self.arena + self.outputs + self.constants + self.bound + self.scratch + self.inputs
 
     @property
     def total(self) -> int:
@@ -78,7 +80,8 @@ class MemoryUse:
 
     def to_json(self) -> dict[str, int]:
         return {"parameters": self.parameters, "states": self.states, "arena": self.arena, "outputs": self.outputs,
-                "constants": self.constants, "bound": self.bound, "scratch": self.scratch, "total": self.total}
+                "constants": self.constants, "bound": self.bound, "scratch": self.scratch, "inputs": self.inputs,
+                "total": self.total}
 
 
 @dataclass(frozen=True)
@@ -261,7 +264,8 @@ class Plan:
         states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
         return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
-                         kinds["constant"] + kinds["dims"], self._bound(device), scratch)
+                         kinds["constant"] + kinds["dims"], self._bound(device), scratch,
+                         kinds["input"] if device != HOST.name else 0)
 
     def _bound(self, device: str) -> int:
         """Bytes made of parameters: of all variants, as each is bound; what several make alike is there once."""

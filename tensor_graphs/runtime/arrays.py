@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.node import TensorType
+from tensor_graphs.runtime.device_array import DeviceArray, lies_elsewhere, shared
 from tensor_graphs.runtime.errors import RunError
 
 
@@ -18,6 +20,10 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
     libraries that speak DLPack are read by their bits. Raises RunError.
     """
+    if lies_elsewhere(value):
+        given = _shared(name, value, t, what)
+        raise RunError(f"{what} {name!r} lies on {given.device.name}, and is read on the host\n"
+                       f"  fix: a copy there: np.asarray(…); .cpu() of torch, .get() of CuPy")
     if isinstance(value, np.ndarray):
         if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
             raise RunError(f"{what} {name!r} is a masked array, and masks are not read\n"
@@ -43,11 +49,39 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     return np.array(array, order="C")
 
 
-def as_output(name: str, value: Any, t: TensorType) -> np.ndarray:
-    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor on the CPU.
+def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
+    """`as_array` of an input, or the same memory of a DLPack tensor that lies on another device. Raises RunError."""
+    return _shared(name, value, t, "input") if lies_elsewhere(value) else as_array(name, value, t)
+
+
+def _shared(name: str, value: Any, t: TensorType, what: str) -> DeviceArray:
+    """A tensor on another device, with the dtype and the rank of t."""
+    try:
+        found = shared(value)
+    except (BufferError, RuntimeError, TypeError, TensorGraphsError) as e:
+        fix = ".detach()" if getattr(value, "requires_grad", False) else ".contiguous(), of a dtype that graphs have"
+        raise RunError(f"{what} {name!r} cannot be read where it lies: {e}\n  fix: {fix}") from e
+    if found.type is not t.dtype:
+        raise RunError(f"{what} {name!r} is {t}, the array on {found.device.name} holds {found.type}\n  fix: the same in {t.dtype}")
+    if found.ndim != t.rank:
+        raise RunError(f"{what} {name!r} is {t}, the array has shape {found.shape}: {found.ndim} axes instead of {t.rank}\n"
+                       "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
+    if found.memory.address % t.dtype.itemsize:
+        raise RunError(f"{what} {name!r} begins within an element\n  fix: a copy of it")
+    return found
+
+
+def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
+    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor.
 
     Raises RunError when it has another type, is read-only or not C-contiguous.
     """
+    if lies_elsewhere(value):
+        there = _shared(name, value, t, "out")
+        if there.shape != t.shape:
+            raise RunError(f"out[{name!r}] must be {t}, and is {there.type}{list(there.shape)} on {there.device.name}\n"
+                           f"  fix: one of shape {t.shape}")
+        return there
     array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
         given = f"{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"

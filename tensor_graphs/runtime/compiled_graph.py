@@ -21,8 +21,9 @@ import numpy as np
 
 from tensor_graphs.devices.address import address
 from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.free_memory import LARGE, require_memory
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import close_to, counted, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
@@ -35,7 +36,8 @@ from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.paths.screen import human
 from tensor_graphs.phases import phase
-from tensor_graphs.runtime.arrays import as_array, as_output, solve_dims
+from tensor_graphs.runtime.arrays import as_array, as_input, as_output, solve_dims
+from tensor_graphs.runtime.device_array import DeviceArray, empty, overlap
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
 from tensor_graphs.runtime.frame import Frame
@@ -59,6 +61,9 @@ MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
 
 
+Array = np.ndarray | DeviceArray
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A run that was checked: who does it, at which sizes, on which arrays (by the name of the input, of the output)."""
@@ -66,14 +71,46 @@ class Placed:
     variant: int
     executor: Executor
     sizes: tuple[int, ...]
-    arrays: dict[str, np.ndarray]
-    results: dict[str, np.ndarray]
+    arrays: dict[str, Array]
+    results: dict[str, Array]
 
-    def bases(self) -> dict[int, Memory]:
-        """The memory of inputs and outputs, by base number."""
-        return {base: memory_of(arrays[name]) for bases, arrays in ((self.executor.input_bases, self.arrays),
-                                                                   (self.executor.output_bases, self.results))
-                for name, base in bases.items()}
+    def bases(self, frame: Frame) -> dict[int, Memory]:
+        """The memory of inputs and outputs, by base number; of what the host has and a run wants elsewhere, room of the frame's."""
+        e = self.executor
+        found = {}
+        for bases, arrays, devices in ((e.input_bases, self.arrays, e.input_devices),
+                                       (e.output_bases, self.results, e.output_devices)):
+            for name, base in bases.items():
+                array = arrays[name]
+                if isinstance(array, DeviceArray):
+                    found[base] = array.memory
+                elif devices[name] is HOST:
+                    found[base] = memory_of(array)
+                else:
+                    found[base] = frame.room(base, devices[name], array.nbytes)
+        return found
+
+    def elsewhere(self) -> list[int]:
+        """The bases of arrays that lie on other devices: a frame keeps none of them, so that their memory can be had again."""
+        e = self.executor
+        return [base for bases, arrays in ((e.input_bases, self.arrays), (e.output_bases, self.results))
+                for name, base in bases.items() if isinstance(arrays[name], DeviceArray)]
+
+    def send(self, bases: Mapping[int, Memory]) -> None:
+        """Copy the inputs that are given on the host to where the run reads them."""
+        self._move(self.executor.input_bases, self.arrays, bases, lambda here, there: transfer(here, there, HOST))
+
+    def fetch(self, bases: Mapping[int, Memory]) -> None:
+        """Copy the outputs that are wanted on the host from where the run has written them."""
+        self._move(self.executor.output_bases, self.results, bases, lambda here, there: transfer(there, here, HOST))
+
+    @staticmethod
+    def _move(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory],
+              move: Callable[[Memory, Memory], None]) -> None:
+        for name, base in numbers.items():
+            array, there = arrays[name], bases[base]
+            if isinstance(array, np.ndarray) and there.device is not HOST and array.nbytes:
+                move(memory_of(array), there)
 
     def state_bases(self, session: Session) -> dict[int, Memory]:
         """Where a session holds the states that this run reads and writes: on their devices."""
@@ -123,10 +160,11 @@ class CompiledGraph:
         self._parameter_memory = {name: memory_of(array) for name, array in self.parameters.items()}
         for e in self.executors:
             e.bind(self._parameter_memory, shared=shared)
-        self._limited = plan.capacity is not None or bool(plan.elsewhere)
+        self._elsewhere = [device_named(name) for name in plan.elsewhere]
+        self._limited = plan.capacity is not None or bool(self._elsewhere)
         self._roomy: tuple[tuple[int, int], ...] = ()        # sizes of which all are known to fit
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
-        self._reused: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
+        self._reused: dict[tuple[int, ...], dict[str, Array]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
         self._output_types = {n: node.type for n, node in self.graph.outputs.items()}
         self._input_dims, output_dims = ({str(s) for t in types.values() for size in t.shape for s in d.symbols(size)}
@@ -183,14 +221,15 @@ class CompiledGraph:
         return Session(self.graph, self.executors[0].state_devices)
 
     def run(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
-            session: Session | None = None, out: Mapping[str, np.ndarray] | None = None,
-            **unknown: Any) -> dict[str, np.ndarray]:
-        """Compute the outputs, and move the session's states on.
+            session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> dict[str, Any]:
+        """Compute the outputs, and move the session's states on. -> numpy's arrays; of an output whose words are
+        `copy_to(y, "cuda:0")`, a `DeviceArray` there, which may still be computed when this returns.
 
-        inputs: an array per graph input. dims: sizes that follow from no input. out: arrays that receive outputs (right type,
-        C-contiguous, DLPack tensors on the CPU too); the others are new arrays, or (plan.reuse_outputs) the ones of the last run
-        at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError before anything runs,
-        and CallError for an unknown argument.
+        inputs: an array per graph input. One that the graph moves to a device at once, `copy_to(x, "cuda:0")`, may be a tensor of
+        torch or CuPy that lies there: it is read where it is (DLPack). dims: sizes that follow from no input. out: arrays that
+        receive outputs (right type, C-contiguous, DLPack tensors too); the others are new arrays, or (plan.reuse_outputs) the ones
+        of the last run at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError
+        before anything runs, and CallError for an unknown argument.
         """
         if unknown:
             raise self._no_argument("run", unknown)
@@ -201,7 +240,7 @@ class CompiledGraph:
         return self._run({} if inputs is None else inputs, dims or {}, session, out)
 
     def prepared(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
-                 session: Session | None = None, out: Mapping[str, np.ndarray] | None = None, **unknown: Any) -> Prepared:
+                 session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> Prepared:
         """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
 
         The arguments are those of `run`. Inputs must lie in memory as a run reads them (right dtype, C-contiguous), and apart from
@@ -226,7 +265,7 @@ class CompiledGraph:
         known = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         return misfit(name, signature.replace(parameters=known), unknown, TypeError())
 
-    def _again(self, inputs: dict[str, Any], out: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
+    def _again(self, inputs: dict[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case, and where
         anything about `out` has to be said or copied."""
         wanted = self._plain_inputs
@@ -292,6 +331,8 @@ class CompiledGraph:
             return
         if set(ins) != set(call.arrays) or set(outs) != set(call.results):
             return
+        if not all(isinstance(a, np.ndarray) for a in (*call.arrays.values(), *call.results.values())):
+            return
         if not all(a.size for a in (*call.arrays.values(), *call.results.values())):
             return
         if sum(a.nbytes for a in call.results.values()) >= LARGE:
@@ -301,7 +342,7 @@ class CompiledGraph:
             tuple((n, a.shape, a.dtype, outs[n]) for n, a in call.results.items()))
 
     def placed(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
-               out: Mapping[str, np.ndarray] | None) -> Placed:
+               out: Mapping[str, Any] | None) -> Placed:
         """What a run was asked for, checked, and the arrays that it reads and writes. Raises RunError."""
         if session is not None and not isinstance(session, Session):
             raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
@@ -320,9 +361,22 @@ class CompiledGraph:
         if session is not None and session.types != self._state_types:
             session.check(self.graph)
         index = self._cells.index(binding)
-        return Placed(index, self.executors[index], sizes, arrays, self._outputs(sizes, binding, out))
+        executor = self.executors[index]
+        self._check_places(arrays, executor.input_devices, "input {!r}", "the graph reads it", "x")
+        results = self._outputs(sizes, binding, out, executor.output_devices)
+        if out:
+            self._check_places(results, executor.output_devices, "out[{!r}]", "the graph hands it out", "y")
+        return Placed(index, executor, sizes, arrays, results)
 
-    def _binding(self, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> dict[str, int]:
+    @staticmethod
+    def _check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, x: str) -> None:
+        """Refuse arrays on another device than the host and the one where they belong. Raises RunError."""
+        for name, array in arrays.items():
+            if isinstance(array, DeviceArray) and array.device is not devices.get(name, array.device):
+                raise RunError(f"{what.format(name)} lies on {array.device.name}, and {where} on {devices[name].name}\n"
+                               f"  fix: an array on the host, or tg.copy_to({x}, {array.device.name!r}) in the graph")
+
+    def _binding(self, arrays: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
         """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
         shapes, and a larger size that no input has. Raises RunError."""
         key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
@@ -336,14 +390,15 @@ class CompiledGraph:
         return binding
 
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
-             out: Mapping[str, np.ndarray] | None, **options: Any) -> dict[str, np.ndarray]:
+             out: Mapping[str, Any] | None, **options: Any) -> dict[str, Any]:
         call = self.placed(inputs, dims, session, out)
         self._keep_apart(call.arrays, call.results, session, out)
         if not options and not dims:
             self._note(call)
-        bases = call.bases()
         frame = self._take(call.variant)
         try:
+            bases = call.bases(frame)
+            call.send(bases)
             if session is None:
                 call.executor.run(frame, call.sizes, bases, **options)
             else:
@@ -353,9 +408,9 @@ class CompiledGraph:
                         frame.states, states = None, call.state_bases(session)
                     call.executor.run(frame, call.sizes, bases | states, **options)
                     frame.states = session.places
+            call.fetch(bases)
         finally:
-            if call.executor.one_native_call:
-                frame.let_go(bases)
+            frame.let_go(bases if call.executor.one_native_call else call.elsewhere())
             with self._lock:
                 self._frames[call.variant].append(frame)
         return call.results
@@ -388,32 +443,32 @@ class CompiledGraph:
                                f"{c}; here {at}\n  fix: sizes with {c.wanted}, or {c.otherwise}")
         self._allowed = sizes
 
-    def _keep_apart(self, arrays: dict[str, np.ndarray], results: Mapping[str, np.ndarray], session: Session | None,
-                    out: Mapping[str, np.ndarray] | None) -> None:
+    def _keep_apart(self, arrays: dict[str, Array], results: Mapping[str, Array], session: Session | None,
+                    out: Mapping[str, Any] | None) -> None:
         """Copy inputs that this run may write over (a kernel reads them after it wrote elsewhere); refuse outputs that overlap."""
         written = [results[n] for n in out] if out else list(results.values()) if self.plan.reuse_outputs else []
         if out:
             for i, (name, a) in enumerate(zip(out, written, strict=True)):
                 for other, b in zip(list(out)[:i], written, strict=False):
-                    if np.may_share_memory(a, b):
+                    if overlap(a, b):
                         raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
-                if session is not None and session.holds(a):
+                if session is not None and isinstance(a, np.ndarray) and session.holds(a):
                     raise RunError(f"out[{name!r}] shares memory with a state of the session")
             self.keep_parameters(out, written)
         for name, array in arrays.items():
             # an array that owns its memory cannot be a view of a state: those are only handed out as views
-            if any(np.may_share_memory(array, w) for w in written) or (
-                    session is not None and not array.flags.owndata and session.holds(array)):
+            if any(overlap(array, w) for w in written) or (
+                    session is not None and isinstance(array, np.ndarray) and not array.flags.owndata and session.holds(array)):
                 arrays[name] = array.copy()
 
-    def keep_parameters(self, names: Iterable[str], written: Iterable[np.ndarray]) -> None:
+    def keep_parameters(self, names: Iterable[str], written: Iterable[Array]) -> None:
         """Refuse outputs that lie in a bound parameter: it is the array that `bind` was given, and the next run would read it."""
         for name, array in zip(names, written, strict=True):
             for parameter, held in self.parameters.items():
-                if np.may_share_memory(array, held):
+                if overlap(array, held):
                     raise RunError(f"out[{name!r}] shares memory with the parameter {parameter!r}\n  fix: an array of its own")
 
-    def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         types = self._input_types
         if not isinstance(inputs, Mapping):
             named = ", ".join(f"{n!r}: …" for n in types)
@@ -425,41 +480,43 @@ class CompiledGraph:
             raise RunError(f"the graph takes the inputs {', '.join(f'{n}: {t}' for n, t in types.items()) or 'none'}"
                            + (f"; missing: {', '.join(missing)}" if missing else "")
                            + (f"; unknown: {', '.join(map(str, extra))}" if extra else "") + f"\n  fix: run({{{named}}})")
-        return {n: as_array(n, inputs[n], t) for n, t in types.items()}
+        return {n: as_input(n, inputs[n], t) for n, t in types.items()}
 
-    def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int],
-                 given: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], given: Mapping[str, Any] | None,
+                 devices: Mapping[str, Device]) -> dict[str, Array]:
         if self.plan.reuse_outputs and given is None:
             found = self._reused.get(sizes)
             if found is None:
                 if len(self._reused) > 8:
                     self._reused.clear()
-                found = self._reused[sizes] = self._new_outputs(sizes, binding, {})
+                found = self._reused[sizes] = self._new_outputs(sizes, binding, {}, devices)
             return dict(found)
         if given is not None and not isinstance(given, Mapping):
             named = ", ".join(f"{n!r}: …" for n in self._output_types)
             raise RunError(f"outputs are given by name, this is a {type(given).__name__}\n  fix: out={{{named}}}")
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Array] = {}
         for name, array in ({} if given is None else given).items():
             if name not in self._output_types:
                 near = close_to(name, self._output_types)
                 raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}"
                                + (f"\n  fix: did you mean {near[0]}?" if near else ""))
             arrays[name] = as_output(name, array, self._output_types[name].at(binding))
-        return self._new_outputs(sizes, binding, arrays)
+        return self._new_outputs(sizes, binding, arrays, devices)
 
-    def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int],
-                     given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        out = {}
+    def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], given: Mapping[str, Array],
+                     devices: Mapping[str, Device]) -> dict[str, Array]:
+        out: dict[str, Array] = {}
         key = tuple(sizes[i] for i in self._output_sizes)
         if not given and key in self._made:
             return {n: np.empty(shape, dtype) for n, shape, dtype in self._made[key]}
         types = {n: t.at(binding) for n, t in self._output_types.items() if n not in given}
-        if (nbytes := sum(int(t.nbytes()) for t in types.values())) >= LARGE:
+        there = {n: empty(device, [int(s) for s in types[n].shape], types[n].dtype) for n, device in devices.items()
+                 if device is not HOST and n in types}
+        if (nbytes := sum(int(t.nbytes()) for n, t in types.items() if n not in there)) >= LARGE:
             require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
         for n in self._output_types:
-            out[n] = given[n] if n in given else np.empty(types[n].shape, dtype=types[n].dtype.numpy)
-        if not given and nbytes < LARGE and len(self._made) < MOST_KNOWN:
+            out[n] = given[n] if n in given else there[n] if n in there else np.empty(types[n].shape, dtype=types[n].dtype.numpy)
+        if not given and not there and nbytes < LARGE and len(self._made) < MOST_KNOWN:
             self._made[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
         return out
 
@@ -474,6 +531,11 @@ class CompiledGraph:
                     for f in frames:
                         f.release_large()
         return frame
+
+    def wait(self) -> None:
+        """Until what was begun on the plan's devices is done; outputs there are, then. Those on the host are when a run returns."""
+        for device in self._elsewhere:
+            device.synchronise()
 
     # ---- parameters ----
 
@@ -581,11 +643,11 @@ class CompiledGraph:
 
         An input, a parameter or a state that holds one already, else the first instruction whose output does, with its line.
         """
-        given = [("input", self._inputs(inputs)), ("parameter", self.parameters),
+        given: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
                  ("state", {} if session is None else session.snapshot())]
         for kind, arrays in given:
             for name, array in arrays.items():
-                if _has_nan(array):
+                if _has_nan(np.asarray(array)):
                     return f"{kind} {name}"
         found: list[Instruction] = []
 
@@ -631,6 +693,7 @@ class CompiledGraph:
         for _ in range(repeats + 1):
             start = time.perf_counter()
             self.run(inputs, dims=dims, session=session)
+            self.wait()
             samples.append(time.perf_counter() - start)
         return statistics.median(samples[1:])
 
@@ -642,23 +705,24 @@ class Prepared:
     """
 
     def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
-                 out: Mapping[str, np.ndarray] | None) -> None:
+                 out: Mapping[str, Any] | None) -> None:
         call = compiled.placed(inputs, dims, session, out)
         compiled.keep_parameters(call.results, call.results.values())
         for name, array in call.arrays.items():
-            if array is not inputs[name] and array.flags.owndata:         # of a list, of a view with strides
+            if isinstance(array, np.ndarray) and array is not inputs[name] and array.flags.owndata:     # of a list, a view
                 is_list = isinstance(inputs[name], (list, tuple, int, float))
                 raise RunError(f"input {name!r} would have to be copied at every run: it is "
                                f"{f'a {type(inputs[name]).__name__}' if is_list else 'not contiguous'}\n"
                                f"  fix: np.ascontiguousarray(…, {array.dtype.name!r}), kept to write the next values into")
-            if any(np.may_share_memory(array, r) for r in call.results.values()) or (session is not None and session.holds(array)):
+            if any(overlap(array, r) for r in call.results.values()) or (
+                    session is not None and isinstance(array, np.ndarray) and session.holds(array)):
                 raise RunError(f"input {name!r} shares memory with an output or a state, and a prepared run copies nothing\n"
                                "  fix: run(…), or an array of its own")
-        self._call, self._session, self._bases = call, session, call.bases()
         self._lock = threading.Lock() if session is None else session.lock
         self._frame = Frame(call.executor)
+        self._call, self._session, self._bases = call, session, call.bases(self._frame)
         self._written, self._binding = compiled.written_rows, dict(zip(compiled.dims, call.sizes, strict=True))
-        self.outputs: dict[str, np.ndarray] = call.results
+        self.outputs: dict[str, Any] = call.results
 
     def __repr__(self) -> str:
         read, written = (", ".join(f"{n} {a.dtype.name}{list(a.shape)}" for n, a in arrays.items())
@@ -669,7 +733,7 @@ class Prepared:
         raise RunError("a prepared run is addresses of arrays in this process: it is neither pickled nor copied\n"
                        "  fix: pickle the bound model, and call prepared(…) where it is read")
 
-    def run(self, *given: object) -> dict[str, np.ndarray]:
+    def run(self, *given: object) -> dict[str, Any]:
         """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays.
 
         It takes no arguments. Raises CallError for one.
@@ -685,7 +749,9 @@ class Prepared:
                 states = {} if session is None else self._call.state_bases(session)
                 executor.ready(frame, self._call.sizes, self._bases | states)
             if frame.call is None:
+                self._call.send(self._bases)
                 executor.run(frame, self._call.sizes, {})
+                self._call.fetch(self._bases)
             else:
                 check(frame.call())
         return self.outputs

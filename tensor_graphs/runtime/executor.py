@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.devices.device import Memory, transfer
+from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_functions import compile_dims
@@ -45,7 +45,8 @@ class Executor:
         self._layout_dims = tuple(i for i, n in enumerate(self.dims) if n in layout_dims)
         self.input_bases, self.output_bases = self._bases_of("input"), self._bases_of("output")
         self.state_bases, self.parameter_bases = self._bases_of("state"), self._bases_of("parameter")
-        self.state_devices = {b.name: device_named(b.device) for b in self.program.buffers if b.kind == "state"}
+        self.input_devices, self.output_devices = self._devices_of("input"), self._devices_of("output")
+        self.state_devices = self._devices_of("state")
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
         """how often `fixed` has changed"""
@@ -53,6 +54,9 @@ class Executor:
 
     def _bases_of(self, kind: BufferKind) -> dict[str, int]:
         return {b.name: self.lookup.first + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
+
+    def _devices_of(self, kind: BufferKind) -> dict[str, Device]:
+        return {b.name: device_named(b.device) for b in self.program.buffers if b.kind == kind}
 
     # ---- binding ----
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.known import HOST, device_named
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LARGE_ARENA = 1 << 20
 class Frame:
     """values: what a run looks up (lookup.py). bases: addresses by base number. memory: what lies there (None: memory of the host
     of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
-    memory is other memory, and all of them when a size changes."""
+    memory is other memory, and all of them when a size changes. rooms: `room`'s, by base."""
 
     def __init__(self, executor: Executor) -> None:
         self.values, self.bases = executor.lookup.table(), executor.lookup.bases()
@@ -34,6 +34,7 @@ class Frame:
         self.apart = self.shift = 0
         self.views: defaultdict[int, dict[int, Any]] = defaultdict(dict)
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+        self.rooms: dict[int, Memory] = {}
         self.kept: dict[int, Any] = {}
         """what segments keep for this frame, by their id"""
         self.states: object | None = None
@@ -55,10 +56,19 @@ class Frame:
         self.bases[base] = memory.address if memory.nbytes else 0
         self.views.pop(base, None)
 
+    def room(self, base: int, device: Device, nbytes: int) -> Memory:
+        """Memory on a device for what a caller gives or wants on another one; the same from run to run where it is large enough."""
+        held = self.rooms.get(base)
+        if held is None or held.nbytes < nbytes:
+            self.rooms.pop(base, None)                                # free before growing
+            held = self.rooms[base] = device.allocate(nbytes)
+        return held if held.nbytes == nbytes else device.part(held, 0, nbytes)
+
     def let_go(self, bases: Iterable[int]) -> None:
         """Keep no memory alive that lies at these bases; their addresses stay until others are put there."""
         for base in bases:
             self.memory[base] = None
+            self.views.pop(base, None)
 
     def shape_of(self, w: Window) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """(offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""

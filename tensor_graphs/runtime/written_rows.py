@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
 
 def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
     """(x, c) where an index is the values of the input x, each the first of c rows: x, or x + iota(c). None for another."""
-    if index.op.facts.rearranges:
+    if index.op.facts.rearranges or index.op is leaves.COPY_TO:
         return _input_and_count(index.inputs[0])
     if index.op is leaves.INPUT:
         return index, 1
@@ -65,10 +66,10 @@ def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
     return None
 
 
-def check_rows(written: tuple[GivenRows, ...], inputs: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> None:
+def check_rows(written: tuple[GivenRows, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
     """Raise RunError where a row lies behind the end of its state. inputs: of a run, by name; binding: the sizes of its dims."""
     for w in written:
-        array = inputs[w.input]
+        array = np.asarray(inputs[w.input])
         if not array.size:
             continue
         first = int(array.item() if array.size == 1 else array.max())

@@ -36,6 +36,7 @@ class Fake(Device):
 
     kind = "fake"
     alignment = 256
+    dlpack = (12, 0)
 
     def __init__(self, name: str = "fake", size: int = 1 << 30, bandwidth: float = 0.0, latency: float = 0.0) -> None:
         self.name, self.size, self.bandwidth, self.latency = name, size, bandwidth, latency

@@ -47,7 +47,7 @@ def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:
             right = interpret(plan.graph, inputs, weights, states, dims)
             found = compiled.run(inputs, dims=dims, session=session)
             for name, node in plan.graph.outputs.items():
-                worst = max(worst, _error(found[name], right.outputs[name], node.dtype))
+                worst = max(worst, _error(np.asarray(found[name]), right.outputs[name], node.dtype))
             for name, value in right.updates.items():
                 states[name] = np.array(session[name])
                 worst = max(worst, _error(states[name][:at + 1], value[:at + 1], plan.graph.states[name].dtype))

@@ -19,6 +19,7 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path, kernel_of_all_steps
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.whereabouts import arriving
 from tensor_graphs.profiling.measure.at_once import error_at_once
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
@@ -27,6 +28,7 @@ from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, re
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
 from tensor_graphs.profiling.measure.turns import settle, warm_up
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.device_array import device_array
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.transfers import Transfers
@@ -76,7 +78,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
         if kernel_named(name).identity != identity:
             return {"status": "OTHER", "log": f"{name} is another kernel in the worker: its source is not the same there"}
     weights = {name: filled(node.type.at({}), i) for i, (name, node) in enumerate(graph.parameters.items())}
-    inputs = make_inputs(graph, job["binding"], 1)
+    inputs = given_there(graph, make_inputs(graph, job["binding"], 1))
     dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
     expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
     plans = [path_plan(graph, each, path_from_json(p["path"]), job["backends"])
@@ -129,7 +131,14 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": "RAN", "paths": found}
 
 
-def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Inputs where the graph takes them: those on another device are copied there now, and not in each run."""
+    there = arriving(graph.nodes, graph.roots)
+    nodes = {name: there.get(node) for name, node in graph.inputs.items()}
+    return {name: a if (device := nodes[name]) is None else device_array(a, device) for name, a in inputs.items()}
+
+
+def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
     each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
@@ -143,7 +152,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
 
     latest: dict[int, CompiledGraph] = {}
 
-    def deployed(number: int) -> list[Callable[[], dict[str, np.ndarray]]]:
+    def deployed(number: int) -> list[Callable[[], dict[str, Any]]]:
         bound = [bind(plans[number], each) for each in sets]
         latest[number] = bound[-1]
         return [as_called(each, inputs, dims) for each in bound]
@@ -181,45 +190,60 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         walls.append(kept)
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
         found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
-    if (there := seconds_there([latest[i] for i in range(len(plans))])) is not None:
+    if (there := seconds_there([latest[i] for i in range(len(plans))], inputs, dims)) is not None:
         around = max(0.0, min(median(by_host) - median(own) for by_host, own in zip(walls, there, strict=True)))
         for each, own in zip(found, there, strict=True):
             each["whole"] = each["sums"] = [around + seconds_of_one for seconds_of_one in own]
     return {"status": "RAN", "paths": found}
 
 
-def seconds_there(several: Sequence[CompiledGraph]) -> list[list[float]] | None:
-    """Of graphs that have run and compute on one other device alone: what their steps take there, by its own clock, in turns, with
-    empty caches. None of others. What the host does around that is the same for all, and varies by more than a step takes."""
+def seconds_there(several: Sequence[CompiledGraph], inputs: Mapping[str, Any], dims: Mapping[str, int]) -> list[list[float]] | None:
+    """Of graphs that compute on one other device alone: what their steps take there, by its own clock, in turns, with empty caches.
+    None of others. What the host does around that is the same for all, and varies by more than a step takes."""
     runs = []
     for each in several:
         segments = [s for s in each.executors[0].segments if not isinstance(s, Transfers)]
         devices = {i.device for i in each.executors[0].program.instructions if i.call.engine != "transfer"}
         if len(devices) != 1 or HOST.name in devices or not all(isinstance(s, Launches | OnDevice) for s in segments):
             return None
-        runs.append((device_named(devices.pop()), segments, each._frames[0][-1]))
+        session = each.session() if each.graph.states else None
+        kept = each.prepared(dict(inputs), dims=_no_input_says(each.graph, dims), session=session)
+        kept.run()
+        runs.append((device_named(devices.pop()), segments, kept))
     flushed = {device: device.allocate(FLUSHED_THERE) for device, _, _ in runs}
     taken: list[list[float]] = [[] for _ in runs]
     for turn in range(TURNS_THERE):
-        for (device, segments, frame), own in zip(runs, taken, strict=True):
+        for (device, segments, kept), own in zip(runs, taken, strict=True):
             total = 0.0
             for segment in segments:
                 device.fill(flushed[device], turn)                  # while it does that, the host gets ahead
                 start = device.mark()
-                segment.run(frame)
+                segment.run(kept._frame)
                 total += device.between(start, device.mark())
             own.append(total)
     return [own[SETTLING:] for own in taken]
 
 
-def as_called(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], dims: Mapping[str, int],
-              ) -> Callable[[], dict[str, np.ndarray]]:
+def as_called(compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> Callable[[], dict[str, Any]]:
     """A run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs some
-    microseconds beside its kernels, any other one ten times as much."""
-    graph = compiled.graph
+    microseconds beside its kernels, any other one ten times as much. It ends when all is computed."""
+    run = partial(compiled.run, dict(inputs), dims=_no_input_says(compiled.graph, dims),
+                  session=compiled.session() if compiled.graph.states else None)
+    if not compiled.plan.elsewhere:
+        return run
+
+    def whole() -> dict[str, Any]:
+        outputs = run()
+        compiled.wait()
+        return outputs
+
+    return whole
+
+
+def _no_input_says(graph: Graph, dims: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes that follow from no input; None where there are none."""
     shown = {s for node in graph.inputs.values() for s in node.type.shape}
-    rest = {n: size for n, size in dims.items() if graph.dims[n] not in shown}
-    return partial(compiled.run, dict(inputs), dims=rest or None, session=compiled.session() if graph.states else None)
+    return {n: size for n, size in dims.items() if graph.dims[n] not in shown} or None
 
 
 def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:
@@ -229,23 +253,23 @@ def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:
     return [[k for k, (seconds, alone) in enumerate(runs) if alone and seconds <= QUIET * level] for runs in around]
 
 
-def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
                   dims: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
     plan = plain_plan(graph)
     if plan is None or plan.memory(**dims).arena > PLAIN_BYTES:
         return {}
     plain = bind(plan, weights)
-    return {name: array.copy() for name, array in plain._run(inputs, dims, plain.session(), None).items()}
+    return {name: np.array(array) for name, array in plain._run(inputs, dims, plain.session(), None).items()}
 
 
-def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> str:
+def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> str:
     """Which output has nothing to do with what is expected, and by how much; "" where none. Of floats, and where they are finite:
     paths round differently, which is for the comparison of each kernel alone to judge."""
     for name, right in expected.items():
         if right.dtype.kind in "biu":
             continue
-        a, b = (x.astype(np.float64) for x in (right, outputs[name]))
+        a, b = (np.asarray(x).astype(np.float64) for x in (right, outputs[name]))
         finite = np.isfinite(a)
         size = float(np.linalg.norm(a[finite]))
         error = float(np.linalg.norm(a[finite] - b[finite]))

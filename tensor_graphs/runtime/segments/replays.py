@@ -1,7 +1,8 @@
 """replays: what a segment has launched again and again with the same addresses and sizes, as one thing to run.
 
-A key says all that decides about launches. What runs a second time in a row under one key is captured; so is what is timed, with a
-mark before each step, as the host's own time between two launches would be taken for the steps'.
+A key says all that decides about launches. What runs again under one of the last few keys is captured (a caller whose results are
+new arrays gets two or three places in turns); so is what is timed, with a mark before each step, as the host's own time between two
+launches would be taken for the steps'.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from tensor_graphs.devices.device import Device
 
 MOST = 4
-"""keys of which replays are kept"""
+"""keys of which replays are kept, and that are remembered"""
 
 MISSES = 3
 """replays with marks that were made and never ran, after which no more are made"""
@@ -29,17 +30,17 @@ class Replays:
 
     capture: Callable[[Work], Any | None]
     kept: dict[bytes, Any] = field(default_factory=dict)
-    seen: bytes | None = None
+    seen: list[bytes] = field(default_factory=list)
     marked: tuple[bytes, Any, list[Any]] | None = None
     misses: int = 0
 
     def note(self, key: bytes, work: Work) -> None:
         """This has just run. The words that kernels are given are copied into a replay."""
-        if key == self.seen and key not in self.kept:
+        if key in self.seen and key not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.pop(next(iter(self.kept)))
             self.kept[key] = self.capture(work)
-        self.seen = key
+        self.seen = [*(k for k in self.seen if k != key), key][-MOST:]
 
     def run(self, key: bytes) -> bool:
         """Run what is kept under a key; False where that is nothing."""
@@ -50,7 +51,7 @@ class Replays:
 
     def clear(self) -> None:
         self.kept.clear()
-        self.marked, self.seen = None, None
+        self.marked, self.seen = None, []
 
     # ---- with a mark before each step ----
 

@@ -1,0 +1,255 @@
+"""device_array: an array on a device that is not the host, shared with other libraries by DLPack without a copy.
+
+What a run hands out where its graph says `copy_to(y, "cuda:0")`, and what the tensors of torch and CuPy on a GPU become when a run
+is given them. DLPack's own words: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library
+reads and gives).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices.cpu import array_view, memory_of
+from tensor_graphs.devices.device import Device, Memory, UnknownDevice, transfer
+from tensor_graphs.devices.known import HOST, device_named, devices, said
+from tensor_graphs.kernels.strides import contiguous_strides
+from tensor_graphs.language.dtypes import DTYPES, DType
+
+CUDA, OLD_STREAM = 2, 1
+"""of CUDA in DLPack: the kind of its devices; its default stream, on which everything here runs"""
+
+KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}
+"""of dtypes, in DLPack's numbers; bf16 has one of its own"""
+
+BFLOAT = 4
+
+
+@dataclass(eq=False)
+class DeviceArray:
+    """A contiguous array in the memory of a device. `np.asarray(a)` copies it to the host; `torch.from_dlpack(a)` and
+    `cupy.from_dlpack(a)` share its memory. A run of a graph takes it as an input or as `out`. memory: its bytes; shape: sizes of
+    its axes; type: of its elements."""
+
+    memory: Memory
+    shape: tuple[int, ...]
+    type: DType
+
+    def __repr__(self) -> str:
+        return f"<{self.type}{list(self.shape)} on {self.device.name}>"
+
+    @property
+    def device(self) -> Device:
+        return self.memory.device
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's."""
+        return self.type.numpy
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.type.itemsize
+
+    def numpy(self) -> np.ndarray:
+        """Its values on the host, copied there once what was begun on the device is done."""
+        here = HOST.allocate(self.nbytes)
+        if self.nbytes:
+            transfer(self.memory, here, HOST)
+        return array_view(here, 0, self.shape, [int(s) for s in contiguous_strides(self.shape)], self.type)
+
+    def copy(self) -> DeviceArray:
+        """The same values in other memory of the device."""
+        made = empty(self.device, self.shape, self.type)
+        if self.nbytes:
+            transfer(self.memory, made.memory, HOST)
+        return made
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"an array on {self.device.name} cannot be read on the host without a copy")
+        found = self.numpy()
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    # ---- DLPack ----
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device.dlpack is None:
+            raise BufferError(f"memory of {self.device.name} is shared with no other library")
+        return self.device.dlpack
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """A capsule that shares this memory. stream: on which its reader is going to read it, in CUDA's numbers for Python's array
+        API (None and 1: the default stream; -1: the reader sees to it). Raises BufferError."""
+        here = self.__dlpack_device__()
+        if dl_device not in (None, here):
+            raise BufferError(f"an array on {self.device.name} cannot be given as one of DLPack's device {dl_device}\n"
+                              "  fix: np.asarray(…) for one on the host")
+        if stream is not None and stream not in (-1, 0, OLD_STREAM):
+            self.device.come_before(stream)
+        return _given((self.copy() if copy else self), here)
+
+
+def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
+    """A new array; what it holds is anything."""
+    return DeviceArray(device.allocate(math.prod(shape) * type.itemsize), tuple(shape), type)
+
+
+def device_array(values: Any, device: str) -> DeviceArray:
+    """An array of numpy's as one on a device ("cuda:0"), copied there. A tensor of another library that lies on this device is
+    shared, not copied. Raises UnknownDevice, ValueError for the host, and TypeError for a dtype that graphs do not have."""
+    there = device_named(device)
+    if there is HOST:
+        raise ValueError(f"{device} is the host, whose arrays are numpy's\n  fix: np.asarray(…)")
+    found = shared(values) if lies_elsewhere(values) else None
+    if found is not None and found.device is there:
+        return found
+    array = np.ascontiguousarray(found.numpy() if found is not None else values)
+    dtype = next((t for t in DTYPES.values() if t.numpy == array.dtype), None)
+    if dtype is None:
+        raise TypeError(f"graphs have no dtype {array.dtype}\n  fix: .astype('float32')")
+    made = empty(there, array.shape, dtype)
+    if array.nbytes:
+        transfer(memory_of(array), made.memory, HOST)
+    return made
+
+
+def lies_elsewhere(value: Any) -> bool:
+    """Whether a value says, in the words of DLPack, that it is on another device than the host."""
+    if isinstance(value, np.ndarray):
+        return False
+    where = getattr(value, "__dlpack_device__", None)
+    try:
+        return where is not None and int(where()[0]) != 1
+    except (BufferError, RuntimeError, ValueError):                 # of a device that DLPack has no number for
+        return False
+
+
+def shared(value: Any) -> DeviceArray:
+    """A tensor on another device, as an array on the same memory. Raises BufferError for one that is not contiguous or of a dtype
+    that graphs do not have, UnknownDevice."""
+    if isinstance(value, DeviceArray):
+        return value
+    kind, index = (int(x) for x in value.__dlpack_device__())
+    if kind == CUDA:
+        return _taken(value.__dlpack__(stream=OLD_STREAM), device_named(f"cuda:{index}"))
+    for device in devices():
+        if device.dlpack == (kind, index):
+            return _taken(value.__dlpack__(), device)
+    raise UnknownDevice(f"no device is number {index} of DLPack's kind {kind}; this machine has {said()}\n  fix: one of those")
+
+
+def overlap(a: np.ndarray | DeviceArray, b: np.ndarray | DeviceArray) -> bool:
+    """Whether two arrays may share memory."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.may_share_memory(a, b)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a.device is not b.device or not (a.nbytes and b.nbytes):
+        return False
+    return a.memory.address < b.memory.address + b.nbytes and b.memory.address < a.memory.address + a.nbytes
+
+
+# ---- DLPack's structures ---------------------------------------------------------------------------------------------
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64))
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+NAME, USED = b"dltensor", b"used_dltensor"
+"""of a capsule that nobody has read yet, and of one that has a reader"""
+
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+_python = ctypes.PyDLL(None)
+_new: Callable[..., Any] = _python.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, _Destructor)  # type: ignore[attr-defined]
+_valid: Callable[..., int] = _python.PyCapsule_IsValid
+_valid.restype, _valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
+_pointer: Callable[..., int] = _python.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
+_rename: Callable[..., int] = _python.PyCapsule_SetName
+_rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
+
+_held: dict[int, tuple[Any, ...]] = {}
+"""what readers of our memory still use, by the address of the structure that they were given"""
+
+
+def _forget(managed: Any) -> None:
+    _held.pop(ctypes.addressof(managed.contents), None)
+
+
+def _unread(capsule: int) -> None:
+    """A capsule ends; what it held has a reader by then, or nobody."""
+    if _valid(capsule, NAME):
+        _held.pop(_pointer(capsule, NAME), None)
+
+
+_on_end_of_reader, _on_end_of_capsule = _Deleter(_forget), _Destructor(_unread)
+
+
+def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
+    sizes = (ctypes.c_int64 * max(1, array.ndim))
+    shape, strides = sizes(*array.shape), sizes(*(int(s) for s in contiguous_strides(array.shape)))
+    made, t = _Managed(), array.type
+    made.tensor = _DLTensor(array.memory.address if array.nbytes else None, *device, array.ndim,
+                            BFLOAT if t.name == "bf16" else KINDS[t.kind], 8 * t.itemsize, 1, shape, strides, 0)
+    made.deleter = _on_end_of_reader
+    at = ctypes.addressof(made)
+    _held[at] = (made, shape, strides, array)
+    return _new(at, NAME, _on_end_of_capsule)
+
+
+def _taken(capsule: Any, device: Device) -> DeviceArray:
+    at = id(capsule)
+    if not _valid(at, NAME):
+        raise BufferError("what it gives is no capsule of DLPack that is still to be read")
+    managed = ctypes.cast(_pointer(at, NAME), ctypes.POINTER(_Managed))
+    t = managed.contents.tensor
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    kind = next((k for k, code in KINDS.items() if code == t.code), "float" if t.code == BFLOAT else "")
+    dtype = next((x for x in DTYPES.values()
+                  if (x.kind, 8 * x.itemsize, x.name == "bf16") == (kind, t.bits, t.code == BFLOAT)), None)
+    if dtype is None or t.lanes != 1:
+        raise BufferError(f"graphs have no dtype of {t.bits} bits of DLPack's kind {t.code}")
+    wanted = [int(s) for s in contiguous_strides(shape)]
+    if t.strides and 0 not in shape and any(n != 1 and t.strides[i] != wanted[i] for i, n in enumerate(shape)):
+        raise BufferError(f"its elements do not lie one after the other (strides {[t.strides[i] for i in range(t.ndim)]})")
+    owner = _Lender()
+    if managed.contents.deleter:
+        weakref.finalize(owner, _let_go, managed, capsule).atexit = False
+    _rename(at, USED)
+    memory = Memory(device, (t.data or 0) + t.byte_offset, math.prod(shape) * dtype.itemsize, owner)
+    return DeviceArray(memory, shape, dtype)
+
+
+class _Lender:
+    """What keeps another library's tensor."""
+
+
+def _let_go(managed: Any, capsule: Any) -> None:
+    managed.contents.deleter(managed)
