@@ -4,8 +4,8 @@
 
 Listed are: a kernel for tanh as it is, what its definition says (as one kernel, as several), torch's, and numpy's by copies there
 and back. The operand and the result are on the device. The first paths of the list, the first of each of these ways and the chosen
-one are run: the error against the float64 oracle, copies, and the time of the steps. Ends with 1 where a path is wrong, where one copies a value in vain, where a way is
-missing, or where the chosen one is not among the fastest.
+one are run: the error against the float64 oracle, copies, and the time of the steps, copies among them. Ends with 1 where a path is
+wrong, where one copies a value in vain, where a way is missing, or where the chosen one is not among the fastest.
 """
 
 from __future__ import annotations

@@ -10,7 +10,18 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.profiling.measure import path_runs
-from tensor_graphs.profiling.measure.path_runs import LEAST_KEPT, as_called, run_whole
+from tensor_graphs.profiling.measure.path_runs import (
+    LEAST_KEPT,
+    SETTLING,
+    TURNS_THERE,
+    as_called,
+    given_there,
+    run_whole,
+    run_whole_there,
+)
+from tensor_graphs.runtime.device_array import DeviceArray
+from tests.fake import cuda as emulated
+from tests.plans import paths_of, plan_of
 
 
 def test_a_path_of_one_native_call_is_timed_without_the_checks_that_a_program_does_not_repeat(monkeypatch: pytest.MonkeyPatch,
@@ -85,3 +96,44 @@ def test_weights_lie_elsewhere_in_each_round_and_are_the_same_for_all_paths(monk
     rounds = [{id(w) for w in bound[4 * i:4 * i + 4]} for i in range(3)]
     assert all(len(ids) == 2 for ids in rounds) and len(set.union(*rounds)) == 6
     assert sum(np.array_equal(w, given) for w in bound) == 6
+
+
+def test_paths_of_which_one_is_partly_on_the_host_are_timed_from_the_call_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fake import backend
+
+    fake = backend.make_known()
+    try:
+        monkeypatch.setattr(path_runs, "FLUSHED_THERE", 1 << 12)
+        g = tg.graph({"y": tg.copy_to(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "fake")), "fake")})
+        paths = {bool(p.copies): p for _, p in zip(range(40), paths_of(g, ("fake", "numpy")), strict=False)}
+        plans = [plan_of(g, ("fake", "numpy"), path=paths[crosses]) for crosses in (False, True)]
+        x = np.linspace(-2, 2, 128, dtype=np.float32).reshape(8, 16)
+        inputs = given_there(g, {"x": x})
+        assert isinstance(inputs["x"], DeviceArray) and inputs["x"].device is fake
+        fake.latency = 0.002                                        # of each copy: what crosses takes 4 ms
+        told = run_whole_there(g, plans, {}, inputs, {}, {"y": np.tanh(x)}, 30.0)
+        stays, crosses = (each["whole"] for each in told["paths"])
+        assert told["status"] == "RAN" and len(stays) == len(crosses) == (TURNS_THERE - SETTLING + 1) // 2
+        assert max(stays) < 0.004 <= min(crosses)
+        wrong = run_whole_there(g, plans, {}, inputs, {}, {"y": np.tanh(x) + 9}, 30.0)
+        assert wrong["status"] == "INCORRECT_NUMERICAL" and wrong["path"] == 0
+    finally:
+        backend.forget()
+
+
+def test_paths_all_on_a_gpu_are_compared_by_its_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The host's part is the same for both, though it varies by more than they do."""
+    emulated.install(tmp_path)
+    try:
+        monkeypatch.setattr(path_runs, "FLUSHED_THERE", 1 << 12)
+        g = tg.graph({"y": tg.copy_to(tg.exp(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "cuda:0"))), "cuda:0")})
+        paths = [p for _, p in zip(range(2), paths_of(g, ("gencuda",)), strict=False)]
+        plans = [plan_of(g, ("gencuda",), path=p) for p in paths]
+        clocks = iter(np.tile([1e-3, 3e-3], 100))
+        monkeypatch.setattr(path_runs, "_on_its_clock", lambda *given: next(clocks))
+        x = np.linspace(-2, 2, 128, dtype=np.float32).reshape(8, 16)
+        told = run_whole_there(g, plans, {}, given_there(g, {"x": x}), {}, {"y": np.exp(np.tanh(x))}, 30.0)
+        first, second = (np.median(each["whole"]) for each in told["paths"])
+        assert second - first == pytest.approx(2e-3)
+    finally:
+        emulated.remove()

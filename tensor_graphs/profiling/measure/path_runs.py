@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
@@ -27,10 +28,11 @@ from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
 from tensor_graphs.profiling.measure.turns import settle, warm_up
-from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, Prepared, bind
 from tensor_graphs.runtime.device_array import device_array
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
+from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 
 BLOCK = (1 << 20) + 7
@@ -89,7 +91,10 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
             return {"status": "INCORRECT_NUMERICAL", "log": f"all steps at once: an error of {error:.2g}", "path": i}
     expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     if job["rounds"]:
-        told = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
+        if any(plan.elsewhere for plan in plans):
+            told = run_whole_there(graph, plans, weights, inputs, dims, expected, job["seconds"])
+        else:
+            told = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
         for each, error in zip(told.get("paths", ()), errors, strict=False):
             each["error"] = error
         return told
@@ -142,7 +147,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
     each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
-    half; of plans for another device what they take there (`seconds_there`). Plans of few weights are bound anew for each, on
+    half. Plans of few weights are bound anew for each, on
     weights that lie elsewhere in each round: where arrays lie makes a run a tenth slower or faster, those that a plan reads as they
     are as well as those that it makes of them."""
     nbytes = sum(a.nbytes for a in weights.values())
@@ -150,12 +155,8 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
         sets.append({name: filled(node.type.at({}), len(weights) + i) for i, (name, node) in enumerate(graph.parameters.items())})
 
-    latest: dict[int, CompiledGraph] = {}
-
     def deployed(number: int) -> list[Callable[[], dict[str, Any]]]:
-        bound = [bind(plans[number], each) for each in sets]
-        latest[number] = bound[-1]
-        return [as_called(each, inputs, dims) for each in bound]
+        return [as_called(bind(plans[number], each), inputs, dims) for each in sets]
 
     runs = [deployed(i) for i in range(len(plans))]
     for i, (warm, *_) in enumerate(runs):
@@ -183,61 +184,88 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
                 runs[i][-1]()
                 taken.append((now() - start, bool(others or switches() - switched or others_running())))
             whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
-    found, walls = [], list[list[float]]()
+    found = []
     for turns in whole:
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
-        walls.append(kept)
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
         found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
-    if (there := seconds_there([latest[i] for i in range(len(plans))], inputs, dims)) is not None:
-        around = max(0.0, min(median(by_host) - median(own) for by_host, own in zip(walls, there, strict=True)))
-        for each, own in zip(found, there, strict=True):
-            each["whole"] = each["sums"] = [around + seconds_of_one for seconds_of_one in own]
     return {"status": "RAN", "paths": found}
 
 
-def seconds_there(several: Sequence[CompiledGraph], inputs: Mapping[str, Any], dims: Mapping[str, int]) -> list[list[float]] | None:
-    """Of graphs that compute on one other device alone: what their steps take there, by its own clock, in turns, with empty caches.
-    None of others. What the host does around that is the same for all, and varies by more than a step takes."""
-    runs = []
-    for each in several:
-        segments = [s for s in each.executors[0].segments if not isinstance(s, Transfers)]
-        devices = {i.device for i in each.executors[0].program.instructions if i.call.engine != "transfer"}
-        if len(devices) != 1 or HOST.name in devices or not all(isinstance(s, Launches | OnDevice) for s in segments):
-            return None
-        session = each.session() if each.graph.states else None
-        kept = each.prepared(dict(inputs), dims=_no_input_says(each.graph, dims), session=session)
-        kept.run()
-        runs.append((device_named(devices.pop()), segments, kept))
-    flushed = {device: device.allocate(FLUSHED_THERE) for device, _, _ in runs}
-    taken: list[list[float]] = [[] for _ in runs]
+def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
+                    dims: Mapping[str, int], expected: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+    """`run_whole` of plans of which some compute on another device: each bound once, in turns, with empty caches there, when what
+    runs again has become a replay. After `seconds` no turn begins, but for a few that count.
+
+    Where all of them compute on that device alone, what their steps take by its own clock, and what the host does around that at
+    the least of all of them: it is the same for all, and varies by more than a step takes. Else what the host sees, from the call
+    to the end of all that was begun."""
+    compiled = [bind(plan, weights) for plan in plans]
+    runs: list[tuple[CompiledGraph, Prepared]] = []
+    for i, each in enumerate(compiled):
+        ready = each.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=each.session() if graph.states else None)
+        if wrong := other_than(expected, ready.run()):
+            return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
+        runs.append((each, ready))
+    there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
+    flushed = {device: device.allocate(FLUSHED_THERE) for device in map(device_named, there)}
+    alone = [_segments_of(each) for each in compiled]
+    here = np.ones(0 if all(alone) or not weights else FLUSHED // 8)
+    owns: list[list[float]] = [[] for _ in runs]
+    walls: list[list[float]] = [[] for _ in runs]
+    disturbed = [0 for _ in runs]
+    end = now() + seconds
     for turn in range(TURNS_THERE):
-        for (device, segments, kept), own in zip(runs, taken, strict=True):
-            total = 0.0
-            for segment in segments:
-                device.fill(flushed[device], turn)                  # while it does that, the host gets ahead
-                start = device.mark()
-                segment.run(kept._frame)
-                total += device.between(start, device.mark())
-            own.append(total)
-    return [own[SETTLING:] for own in taken]
+        if turn >= SETTLING + LEAST_KEPT and now() > end:
+            break
+        for i, (each, ready) in enumerate(runs):
+            if all(alone):
+                owns[i].append(_on_its_clock(alone[i], ready, flushed, turn))
+            for device, memory in flushed.items():
+                device.fill(memory, turn)
+            here.sum()
+            each.wait()
+            others, switched = others_running(), switches()
+            start = now()
+            ready.run()
+            each.wait()
+            walls[i].append(now() - start)
+            disturbed[i] += turn >= SETTLING and bool(others or switches() - switched or others_running())
+    walls, owns = [each[SETTLING:] for each in walls], [each[SETTLING:] for each in owns]
+    kept = [sorted(each)[:max(LEAST_KEPT, (len(each) + 1) // 2)] for each in walls]
+    if all(alone):
+        around = max(0.0, min(median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True)))
+        kept = [[around + spent for spent in own] for own in owns]
+    return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": 0.0,
+                                        "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
+
+
+def _segments_of(compiled: CompiledGraph) -> list[Segment]:
+    """What launches, of a graph that computes on one device that is not the host; nothing of another."""
+    segments = [s for s in compiled.executors[0].segments if not isinstance(s, Transfers)]
+    devices = {i.device for i in compiled.executors[0].program.instructions if i.call.engine != "transfer"}
+    on_one = len(devices) == 1 and HOST.name not in devices and all(isinstance(s, Launches | OnDevice) for s in segments)
+    return segments if on_one else []
+
+
+def _on_its_clock(segments: Sequence[Segment], ready: Prepared, flushed: Mapping[Device, Memory], byte: int) -> float:
+    """Seconds of segments by the clock of their device, each with empty caches."""
+    ((device, memory),) = flushed.items()
+    total = 0.0
+    for segment in segments:
+        device.fill(memory, byte)                                   # while it does that, the host gets ahead
+        start = device.mark()
+        segment.run(ready._frame)
+        total += device.between(start, device.mark())
+    return total
 
 
 def as_called(compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> Callable[[], dict[str, Any]]:
     """A run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs some
-    microseconds beside its kernels, any other one ten times as much. It ends when all is computed."""
-    run = partial(compiled.run, dict(inputs), dims=_no_input_says(compiled.graph, dims),
-                  session=compiled.session() if compiled.graph.states else None)
-    if not compiled.plan.elsewhere:
-        return run
-
-    def whole() -> dict[str, Any]:
-        outputs = run()
-        compiled.wait()
-        return outputs
-
-    return whole
+    microseconds beside its kernels, any other one ten times as much."""
+    return partial(compiled.run, dict(inputs), dims=_no_input_says(compiled.graph, dims),
+                   session=compiled.session() if compiled.graph.states else None)
 
 
 def _no_input_says(graph: Graph, dims: Mapping[str, int]) -> dict[str, int] | None:
