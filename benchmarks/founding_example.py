@@ -11,6 +11,7 @@ wrong, where one copies a value in vain, where a way is missing, or where the ch
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
@@ -88,6 +90,11 @@ def example(shape: tuple[int, ...], device: str, budget: float, database: Path) 
         chosen = tg.compile(g, backends=names, database=database)
         listed = [chosen.variants[0].path, *itertools.islice(tg.list_paths(g, backends=names, database=database), LISTED)]
         first = {way: path for path in reversed(listed) for way in ways_of(path)}
+        for way, whose in WAYS.items():
+            if way not in first:                                    # behind many that are mixed
+                with contextlib.suppress(NoPathError):              # torch has no kernel for all that is written out
+                    path = next(iter(tg.list_paths(g, backends=[n for n in names if n in whose], database=database)))
+                    first |= dict.fromkeys(set(ways_of(path)) - set(first), path)
         for path in {p.id: p for p in (*listed[:MOST], *first.values())}.values():
             out, seconds, copies, vain = run(tg.bind(tg.compile(g, path=path, backends=names, database=database)), x, device,
                                                9 if path.seconds < LONG else 2)

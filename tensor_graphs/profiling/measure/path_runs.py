@@ -198,9 +198,9 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     """`run_whole` of plans of which some compute on another device: each bound once, in turns, with empty caches there, when what
     runs again has become a replay. After `seconds` no turn begins, but for a few that count.
 
-    Where all of them compute on that device alone, what their steps take by its own clock, and what the host does around that at
-    the least of all of them: it is the same for all, and varies by more than a step takes. Else what the host sees, from the call
-    to the end of all that was begun."""
+    Of those that compute on that device alone, what their steps take by its own clock, and what the host does around that at the
+    least of all of them: it is the same for all, and varies by more than a step takes. Of the others what the host sees, from the
+    call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
     for i, each in enumerate(compiled):
@@ -211,7 +211,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
     flushed = {device: device.allocate(FLUSHED_THERE) for device in map(device_named, there)}
     alone = [_segments_of(each) for each in compiled]
-    here = np.ones(0 if all(alone) or not weights else FLUSHED // 8)
+    here = np.ones(0 if all(a is not None for a in alone) or not weights else FLUSHED // 8)
     owns: list[list[float]] = [[] for _ in runs]
     walls: list[list[float]] = [[] for _ in runs]
     disturbed = [0 for _ in runs]
@@ -220,8 +220,8 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
         if turn >= SETTLING + LEAST_KEPT and now() > end:
             break
         for i, (each, ready) in enumerate(runs):
-            if all(alone):
-                owns[i].append(_on_its_clock(alone[i], ready, flushed, turn))
+            if (own := alone[i]) is not None:
+                owns[i].append(_on_its_clock(*own, ready, flushed, turn))
             for device, memory in flushed.items():
                 device.fill(memory, turn)
             here.sum()
@@ -234,27 +234,26 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
             disturbed[i] += turn >= SETTLING and bool(others or switches() - switched or others_running())
     walls, owns = [each[SETTLING:] for each in walls], [each[SETTLING:] for each in owns]
     kept = [sorted(each)[:max(LEAST_KEPT, (len(each) + 1) // 2)] for each in walls]
-    if all(alone):
-        around = max(0.0, min(median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True)))
-        kept = [[around + spent for spent in own] for own in owns]
+    around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
+    kept = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, kept, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": 0.0,
                                         "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
 
 
-def _segments_of(compiled: CompiledGraph) -> list[Segment]:
-    """What launches, of a graph that computes on one device that is not the host; nothing of another."""
+def _segments_of(compiled: CompiledGraph) -> tuple[Device, list[Segment]] | None:
+    """The device and what launches there, of a graph that computes on one that is not the host; None of another."""
     segments = [s for s in compiled.executors[0].segments if not isinstance(s, Transfers)]
     devices = {i.device for i in compiled.executors[0].program.instructions if i.call.engine != "transfer"}
     on_one = len(devices) == 1 and HOST.name not in devices and all(isinstance(s, Launches | OnDevice) for s in segments)
-    return segments if on_one else []
+    return (device_named(devices.pop()), segments) if on_one else None
 
 
-def _on_its_clock(segments: Sequence[Segment], ready: Prepared, flushed: Mapping[Device, Memory], byte: int) -> float:
+def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, flushed: Mapping[Device, Memory],
+                  byte: int) -> float:
     """Seconds of segments by the clock of their device, each with empty caches."""
-    ((device, memory),) = flushed.items()
     total = 0.0
     for segment in segments:
-        device.fill(memory, byte)                                   # while it does that, the host gets ahead
+        device.fill(flushed[device], byte)                                   # while it does that, the host gets ahead
         start = device.mark()
         segment.run(ready._frame)
         total += device.between(start, device.mark())

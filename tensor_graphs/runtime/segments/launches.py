@@ -168,7 +168,8 @@ class Launches(Segment):
             device.use()
         if kept.replays.run(kept.key):
             return
-        self.launch_all(frame)
+        for k in range(len(self.steps)):
+            self._launch(kept, k)
         if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1:
             kept.replays.note(kept.key, partial(self.launch_all, frame))
 
