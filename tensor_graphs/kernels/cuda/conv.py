@@ -103,7 +103,7 @@ def _tiling(spec: Spec) -> _Tiling:
     """That which takes the least time, as many tiles at once as there are multiprocessors; of several the one of the fewest tiles,
     and of the longest rows."""
     axes, count, (_, _, outputs), parts = _axes(spec), spec.inputs[0].shape[0], _channels(spec), parts_of(spec)
-    images = max(1, int(d.evaluate(count, {}))) if d.is_static(count) else 1
+    images = max(1, min(PLACES, d.bounds(count)[1]))                # of a batch that is a dim: the largest
     steps, pairs = _runs(spec)[2], pairs_of(*parts)
     (high, along), found = axes.places, list[tuple[float, int, int, tuple[int, int, int, int]]]()
     widths = [w for w in (64, 128, 256) if w == 64 or (outputs > w // 2 and w <= (128 if parts[0] == 3 else 256))]

@@ -6,9 +6,10 @@
  * 2021), so that those of floats are made of pieces: of all small parts, and of four steps of the large ones each. Of few tiles the
  * sums are cut into SPLITS, each of a block of a cluster; these add up what they find in each other's shared memory.
  * Given by the text before: KIND (Bf16, F16: what is multiplied), COLUMNS, STAGES, SPLITS; PARTS_A, PARTS_B (3 of floats, else 1) of the
- * left and the right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_APART (elements
- * of y from one column to the next); TG_A_COPIED (bytes of a box of the left one); TG_SCRATCH, whose first are `char *maps, float
- * *sums`; and
+ * left and the right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
+ * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
+ * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH, whose first is `char *maps`;
+ * and
  *   tiles_of(sizes), tile_of(number, sizes): how many, and where one lies;
  *   make_maps(draft, map, …): two maps; copy_step(to, ready, map, tile, step, sizes): the boxes of a step;
  *   place_of(tile, row, sizes): where an element of y lies, of this row of the tile and its first column, or -1; columns_of(tile,

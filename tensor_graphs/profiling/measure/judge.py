@@ -250,8 +250,8 @@ WORKERS, ELSEWHERE = 2, 6
 """at most, of `Judge.compare`: of kernels of which some compute on the host, each with all of its processors; and of others, whose
 workers spend their time in compilers and on operands (of these a worker for two processors)"""
 
-AT_ONCE = 6
-"""signatures of which the oracle's answers are kept at least: those that are compared, that workers run, and the next …"""
+FOR_A_WORKER = 3
+"""signatures for each worker of which the oracle's answers are kept at least: one that is compared, that it runs, and the next …"""
 
 MOST_HELD = 512 << 20
 """… and of as many as have so many bytes together: while one that takes long is run, many quick ones come and go"""
@@ -276,7 +276,7 @@ class Judge:
         self.elsewhere = max(self.workers, min(ELSEWHERE, cores // 2))
         """… where no kernel computes on the host"""
         self._answers: dict[str, _Answers] = {}
-        """of the oracle, by the key of the signature: of the last of them, AT_ONCE or MOST_HELD"""
+        """of the oracle, by the key of the signature: of the last of them, FOR_A_WORKER or MOST_HELD"""
         self._asking = threading.RLock()
         """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
         self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
@@ -398,7 +398,8 @@ class Judge:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
         found = self._answers.pop(signature.key, _Answers())
         self._answers[signature.key] = found
-        while len(self._answers) > AT_ONCE and sum(each.held for each in self._answers.values()) > MOST_HELD:
+        least = FOR_A_WORKER * max(self.workers, self.elsewhere)
+        while len(self._answers) > least and sum(each.held for each in self._answers.values()) > MOST_HELD:
             del self._answers[next(iter(self._answers))]
         return found
 
