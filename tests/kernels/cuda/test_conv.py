@@ -79,8 +79,13 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kinds", "shape"), [*((each, SHAPES[0]) for each in KINDS),
-                                              *((KINDS[i % 4], each) for i, each in enumerate(SHAPES[1:]))], ids=str)
+TEXTS = [*((each, SHAPES[0]) for each in KINDS), *((KINDS[i % 4], each) for i, each in enumerate(SHAPES[1:]))]
+FEW_TEXTS = (0, len(KINDS) - 1, len(KINDS), len(KINDS) + 6)
+"""of narrow numbers and of floats, with holes, and of few channels"""
+
+
+@pytest.mark.parametrize(("kinds", "shape"), [pytest.param(*each, marks=[] if i in FEW_TEXTS else pytest.mark.long)
+                                              for i, each in enumerate(TEXTS)], ids=str)
 def test_texts_compile(kinds: tuple[DType, DType], shape: Mapping[str, Any]) -> None:
     y = conv_of(kinds, **shape)
     spec = Spec.of(y)

@@ -185,10 +185,9 @@ EMPTY = [
     Case((9, 4), (70,), which="all_out", mode="set"), Case((9, 4), (70,), which="all_out", of_index=tg.u64),
 ]
 
-CASES = [*SMALL, *MANY, *DYNAMIC, *EMPTY]
 
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *EMPTY, *(pytest.param(case, marks=[pytest.mark.long] * (i % 2))
+                                                    for i, case in enumerate([*MANY, *DYNAMIC]))], ids=str)
 def test_rows_go_where_the_index_says(folder: Path, case: Case) -> None:
     spec = Spec.of(case.node)
     assert scatter_takes(spec) is None
@@ -203,7 +202,7 @@ def test_rows_go_where_the_index_says(folder: Path, case: Case) -> None:
 
 @pytest.mark.parametrize("mode", ["set", "add", "max"])
 @pytest.mark.parametrize(("dtype", "inner"), [(tg.f32, 256), (tg.bf16, 12), (tg.f64, N), (tg.u8, 16)])
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.long), "sm_90"])
 def test_texts_compile(mode: str, dtype: DType, inner: Dim, architecture: str) -> None:
     call = scatter(Spec.of(Case((32768, inner), (N,), dtype, mode).node))
     for form in (call, call.otherwise):

@@ -65,7 +65,7 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
 
 
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS)
-@pytest.mark.parametrize("rows", [64, pytest.param(1024, marks=pytest.mark.long), 4096])
+@pytest.mark.parametrize("rows", [64, *(pytest.param(n, marks=pytest.mark.long) for n in (1024, 4096))])
 def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> None:
     x, w = tg.input("x", (rows, 128), of_x), tg.input("w", (2048, 128), of_w)
     nodes = [tg.linear(x, w, tg.input("b", (2048,))), *([tg.dot(x, tg.input("w", (128, 2048), of_w))] if of_x is of_w else [])]
@@ -126,7 +126,7 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
             np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
-@pytest.mark.parametrize(("of_x", "of_w"), KINDS[:3])
+@pytest.mark.parametrize(("of_x", "of_w"), [KINDS[0], *(pytest.param(*each, marks=pytest.mark.long) for each in KINDS[1:3])])
 @pytest.mark.parametrize("rows", [16, pytest.param(5000, marks=pytest.mark.long)])
 def test_texts_for_few_rows_compile(of_x: DType, of_w: DType, rows: int) -> None:
     for k, columns in ((2048, 640), (8, 5)):
