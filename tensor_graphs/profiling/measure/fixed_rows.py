@@ -134,4 +134,5 @@ def candidates(graph: Graph) -> list[tuple[str, int]]:
 
 def taken(arrays: Mapping[str, np.ndarray], axes: Mapping[str, int | None], numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of arrays by their numbers; arrays without such rows as they are."""
-    return {name: array if axes[name] is None else np.take(array, numbers, axis=axes[name]) for name, array in arrays.items()}
+    return {name: array if axes[name] is None else np.take(array, numbers, axis=axes[name], mode="clip")    # "raise" makes a copy
+            for name, array in arrays.items()}

@@ -447,18 +447,29 @@ def few_rows(point: Point) -> Point:
 
 
 def row_numbers(point: Point) -> np.ndarray:
-    """Which of the few rows each row is; each of them is there, and which is the last is drawn."""
+    """Which of the few rows each row is; each of them is there, and which is the last is drawn. Not to be written."""
     assert point.rows is not None
     name, count = point.rows
-    size = fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name]
-    return generator(point.seed, f"rows of {name}").permutation(np.arange(size) % count)
+    return _row_numbers(point.seed, name, count, fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name])
+
+
+@lru_cache(2)
+def _row_numbers(seed: int, name: str, count: int, size: int) -> np.ndarray:
+    """Drawn, and then each once in a part of its own: shuffling millions takes ten times as long. Inputs and outputs of a point ask
+    for the same."""
+    rng = generator(seed, f"rows of {name}")
+    numbers = rng.integers(0, count, size, dtype=np.int32).astype(np.intp)
+    each = size // count
+    numbers[each * np.arange(count) + rng.integers(0, each, count)] = rng.permutation(count)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> np.ndarray:
     """Rows of an array of few, along each axis of the node that is exactly this dim."""
     for axis, size in enumerate(node.shape):
         if isinstance(size, d.Expr) and str(size) == dim:
-            array = np.take(array, numbers, axis=axis)
+            array = np.take(array, numbers, axis=axis, mode="clip")     # all are there; "raise" makes a copy
     return array
 
 
