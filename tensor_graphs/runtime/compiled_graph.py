@@ -21,7 +21,7 @@ import numpy as np
 
 from tensor_graphs.devices.address import address
 from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Device, Memory, transfer
+from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.free_memory import LARGE, require_memory
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import close_to, counted, listed
@@ -37,10 +37,12 @@ from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.paths.screen import human
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array, as_input, as_output, solve_dims
-from tensor_graphs.runtime.device_array import DeviceArray, empty, overlap
+from tensor_graphs.runtime.device_array import empty, overlap
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
 from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.placed import Array, Placed, check_places
+from tensor_graphs.runtime.prepared import Prepared
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.runtime.written_rows import check_rows, given_rows
@@ -59,63 +61,6 @@ ROOMY = 256
 
 MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
-
-
-Array = np.ndarray | DeviceArray
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A run that was checked: who does it, at which sizes, on which arrays (by the name of the input, of the output)."""
-
-    variant: int
-    executor: Executor
-    sizes: tuple[int, ...]
-    arrays: dict[str, Array]
-    results: dict[str, Array]
-
-    def bases(self, frame: Frame) -> dict[int, Memory]:
-        """The memory of inputs and outputs, by base number; of what the host has and a run wants elsewhere, room of the frame's."""
-        e = self.executor
-        found = {}
-        for bases, arrays, devices in ((e.input_bases, self.arrays, e.input_devices),
-                                       (e.output_bases, self.results, e.output_devices)):
-            for name, base in bases.items():
-                array = arrays[name]
-                if isinstance(array, DeviceArray):
-                    found[base] = array.memory
-                elif devices[name] is HOST:
-                    found[base] = memory_of(array)
-                else:
-                    found[base] = frame.room(base, devices[name], array.nbytes)
-        return found
-
-    def elsewhere(self) -> list[int]:
-        """The bases of arrays that lie on other devices: a frame keeps none of them, so that their memory can be had again."""
-        e = self.executor
-        return [base for bases, arrays in ((e.input_bases, self.arrays), (e.output_bases, self.results))
-                for name, base in bases.items() if isinstance(arrays[name], DeviceArray)]
-
-    def send(self, bases: Mapping[int, Memory]) -> None:
-        """Copy the inputs that are given on the host to where the run reads them."""
-        self._move(self.executor.input_bases, self.arrays, bases, lambda here, there: transfer(here, there, HOST))
-
-    def fetch(self, bases: Mapping[int, Memory]) -> None:
-        """Copy the outputs that are wanted on the host from where the run has written them."""
-        self._move(self.executor.output_bases, self.results, bases, lambda here, there: transfer(there, here, HOST))
-
-    @staticmethod
-    def _move(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory],
-              move: Callable[[Memory, Memory], None]) -> None:
-        for name, base in numbers.items():
-            array, there = arrays[name], bases[base]
-            if isinstance(array, np.ndarray) and there.device is not HOST and array.nbytes:
-                move(memory_of(array), there)
-
-    def state_bases(self, session: Session) -> dict[int, Memory]:
-        """Where a session holds the states that this run reads and writes: on their devices."""
-        on = self.executor.state_devices
-        return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,19 +307,11 @@ class CompiledGraph:
             session.check(self.graph)
         index = self._cells.index(binding)
         executor = self.executors[index]
-        self._check_places(arrays, executor.input_devices, "input {!r}", "the graph reads it", "x")
+        check_places(arrays, executor.input_devices, "input {!r}", "the graph reads it", "x")
         results = self._outputs(sizes, binding, out, executor.output_devices)
         if out:
-            self._check_places(results, executor.output_devices, "out[{!r}]", "the graph hands it out", "y")
+            check_places(results, executor.output_devices, "out[{!r}]", "the graph hands it out", "y")
         return Placed(index, executor, sizes, arrays, results)
-
-    @staticmethod
-    def _check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, x: str) -> None:
-        """Refuse arrays on another device than the host and the one where they belong. Raises RunError."""
-        for name, array in arrays.items():
-            if isinstance(array, DeviceArray) and array.device is not devices.get(name, array.device):
-                raise RunError(f"{what.format(name)} lies on {array.device.name}, and {where} on {devices[name].name}\n"
-                               f"  fix: an array on the host, or tg.copy_to({x}, {array.device.name!r}) in the graph")
 
     def _binding(self, arrays: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
         """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
@@ -696,65 +633,6 @@ class CompiledGraph:
             self.wait()
             samples.append(time.perf_counter() - start)
         return statistics.median(samples[1:])
-
-
-class Prepared:
-    """A run on arrays that stay where they are: their addresses and all tables are made once. Made by `CompiledGraph.prepared`.
-
-    outputs: the arrays that each run writes, by name. Two runs of one Prepared take turns.
-    """
-
-    def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
-                 out: Mapping[str, Any] | None) -> None:
-        call = compiled.placed(inputs, dims, session, out)
-        compiled.keep_parameters(call.results, call.results.values())
-        for name, array in call.arrays.items():
-            if isinstance(array, np.ndarray) and array is not inputs[name] and array.flags.owndata:     # of a list, a view
-                is_list = isinstance(inputs[name], (list, tuple, int, float))
-                raise RunError(f"input {name!r} would have to be copied at every run: it is "
-                               f"{f'a {type(inputs[name]).__name__}' if is_list else 'not contiguous'}\n"
-                               f"  fix: np.ascontiguousarray(…, {array.dtype.name!r}), kept to write the next values into")
-            if any(overlap(array, r) for r in call.results.values()) or (
-                    session is not None and isinstance(array, np.ndarray) and session.holds(array)):
-                raise RunError(f"input {name!r} shares memory with an output or a state, and a prepared run copies nothing\n"
-                               "  fix: run(…), or an array of its own")
-        self._lock = threading.Lock() if session is None else session.lock
-        self._frame = Frame(call.executor)
-        self._call, self._session, self._bases = call, session, call.bases(self._frame)
-        self._written, self._binding = compiled.written_rows, dict(zip(compiled.dims, call.sizes, strict=True))
-        self.outputs: dict[str, Any] = call.results
-
-    def __repr__(self) -> str:
-        read, written = (", ".join(f"{n} {a.dtype.name}{list(a.shape)}" for n, a in arrays.items())
-                         for arrays in (self._call.arrays, self.outputs))
-        return f"<prepared run: {read or 'no inputs'} -> {written or 'no outputs'}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise RunError("a prepared run is addresses of arrays in this process: it is neither pickled nor copied\n"
-                       "  fix: pickle the bound model, and call prepared(…) where it is read")
-
-    def run(self, *given: object) -> dict[str, Any]:
-        """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays.
-
-        It takes no arguments. Raises CallError for one.
-        """
-        if given:
-            raise CallError("a prepared run takes no arguments: it reads the arrays that it was prepared with",
-                            fix="write into those, x[...] = values, then run(); or run(inputs) of the bound model")
-        frame, executor, session = self._frame, self._call.executor, self._session
-        if self._written:
-            check_rows(self._written, self._call.arrays, self._binding)
-        with self._lock:
-            if frame.bound != executor.bound or session is not None:
-                states = {} if session is None else self._call.state_bases(session)
-                executor.ready(frame, self._call.sizes, self._bases | states)
-            if frame.call is None:
-                self._call.send(self._bases)
-                executor.run(frame, self._call.sizes, {})
-                self._call.fetch(self._bases)
-            else:
-                check(frame.call())
-        return self.outputs
 
 
 def _joined(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
