@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
-from tensor_graphs.codegen import backend, cuda_streams, loops, render_cuda
+from tensor_graphs.codegen import backend, cuda_streams, loops, render_cuda, turns_cuda
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.columns import in_parts
-from tensor_graphs.codegen.grouped import grouped
-from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.cuda_program import ALIGNED, HEADER, program_of
+from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
-from tensor_graphs.codegen.streams import streamed
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
@@ -24,9 +21,6 @@ from tensor_graphs.language.dtypes import DTYPES
 
 NAME = "gencuda"
 DEVICE = "cuda"
-HEADER = Path(__file__).resolve().parent / "numbers.cuh"
-ALIGNED = 16
-"""bytes that are loaded at once"""
 
 OF_SIZE = {1: DTYPES["u8"], 2: DTYPES["u16"], 4: DTYPES["u32"], 8: DTYPES["u64"]}
 
@@ -42,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
+    return [turns_cuda.kernel(NAME), Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
 
@@ -137,23 +131,6 @@ def _whole_call(definition: Definition, of_part: bool) -> LaunchCall | str:
         return _call(program_of(definition, None, of_part))
     except NotLowered as e:
         return str(e)
-
-
-def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False) -> StageProgram:
-    """The loops of a definition as they are rendered here, for operands that lie with these strides (None: one element behind the
-    other); they belong to the caller. of_part: products are streams, where loops_of has such, and rows are written where they are.
-    Raises NotLowered."""
-    apart = False if strides is None else strides
-    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
-    if of_part and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
-        program = streamed(arranged(lower(definition, apart, few_rows=True)))
-    else:
-        program = arranged(lower(definition, apart, updates=of_part))
-    for nest in program.nests:
-        for s in nest.stages:                                       # one turn is no loop
-            s.axes = tuple(a for a in s.axes if a.size != 1)
-            s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    return in_parts(grouped(program))
 
 
 def _call(program: StageProgram) -> LaunchCall:
