@@ -121,9 +121,9 @@ if TYPE_CHECKING:
     from tensor_graphs.meaning.interpreter import interpret as interpret
     from tensor_graphs.proof.equality import equal as equal
     from tensor_graphs.rewrites.admission import user_rule
+    from tensor_graphs.runtime.arrays import device_array as device_array
     from tensor_graphs.runtime.compiled_graph import bind as bind
     from tensor_graphs.runtime.device_array import DeviceArray as DeviceArray
-    from tensor_graphs.runtime.device_array import device_array as device_array
 
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
@@ -134,7 +134,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
     "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
     "cuda_kernel": ("tensor_graphs.kernels.cuda.cuda_kernel", "cuda_kernel"),
-    "device_array": ("tensor_graphs.runtime.device_array", "device_array"),
+    "device_array": ("tensor_graphs.runtime.arrays", "device_array"),
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.compiler.explain", "explain"),
     "generate": ("tensor_graphs.frontends.generate", "generate"),

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def conformance(
     backend: Annotated[
-        str | None, typer.Option(help="Whose kernels: c, numpy, torch, an installed one, or (default) the module's.")
+        str | None, typer.Option(help="Whose kernels: c, gen, numpy, torch, cuda, …, an installed one, or (default) the module's.")
     ] = None,
     module: Annotated[
         str | None, typer.Option(help="The module of a backend that is not installed: path/to/backend.py, or its name.")

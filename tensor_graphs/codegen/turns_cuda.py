@@ -47,8 +47,8 @@ A_TURN = 3 << 20
 
 @dataclass(frozen=True, eq=False)
 class _RowsInTurns:
-    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: of each output which of the
-    values that the step returns it is, as it may return one twice. length: turns."""
+    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: of each output which of
+    the values that the step returns it is, as it may return one twice. length: turns."""
 
     turns: Turns
     few: FewRows

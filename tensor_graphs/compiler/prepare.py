@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 
 from tensor_graphs.compiler.prepared import PreparedGraph as PreparedGraph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
+from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import is_loop
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.paths.lower import device_asked
 from tensor_graphs.records.database import Database
 
 _made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
@@ -34,8 +36,12 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
     recipes: whether pieces may be said otherwise; a database, so that what was found is read from its rows and put there.
     backends: that may be used; for one that writes kernels for whatever it is given (`gen`) neighbouring steps become parts.
 
-    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph.
+    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph. Raises PlanError where the
+    graph names a device that is not here.
     """
+    for node in graph.nodes:
+        if node.op is leaves.COPY_TO:
+            device_asked(node)
     if not wanted:
         return _as_written(graph, backends)
     if graph not in _made:

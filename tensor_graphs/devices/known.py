@@ -41,11 +41,14 @@ def device_named(name: str) -> Device:
     """Raises UnknownDevice, naming those that exist."""
     try:
         kind, _, index = name.partition(":")
-        if name not in _devices and kind in MAKERS and index.isdigit():
+        numbered = kind in MAKERS and index.isascii() and index.isdigit()
+        if name not in _devices and numbered:
             _made(kind, int(index))
         return _devices[name]
     except (KeyError, TypeError, AttributeError):
-        raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}\n  fix: one of those") from None
+        missing = (isinstance(name, str) and numbered and importlib.import_module(MAKERS[kind]).why_missing(int(index))) or ""
+        raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}{missing and f' ({missing})'}\n"
+                            f"  fix: one of those{missing and ', or what is missing there'}; tg devices lists all") from None
 
 
 def of_kind(kind: str) -> Device | None:

@@ -258,11 +258,12 @@ def item(node: Node, index: int) -> Node:
 
 
 def copy_to(x: Node, device: str) -> Node:
-    """The same value on another device ("cpu", "cuda:0"); not math, but a step with a price. Raises AttributeValueError."""
+    """The same value on another device ("cpu", "cuda:0"); no math, but it has a price. Raises AttributeValueError, DTypeError."""
+    if not isinstance(x, Node):
+        raise DTypeError(f"copy_to: {type(x).__name__} is no tensor of a graph", fix="tg.constant(…); of arrays tg.device_array(…)")
     if not isinstance(device, str) or not device:
-        raise AttributeValueError(f"a device is named by a string like 'cpu' or 'cuda:0', got {device!r}")
+        raise AttributeValueError(f"a device is named by a string, got {device!r}", fix="'cpu' or 'cuda:0'")
     return apply(COPY_TO, (x,), {"device": device})
-
 
 
 def argument(index: int, type: TensorType) -> Node:

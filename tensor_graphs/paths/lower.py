@@ -417,17 +417,11 @@ class _Lowering:
                 assert device is not None
                 self.made(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
             elif node.op.facts.view:
-                wanted = self.device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
+                wanted = device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
                 if wanted is not None:                      # a view of a constant is made where it is read
                     self.at(node, wanted)
             else:
                 self.kernel_node(node)
-
-    def device_asked(self, node: Node) -> str:
-        try:
-            return device_named(node.attrs["device"]).name
-        except UnknownDevice as e:
-            raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: {e}") from None
 
     def asked_of(self, node: Node) -> _Asked:
         """What computes a node; asked once for all that are alike."""
@@ -640,6 +634,14 @@ def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyTyp
             if missing[u] == 0:
                 heapq.heappush(ready, index[u])
     return out if len(out) == len(order) else order     # a cycle (two writers that read each other): copies instead
+
+
+def device_asked(node: Node) -> str:
+    """The name of the device to which a node copies. Raises PlanError where it is not here."""
+    try:
+        return device_named(node.attrs["device"]).name
+    except UnknownDevice as e:
+        raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: {e}") from None
 
 
 def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> Program:

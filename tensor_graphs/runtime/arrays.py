@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.device import transfer
+from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.errors import TensorGraphsError, listed
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.calls import worded
+from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.runtime.device_array import DeviceArray, lies_elsewhere, shared
+from tensor_graphs.runtime.device_array import DeviceArray, empty, lies_elsewhere, shared, why_not_read
 from tensor_graphs.runtime.errors import RunError
 
 
@@ -40,13 +45,47 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
                        f"  fix: np.asarray(…, {t.dtype.numpy.name!r})")
     if array.dtype != t.dtype.numpy:
         known = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
-        raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: array.astype({t.dtype.numpy.name!r})")
+        fix = f"array.astype({t.dtype.numpy.name!r})" if isinstance(value, (np.ndarray, np.generic)) else f"one of {t.dtype.name}"
+        raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: {fix}")
     if array.ndim != t.rank:
         raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}\n"
                        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
     if array.flags.c_contiguous and array.flags.aligned:               # kernels may rely on whole elements, and on nothing more
         return array
     return np.array(array, order="C")
+
+
+@worded
+def device_array(values: Any, device: str) -> DeviceArray:
+    """An array as one on a device ("cuda:0"), copied there: numpy's, a list of Python numbers, a tensor of another library. One
+    that lies on this device already is shared, not copied. Raises UnknownDevice; RunError for what is no array of a dtype that
+    graphs have, and for the host, whose arrays are numpy's."""
+    there = device_named(device)
+    if there is HOST:
+        raise RunError(f"{device} is the host, whose arrays are numpy's\n  fix: np.asarray(…)")
+    if lies_elsewhere(values):
+        found = _read_where_it_lies("the array", values)
+        if found.device is there:
+            return found
+        values = found.numpy()
+    array = values if isinstance(values, np.ndarray) else _from_dlpack("given", values, "the array") if hasattr(
+        values, "__dlpack__") else _listed(values)
+    if isinstance(array, np.ma.MaskedArray):
+        raise RunError("the array is masked, and masks are not read\n  fix: array.filled(…)")
+    dtype = next((t for t in DTYPES.values() if t.numpy == array.dtype), None)
+    if dtype is None:
+        raise RunError(f"the array holds {array.dtype.name}, a dtype that graphs do not have\n  fix: one of {listed(DTYPES)}")
+    made = empty(there, array.shape, dtype)
+    if array.nbytes:
+        transfer(memory_of(np.array(array, order="C", copy=None)), made.memory, HOST)
+    return made
+
+
+def _listed(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as e:
+        raise RunError(f"the list is ragged: {e}\n  fix: lists of one length at each level") from e
 
 
 def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
@@ -56,11 +95,7 @@ def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
 
 def _shared(name: str, value: Any, t: TensorType, what: str) -> DeviceArray:
     """A tensor on another device, with the dtype and the rank of t."""
-    try:
-        found = shared(value)
-    except (BufferError, RuntimeError, TypeError, TensorGraphsError) as e:
-        fix = ".detach()" if getattr(value, "requires_grad", False) else ".contiguous(), of a dtype that graphs have"
-        raise RunError(f"{what} {name!r} cannot be read where it lies: {e}\n  fix: {fix}") from e
+    found = _read_where_it_lies(f"{what} {name!r}", value)
     if found.type is not t.dtype:
         raise RunError(f"{what} {name!r} is {t}, the array on {found.device.name} holds {found.type}\n  fix: the same in {t.dtype}")
     if found.ndim != t.rank:
@@ -69,6 +104,22 @@ def _shared(name: str, value: Any, t: TensorType, what: str) -> DeviceArray:
     if found.memory.address % t.dtype.itemsize:
         raise RunError(f"{what} {name!r} begins within an element\n  fix: a copy of it")
     return found
+
+
+def _read_where_it_lies(what: str, value: Any) -> DeviceArray:
+    if not isinstance(value, DeviceArray) and (why := why_not_read(value)) is not None:
+        raise RunError(f"{what} cannot be read where it lies: {why[0]}\n  fix: {why[1]}")
+    try:
+        return shared(value)
+    except TensorGraphsError as e:                                  # with what to do
+        raise RunError(f"{what} cannot be read where it lies: {e}") from e
+    except Exception as e:                                          # of the library whose tensor it is
+        raise RunError(f"{what} cannot be read where it lies: {_first_line(e)}\n"
+                       "  fix: .contiguous(), of a dtype that graphs have") from e
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
@@ -83,8 +134,11 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
                            f"  fix: one of shape {t.shape}")
         return there
     array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
+    if isinstance(array, np.ma.MaskedArray):
+        raise RunError(f"out[{name!r}] is a masked array, and masks are not written\n  fix: np.empty({t.shape}, …)")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
-        given = f"{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        order = "" if not isinstance(array, np.ndarray) or array.dtype.isnative else "big-endian "
+        given = f"{order}{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
         raise RunError(f"out[{name!r}] must be {t}, and is {given}\n"
                        f"  fix: np.empty({t.shape}, {t.dtype.numpy.name!r})")
     if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
@@ -110,16 +164,18 @@ def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
 
 
 def _from_dlpack(name: str, value: Any, what: str) -> np.ndarray:
+    called = what if what == "the array" else f"{what} {name!r}"
+    if (why := why_not_read(value)) is not None:
+        raise RunError(f"{called} cannot be read through DLPack: {why[0]}\n  fix: {why[1]}")
     try:
         if str(getattr(value, "dtype", "")).endswith("bfloat16"):
             import ml_dtypes
 
-            value = value.detach() if hasattr(value, "detach") else value
             return np.from_dlpack(value.view(_int16_of(value))).view(ml_dtypes.bfloat16)
         return np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError) as e:
-        fix = ".detach()" if getattr(value, "requires_grad", False) else "an array: np.asarray(…)"
-        raise RunError(f"{what} {name!r} cannot be read through DLPack: {e}\n  fix: {fix}") from e
+    except Exception as e:                                          # of the library whose tensor it is
+        raise RunError(f"{called} cannot be read through DLPack: {_first_line(e)}\n"
+                       "  fix: a dense one on the host, of a dtype that numpy has") from e
 
 
 def _int16_of(value: Any) -> Any:

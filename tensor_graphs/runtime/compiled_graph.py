@@ -307,10 +307,12 @@ class CompiledGraph:
             session.check(self.graph)
         index = self._cells.index(binding)
         executor = self.executors[index]
-        check_places(arrays, executor.input_devices, "input {!r}", "the graph reads it", "x")
+        check_places(arrays, executor.input_devices, "input {!r}", "the graph reads it",
+                     "a graph that reads it by tg.copy_to(…, {!r}) alone")
         results = self._outputs(sizes, binding, out, executor.output_devices)
         if out:
-            check_places(results, executor.output_devices, "out[{!r}]", "the graph hands it out", "y")
+            check_places(results, executor.output_devices, "out[{!r}]", "the graph hands it out",
+                         "tg.copy_to(…, {!r}) as that output of the graph")
         return Placed(index, executor, sizes, arrays, results)
 
     def _binding(self, arrays: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:

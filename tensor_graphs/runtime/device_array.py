@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.cpu import array_view, memory_of
+from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device, Memory, UnknownDevice, transfer
 from tensor_graphs.devices.known import HOST, device_named, devices, said
 from tensor_graphs.kernels.strides import contiguous_strides
@@ -110,25 +111,6 @@ def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
     return DeviceArray(device.allocate(math.prod(shape) * type.itemsize), tuple(shape), type)
 
 
-def device_array(values: Any, device: str) -> DeviceArray:
-    """An array of numpy's as one on a device ("cuda:0"), copied there. A tensor of another library that lies on this device is
-    shared, not copied. Raises UnknownDevice, ValueError for the host, and TypeError for a dtype that graphs do not have."""
-    there = device_named(device)
-    if there is HOST:
-        raise ValueError(f"{device} is the host, whose arrays are numpy's\n  fix: np.asarray(…)")
-    found = shared(values) if lies_elsewhere(values) else None
-    if found is not None and found.device is there:
-        return found
-    array = np.ascontiguousarray(found.numpy() if found is not None else values)
-    dtype = next((t for t in DTYPES.values() if t.numpy == array.dtype), None)
-    if dtype is None:
-        raise TypeError(f"graphs have no dtype {array.dtype}\n  fix: .astype('float32')")
-    made = empty(there, array.shape, dtype)
-    if array.nbytes:
-        transfer(memory_of(array), made.memory, HOST)
-    return made
-
-
 def lies_elsewhere(value: Any) -> bool:
     """Whether a value says, in the words of DLPack, that it is on another device than the host."""
     if isinstance(value, np.ndarray):
@@ -136,8 +118,22 @@ def lies_elsewhere(value: Any) -> bool:
     where = getattr(value, "__dlpack_device__", None)
     try:
         return where is not None and int(where()[0]) != 1
-    except (BufferError, RuntimeError, ValueError):                 # of a device that DLPack has no number for
+    except Exception:                                               # somebody's: of a device that DLPack has no number for, say
         return False
+
+
+def why_not_read(value: Any) -> tuple[str, str] | None:
+    """Why the memory of a tensor does not say what it holds, and what to do; None where it does. DLPack has no word for it."""
+    for lazily, what, fix in (("is_neg", "its elements are negated when they are read", ".resolve_neg()"),
+                              ("is_conj", "its elements are conjugated when they are read", ".resolve_conj()")):
+        said = getattr(value, lazily, None)
+        if callable(said) and said():
+            return what, fix
+    if "Fake" in type(value).__name__ or "Functional" in type(value).__name__:
+        return f"a {type(value).__name__} holds no values", "a tensor that does"
+    if getattr(value, "requires_grad", False):
+        return "it requires a gradient, of which no run knows", ".detach()"
+    return None
 
 
 def shared(value: Any) -> DeviceArray:
@@ -180,14 +176,15 @@ class _Managed(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
+OURS = 4
+"""references to a capsule that nobody else has: of `_held`, of its copy and of who counts (two)"""
+
 NAME, USED = b"dltensor", b"used_dltensor"
 """of a capsule that nobody has read yet, and of one that has a reader"""
 
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-
 _python = ctypes.PyDLL(None)
 _new: Callable[..., Any] = _python.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, _Destructor)  # type: ignore[attr-defined]
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)  # type: ignore[attr-defined]
 _valid: Callable[..., int] = _python.PyCapsule_IsValid
 _valid.restype, _valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
 _pointer: Callable[..., int] = _python.PyCapsule_GetPointer
@@ -203,16 +200,19 @@ def _forget(managed: Any) -> None:
     _held.pop(ctypes.addressof(managed.contents), None)
 
 
-def _unread(capsule: int) -> None:
-    """A capsule ends; what it held has a reader by then, or nobody."""
-    if _valid(capsule, NAME):
-        _held.pop(_pointer(capsule, NAME), None)
+_on_end_of_reader = _Deleter(_forget)
 
 
-_on_end_of_reader, _on_end_of_capsule = _Deleter(_forget), _Destructor(_unread)
+def _drop_unread() -> None:
+    """Let go of what nobody has read and nobody will, as its capsule is held here alone. A capsule's own destructor could do that
+    at once, but would run Python while a reader's error is under way, and that error would be lost."""
+    for at, (capsule, *_) in list(_held.items()):
+        if sys.getrefcount(capsule) <= OURS and _valid(id(capsule), NAME):
+            _held.pop(at, None)
 
 
 def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
+    _drop_unread()
     sizes = (ctypes.c_int64 * max(1, array.ndim))
     shape, strides = sizes(*array.shape), sizes(*(int(s) for s in contiguous_strides(array.shape)))
     made, t = _Managed(), array.type
@@ -220,8 +220,9 @@ def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
                             BFLOAT if t.name == "bf16" else KINDS[t.kind], 8 * t.itemsize, 1, shape, strides, 0)
     made.deleter = _on_end_of_reader
     at = ctypes.addressof(made)
-    _held[at] = (made, shape, strides, array)
-    return _new(at, NAME, _on_end_of_capsule)
+    capsule = _new(at, NAME, None)
+    _held[at] = (capsule, made, shape, strides, array)
+    return capsule
 
 
 def _taken(capsule: Any, device: Device) -> DeviceArray:

@@ -73,9 +73,9 @@ class Placed:
         return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
 
 
-def check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, x: str) -> None:
+def check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, fix: str) -> None:
     """Refuse arrays on another device than the host and the one where they belong. Raises RunError."""
     for name, array in arrays.items():
         if isinstance(array, DeviceArray) and array.device is not devices.get(name, array.device):
             raise RunError(f"{what.format(name)} lies on {array.device.name}, and {where} on {devices[name].name}\n"
-                           f"  fix: an array on the host, or tg.copy_to({x}, {array.device.name!r}) in the graph")
+                           f"  fix: an array on the host, or {fix.format(array.device.name)}")

@@ -122,3 +122,43 @@ def test_dims_that_do_not_fit_are_named() -> None:
     assert said(lambda: solve_dims({}, {}, DIMS, {"n": 1, "m": 1, "k": 1})) == (
         "the graph has no dim named k; it has n, m\n  fix: sizes of those only")
     assert said(lambda: solve_dims({}, {}, {}, {"k": 1})) == "the graph has no dim named k; it has none\n  fix: sizes of those only"
+
+
+def test_tensors_whose_memory_does_not_say_what_they_hold_are_refused() -> None:
+    """Views that are negated or conjugated when they are read, tensors without values, leaves of a gradient."""
+    made = tg.bind(tg.compile(tg.graph({"y": tg.input("x", (2,), tg.f32) * 1.0}), backends=("numpy",)))
+    negated = torch.tensor([1 + 2j, 3 + 4j]).conj().imag
+    bf16 = tg.bind(tg.compile(tg.graph({"y": tg.input("x", (2,), tg.bf16) * 1.0}), backends=("numpy",)))
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.ones(2)
+    leaf = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+    for model, value, said in ((made, negated, r"negated when they are read\n  fix: \.resolve_neg\(\)"),
+                               (made, fake, "holds no values"), (bf16, leaf, r"requires a gradient.*\n  fix: \.detach\(\)"),
+                               (made, torch.ones(2, device="meta"), "cannot be read through DLPack"),
+                               (made, torch.eye(2).to_sparse()[0], "cannot be read through DLPack")):
+        with pytest.raises(RunError, match=said):
+            model.run({"x": value})
+        with pytest.raises(RunError, match=said):
+            model.run({"x": [1.0, 1.0]} if model is made else {"x": np.ones(2, tg.bf16.numpy)}, out={"y": value})
+    assert leaf.tolist() == [1.0, 1.0]
+
+
+def test_whatever_a_library_raises_is_told_with_the_name() -> None:
+    class Odd:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **options: object) -> None:
+            raise self.error
+
+    made = tg.bind(tg.compile(tg.graph({"y": tg.input("x", (2,), tg.f32) * 1.0}), backends=("numpy",)))
+    for error in (KeyError("x"), ValueError("no"), AttributeError("gone")):
+        with pytest.raises(RunError, match="input 'x' cannot be read through DLPack"):
+            made.run({"x": Odd(error)})
+    with pytest.raises(RunError, match=r"out\['y'\] is a masked array"):
+        made.run({"x": [1.0, 2.0]}, out={"y": np.ma.zeros(2, np.float32)})
+    with pytest.raises(RunError, match=r"and is big-endian float32\[2\]"):
+        made.run({"x": [1.0, 2.0]}, out={"y": np.zeros(2, ">f4")})

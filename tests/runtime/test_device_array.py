@@ -13,7 +13,8 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Transfer
 from tensor_graphs.language.node import Node
 from tensor_graphs.runtime import device_array as under
-from tensor_graphs.runtime.device_array import DeviceArray, device_array
+from tensor_graphs.runtime.arrays import device_array
+from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
 from tests.fake.device import Fake
 from tests.plans import compiled_of, paths_of, plan_of, poison
@@ -91,7 +92,7 @@ def test_an_input_that_is_read_on_both_devices_is_taken_on_the_host(fake: Fake) 
     made = compiled_of(g, backends=BACKENDS)
     assert made.executors[0].input_devices["x"].name == "cpu"
     with pytest.raises(RunError, match=r"input 'x' lies on fake, and the graph reads it on cpu\n  fix: an array on the host, or "
-                                       r"tg\.copy_to\(x, 'fake'\) in the graph"):
+                                       r"a graph that reads it by tg\.copy_to\(…, 'fake'\) alone"):
         made.run({"x": device_array(numbers(2, 8), "fake")})
     with pytest.raises(RunError, match=r"out\['z'\] lies on fake, and the graph hands it out on cpu"):
         made.run({"x": numbers(2, 8)}, out={"z": device_array(numbers(2, 8), "fake")})
@@ -124,9 +125,9 @@ def test_misfits_are_named_with_what_to_do() -> None:
         made.run({"x": numbers(2, 8)}, out={"z": device_array(numbers(3, 8), "fake")})
     with pytest.raises(RunError, match="parameter 'w' lies on fake, and is read on the host"):
         tg.bind(tg.compile(tg.graph(X * tg.parameter("w", (8,)))), {"w": device_array(numbers(8), "fake")})
-    with pytest.raises(TypeError, match="no dtype complex64"):
+    with pytest.raises(RunError, match="holds complex64, a dtype that graphs do not have"):
         device_array(np.zeros(3, np.complex64), "fake")
-    with pytest.raises(ValueError, match="cpu is the host, whose arrays are numpy's"):
+    with pytest.raises(RunError, match="cpu is the host, whose arrays are numpy's"):
         device_array(numbers(3), "cpu")
     with pytest.raises(tg.TensorGraphsError, match="no device is named 'fale'"):
         device_array(numbers(3), "fale")
@@ -222,7 +223,7 @@ def test_memory_is_kept_while_a_reader_has_it_and_no_longer(fake: Fake) -> None:
     array = device_array(numbers(16, 16), "fake")
     capsule = array.__dlpack__()
     del array, capsule                                              # nobody has read it
-    gc.collect()
+    under._drop_unread()
     assert (fake.allocated, len(under._held)) == before
 
 
@@ -348,3 +349,44 @@ def test_memory_of_torch_comes_back_when_a_run_is_over() -> None:
         made.run({"x": torch.randn(64, 96, device="cuda")})
     gc.collect()
     assert torch.cuda.memory_allocated() == before
+
+
+def test_what_is_put_on_a_device_is_what_was_given() -> None:
+    torch = pytest.importorskip("torch")
+    assert device_array(np.float32(3), "fake").shape == () and device_array(2.5, "fake").numpy() == 2.5
+    assert device_array([[1, 2], [3, 4]], "fake").numpy().tolist() == [[1, 2], [3, 4]]
+    narrow = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    assert device_array(narrow, "fake").type is tg.bf16 and device_array(narrow, "fake").numpy().tolist() == [1.5, -2.0]
+    across = np.arange(12.0).reshape(3, 4).T
+    np.testing.assert_array_equal(device_array(across, "fake").numpy(), across)
+    for values, said in ((np.ma.array([1.0], mask=[True]), "masks are not read"), ([[1], [2, 3]], "ragged"), ("abc", "holds str"),
+                         (None, "holds object"), (torch.ones(2, requires_grad=True), "requires a gradient")):
+        with pytest.raises(RunError, match=said):
+            device_array(values, "fake")
+    with pytest.raises(tg.TensorGraphsError, match="device_array.*needs device|device"):
+        device_array(np.ones(2))  # type: ignore[call-arg]
+
+
+def test_a_reader_that_refuses_an_array_says_so_and_keeps_nothing(fake: Fake) -> None:
+    array, before = device_array(numbers(4), "fake"), len(under._held)
+    for _ in range(3):
+        with pytest.raises((RuntimeError, BufferError)):
+            np.from_dlpack(array)
+    under._drop_unread()
+    assert len(under._held) == before
+
+
+def test_what_is_no_tensor_of_a_graph_is_not_copied() -> None:
+    for value in (np.ones(3), [1.0], 3.0, None):
+        with pytest.raises(tg.TensorGraphsError, match="is no tensor of a graph"):
+            tg.copy_to(value, "fake")  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_not_there_is_named_before_anything_is_listed_or_measured() -> None:
+    g = tg.graph({"y": tg.copy_to(tg.sin(X), "nowhere")})
+    for asked in (lambda: next(iter(tg.list_paths(g))), lambda: tg.profile(g, budget=0.1), lambda: tg.compile(g)):
+        with pytest.raises(tg.TensorGraphsError, match=r"copy_to\('nowhere'\) at .*no device is named 'nowhere'"):
+            asked()
+    for name in ("cuda", "cuda:²", "CUDA:0", "cuda:-1"):
+        with pytest.raises(tg.TensorGraphsError, match="no device is named"):
+            device_array(numbers(3), name)

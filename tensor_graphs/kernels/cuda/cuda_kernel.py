@@ -45,8 +45,8 @@ from tensor_graphs.language.dtypes import DType
 TRIED = "sm_90"
 """the architecture for which a text is compiled where it is declared; a device's own is known when it runs"""
 
-MOST_THREADS = 1024
-"""of a block"""
+MOST_THREADS, MOST_SHARED = 1024, 227 << 10
+"""of a block; bytes of shared memory that a block of compute capability 9.0 may have, more than of those before"""
 
 Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
 Count = Dim | Callable[[Spec], Dim]
@@ -93,8 +93,9 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
-    if type(shared) is not int or shared < 0:
-        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
+    if type(shared) is not int or not 0 <= shared <= MOST_SHARED:
+        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n"
+                          f"  fix: shared=0, or the bytes that a block takes, up to {MOST_SHARED}")
     for what, given in (("ints", ints), ("scratch", scratch)):
         require_given(name, what, given, "ints")
     if callable(grid):
@@ -116,6 +117,8 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
         wholes, bytes_of = (require_numbers(name, "ints", given_for(each, spec), f"what {what} returns" if callable(each) else what)
                             for what, each in (("ints", ints), ("scratch", scratch)))
         blocks = _blocks(name, given_for(grid, spec), "what grid returns" if callable(grid) else "grid")
+        if any(d.bounds(each)[1] < 0 for each in bytes_of):
+            raise KernelError(f"kernel {name!r}: scratch is {bytes_of}\n  fix: bytes of each piece, none below 0")
         pieces = tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
 
@@ -126,11 +129,14 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
         requirements=requirements or {}, sources=tuple(map(str, read)))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
-            nvrtc.compiled(text, TRIED, cuda.HEADERS)
+            made = nvrtc.compiled(text, TRIED, cuda.HEADERS)
         except cache_folder.CacheFolderError:
             raise
         except c_code.ToolchainError as error:
-            raise c_code.ToolchainError(f"kernel {name!r}: {error}") from None
+            raise c_code.ToolchainError(f"kernel {name!r}{f', of {read[0]}' if read else ''}: {error}") from None
+        if f".text.{entry}\0".encode() not in made:                 # a section for each kernel, by the name it is found under
+            raise KernelError(f"kernel {name!r}: {entry!r} of its source is no kernel that can be launched\n"
+                              f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it")
     return registered(kernel, place, registry.why_missing(NAME))
 
 

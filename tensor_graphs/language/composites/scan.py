@@ -191,9 +191,8 @@ def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Nod
 
         last, hs = tg.scan(cell, tg.constant(np.zeros((batch, width), np.float32)), x)        # x[steps, batch, inputs]
 
-    Kernels run it as a loop, however long it is; on a GPU where rows of the carries do not depend on each other (decision 0083).
-    Elsewhere there a known number of turns is written out, one after another, up to some thousand nodes (decision 0076). Raises ShapeError, DTypeError,
-    AttributeValueError, GraphError.
+    Kernels run it as a loop, however long it is; on a GPU where rows of carries are independent (decision 0083), else up to some
+    thousand nodes written out (decision 0076). Raises ShapeError, DTypeError, AttributeValueError, GraphError.
     """
     from tensor_graphs.language.tracing import tensors, traced_step  # a door: a graph that is compiled was traced, or read
 

@@ -28,8 +28,8 @@ from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
 from tensor_graphs.profiling.measure.turns import settle, warm_up
+from tensor_graphs.runtime.arrays import device_array
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-from tensor_graphs.runtime.device_array import device_array
 from tensor_graphs.runtime.prepared import Prepared
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
