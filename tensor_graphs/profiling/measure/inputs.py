@@ -218,7 +218,7 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
         read_by = users.get(node, [])
         if t.dtype.kind == "float":
             out[name] = floats(rng, t, positive=any(u.op.facts.positive for u, _ in read_by))
-            if len(t.shape) > 1 and any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by):
+            if len(t.shape) > 1 and _in_each_turn(read_by):
                 out[name] = _tamed(out[name])
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
@@ -233,6 +233,11 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
             out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
     _hold_rows_read(graph, binding, out)
     return out
+
+
+def _in_each_turn(read_by: Sequence[tuple[Node, int]]) -> bool:
+    """Whether an operand of these readers is the same in each turn of a loop."""
+    return any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by)
 
 
 def _tamed(values: np.ndarray) -> np.ndarray:
@@ -592,9 +597,12 @@ def _all_different(read_by: Sequence[tuple[Node, int]]) -> bool:
 
 
 def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) -> tuple[str, str] | None:
-    """Two operands that can be the same array, and are values (drawn where there are several such pairs); None: there are none."""
+    """Two operands that can be the same array, and are values (drawn where there are several such pairs); None: there are none. The
+    values of the first are right for both: what a loop multiplies by in each turn comes before what it carries."""
     names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
              not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
+    read_by = {n: [(u, p) for u in graph.nodes for p, i in enumerate(u.inputs) if i is graph.inputs[n]] for n in names}
+    names.sort(key=lambda n: not _in_each_turn(read_by[n]))
     pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1:]
              if arrays[x].shape == arrays[y].shape and arrays[x].dtype == arrays[y].dtype]
     return pairs[int(generator(seed, "pair").integers(len(pairs)))] if pairs else None
