@@ -45,8 +45,8 @@ from tensor_graphs.language.dtypes import DType
 TRIED = "sm_90"
 """the architecture for which a text is compiled where it is declared; a device's own is known when it runs"""
 
-MOST_THREADS, MOST_SHARED = 1024, 227 << 10
-"""of a block; bytes of shared memory that a block of compute capability 9.0 may have, more than of those before"""
+MOST_THREADS = 1024
+"""of a block"""
 
 Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
 Count = Dim | Callable[[Spec], Dim]
@@ -93,9 +93,8 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
-    if type(shared) is not int or not 0 <= shared <= MOST_SHARED:
-        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n"
-                          f"  fix: shared=0, or the bytes that a block takes, up to {MOST_SHARED}")
+    if type(shared) is not int or shared < 0:                       # how much there is the device says when it runs
+        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
     for what, given in (("ints", ints), ("scratch", scratch)):
         require_given(name, what, given, "ints")
     if callable(grid):
