@@ -62,7 +62,7 @@ class Case:
     compiled: CompiledGraph
 
 
-@pytest.fixture(scope="module", params=[name if i < 2 else pytest.param(name, marks=pytest.mark.long)
+@pytest.fixture(scope="module", params=[name if i < 1 else pytest.param(name, marks=pytest.mark.long)
                                         for i, name in enumerate(VARIANTS)])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A variant, written as a folder, loaded from it and compiled once."""

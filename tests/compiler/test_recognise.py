@@ -64,7 +64,7 @@ def test_what_is_written_out_is_recognised_again(name: str) -> None:
     assert recognise(again.graph).graph is again.graph
 
 
-@pytest.mark.parametrize("name", ["gemma", "bert"])
+@pytest.mark.parametrize("name", ["gemma", pytest.param("bert", marks=pytest.mark.long)])
 def test_the_plan_of_the_atomic_twin_has_the_kernel_calls_of_the_composite_one(name: str, filled: Database) -> None:
     graph = MODELS[name]
     plan = compile_graph(graph, database=filled)

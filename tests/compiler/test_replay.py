@@ -56,7 +56,8 @@ def test_a_pin_runs_again_with_all_its_ranges(database: Database, tmp_path: File
         plan.path  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("form", ["recipe", "without recipes", "float64", "as written"])
+@pytest.mark.parametrize("form", ["recipe", "float64", *(pytest.param(form, marks=pytest.mark.long) for form in (
+    "without recipes", "as written"))])
 def test_a_pin_of_each_form_of_a_graph_runs_in_another_process(database: Database, tmp_path: File, form: str) -> None:
     rows(database, 1.0)
     options = {"float64": {"intermediates": "float64"}, "as written": {"simplify": False}}.get(form, {})

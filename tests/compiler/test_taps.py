@@ -113,7 +113,7 @@ print(model.first_nan({"x": np.full((5, 64), -np.inf, np.float32)}))
 """
 
 
-@pytest.mark.parametrize("wide", ["auto", "float64"])
+@pytest.mark.parametrize("wide", ["auto", pytest.param("float64", marks=pytest.mark.long)])
 def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too(filled: Database, tmp_path: Path,
                                                                                  wide: str) -> None:
     (script := tmp_path / "own.py").write_text(SCRIPT)
