@@ -68,6 +68,10 @@ KEPT = 0.7
 COMPARING = 0.3
 """of the time that is left, in which kernels without a verdict are compared with the oracle"""
 
+MORE = 10.0
+"""seconds beyond the time that is left for which kernels of the cheapest path are compared: those of many millions of numbers take
+so long each, and one of its definition may have ten"""
+
 EACH = 0.2
 """seconds that running a path as a whole costs beside its runs, about: binding it, letting threads sleep, emptying the caches"""
 
@@ -202,7 +206,7 @@ def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: R
               say: Callable[[str], None]) -> Paths:
     """The paths of a graph of which every kernel may be used. A short budget leaves kernels that nothing was asked about, on paths
     that might be the fastest: those of the cheapest path are compared with the oracle first, and those of other finalists while
-    there is time. Raises NoPathError."""
+    there is time; what is not compared by then is on no path. Raises NoPathError."""
     table = by_op(all_kernels(request.here))
     hopeful = book.paths(graph, table, binding, lambda k, s: book.price(k, s, binding, True))
     until = time.perf_counter() + COMPARING * (end - time.perf_counter())
@@ -216,7 +220,7 @@ def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: R
         pending = {key: each for key, each in pending.items() if key not in done}
         if i and time.perf_counter() >= until:
             break
-        compare_all(judge, list(pending.values()), say)
+        compare_all(judge, list(pending.values()), say, until if i else end + MORE)
         done |= set(pending)
     if done:
         book.load()

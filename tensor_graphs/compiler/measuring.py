@@ -5,7 +5,10 @@ A plan whose kernels have their verdicts on file is made without it: the judge a
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tensor_graphs.costs.known_rates import known_rates
@@ -42,13 +45,17 @@ def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
-                progress: Callable[[str], None]) -> None:
-    """Have kernels compared with the oracle, each on a signature that is used at some sizes, and file what was found."""
+                progress: Callable[[str], None], until: float = math.inf) -> None:
+    """Have kernels compared with the oracle, each on a signature that is used at some sizes, and file what was found. until: on the
+    clock of time.perf_counter, after which nothing more is waited for."""
     from tensor_graphs.profiling.measure.judge import Asked
 
-    for i, (asked, verdict) in enumerate(judge.compare([Asked(*each) for each in pending])):
-        progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
-        judge.record(asked.kernel, asked.signature, verdict, None)
+    with closing(judge.compare([Asked(*each) for each in pending])) as verdicts:
+        for i, (asked, verdict) in enumerate(verdicts):
+            progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
+            judge.record(asked.kernel, asked.signature, verdict, None)
+            if time.perf_counter() >= until:
+                break
 
 
 def may_have_been_disturbed() -> bool:

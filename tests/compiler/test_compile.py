@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -128,7 +129,7 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
         """Compares and files nothing, as it looks where the rows of a kernel were changed from outside."""
 
         def __init__(self, *args: Any, **options: Any) -> None: ...
-        def compare(self, *args: Any) -> tuple[()]: return ()
+        def compare(self, *args: Any) -> Iterator[Any]: yield from ()
         def record(self, *args: Any) -> None: ...
         def begin(self) -> None: ...
         def foresee(self, *args: Any) -> None: ...

@@ -13,6 +13,7 @@ from tensor_graphs.compiler import finalists as module
 from tensor_graphs.compiler.choose import NEAR, PriceBook
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.finalists import CLOSE, both, finalists, try_finalists
+from tensor_graphs.compiler.measuring import compare_all
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import needed, rests_on
 from tensor_graphs.compiler.request import Request
@@ -264,3 +265,16 @@ def test_rows_of_a_backend_that_is_not_asked_for_do_not_count(database: Database
     took(database, TWO_STEPS, known[-1], 50.0)                      # of numpy's kernels
     books = [PriceBook.of(Request(TWO_STEPS, None, backends, database)) for backends in (BACKENDS, ("numpy",), ("c",))]
     assert [len(book.tried(TWO_STEPS, {})) for book in books] == [1, 1, 0]
+
+
+def test_comparing_ends_when_its_time_is_up_and_keeps_what_was_found(database: Database) -> None:
+    signatures = [signature_of(make(tg.input("x", (7, 9), tg.f32))) for make in (tg.exp, tg.sin, tg.sqrt, tg.tanh)]
+    pending = [(kernel_named(f"numpy.{s.spec.op.name}"), s, {}) for s in signatures]
+    said: list[str] = []
+    with Judge(database) as judge:
+        compare_all(judge, pending, said.append, until=0.0)
+        assert len(said) == 1 and said[0].startswith("compared numpy.")
+        book = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database))
+        assert sum(book.verdict(k, s) is not None for k, s, _ in pending) == 1
+        compare_all(judge, pending, said.append)                    # the judge is there as before
+        assert len(said) == 1 + len(pending)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -641,7 +641,7 @@ class Judge:
         """What was found at the small sizes that stand for a class of them: its members need it."""
         self._passed[kernel.identity, small.key] = verdict.error if verdict.status == "PASSED" else None
 
-    def compare(self, asked: Sequence[Asked]) -> Iterator[tuple[Asked, Verdict]]:
+    def compare(self, asked: Sequence[Asked]) -> Generator[tuple[Asked, Verdict]]:
         """A verdict on each, none of them timed. Classes of sizes (smaller.py) come first, and are filed here."""
         return _Comparison(self, asked).verdicts()
 
@@ -1238,7 +1238,7 @@ class _Comparison:
             verdict.add_done_callback(self._look_further)
         self._beside = _Beside()
 
-    def verdicts(self) -> Iterator[tuple[Asked, Verdict]]:
+    def verdicts(self) -> Generator[tuple[Asked, Verdict]]:
         """In the order in which they were asked for, but that what takes long comes first."""
         with ExitStack() as stack:
             stack.enter_context(self._beside)
