@@ -50,8 +50,9 @@ def made_with(header: Path) -> str:
 
 
 @phase("compile CUDA")
-def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None) -> bytes:
-    """The cubin of a text for an architecture like "sm_90". Raises ToolchainError (what the compiler says), CacheFolderError."""
+def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None, name: str = "generated.cu") -> bytes:
+    """The cubin of a text for an architecture like "sm_90". name: of the text, in what the compiler says of it. Raises
+    ToolchainError (what the compiler says), CacheFolderError."""
     source = c_code.Text("generated.cu", text, headers)
     included = c_code.headers_of(source)
     parts = [part for each in included for part in (each.name, each.read_bytes())]
@@ -62,7 +63,7 @@ def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None 
         cache_folder.check_private(kept)
         return kept.read_bytes()
     begun = time.perf_counter()
-    made = _compile(text, architecture, included)
+    made = _compile(text, architecture, included, name)
     beside = folder / f"{kept.name}.{os.getpid()}.part"
     beside.write_bytes(made)
     beside.chmod(0o600)
@@ -71,11 +72,11 @@ def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None 
     return made
 
 
-def _compile(text: str, architecture: str, headers: tuple[Path, ...]) -> bytes:
+def _compile(text: str, architecture: str, headers: tuple[Path, ...], called: str) -> bytes:
     nvrtc = _nvrtc()
     contents = [each.read_bytes() for each in headers]
     names = [each.name.encode() for each in headers]
-    made = nvrtc.nvrtcCreateProgram(text.encode(), b"generated.cu", len(headers), contents, names)
+    made = nvrtc.nvrtcCreateProgram(text.encode(), called.encode(), len(headers), contents, names)
     program = _checked(made, "nvrtcCreateProgram")
     try:
         flags = [f"--gpu-architecture={architecture}".encode(), *(f.encode() for f in FLAGS)]
@@ -85,7 +86,8 @@ def _compile(text: str, architecture: str, headers: tuple[Path, ...]) -> bytes:
             said = b" " * size
             _checked(nvrtc.nvrtcGetProgramLog(program, said), "nvrtcGetProgramLog")
             why = said.decode(errors="replace").strip()
-            raise c_code.ToolchainError(f"cannot compile generated.cu for {architecture}:\n{why}")
+            fix = '\n  fix: NVRTC has no headers of the system; "numbers.cuh" is there' if "could not open source file" in why else ""
+            raise c_code.ToolchainError(f"cannot compile {called} for {architecture}:\n{why}{fix}")
         size = _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         cubin = b" " * size
         _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")

@@ -128,11 +128,11 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
         requirements=requirements or {}, sources=tuple(map(str, read)))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
-            made = nvrtc.compiled(text, TRIED, cuda.HEADERS)
+            made = nvrtc.compiled(text, TRIED, cuda.HEADERS, name=Path(read[0]).name if read else f"{entry}.cu")
         except cache_folder.CacheFolderError:
             raise
         except c_code.ToolchainError as error:
-            raise c_code.ToolchainError(f"kernel {name!r}{f', of {read[0]}' if read else ''}: {error}") from None
+            raise c_code.ToolchainError(f"kernel {name!r}: {error}") from None
         if f".text.{entry}\0".encode() not in made:                 # a section for each kernel, by the name it is found under
             raise KernelError(f"kernel {name!r}: {entry!r} of its source is no kernel that can be launched\n"
                               f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it")

@@ -91,6 +91,8 @@ def test_without_a_gpu_it_is_registered_and_no_candidate(caplog: pytest.LogCaptu
      "'own_silu' of its source is no kernel that can be launched"),
     ({"source": SILU.replace("own_silu(", "another(") + "// own_silu(x)"}, KernelError, "is no kernel that can be launched"),
     ({"source": SILU.replace("expf(-x[i])", "exq(-x[i])")}, ToolchainError, '"exq" is undefined'),
+    ({"source": SILU.replace("expf(-x[i])", "exq(-x[i])")}, ToolchainError, "cannot compile own_silu.cu for sm_90"),
+    ({"source": f"#include <cuda_fp16.h>\n{SILU}"}, ToolchainError, "fix: NVRTC has no headers of the system"),
     ({"source": "own.cu"}, KernelError, "there is no such file"),
     ({"dtypes": []}, KernelError, "which arrays it can read"),
     ({"block": 2048}, KernelError, "a block has 2048 threads"),
