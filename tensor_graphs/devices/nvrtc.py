@@ -86,7 +86,8 @@ def _compile(text: str, architecture: str, headers: tuple[Path, ...], called: st
             said = b" " * size
             _checked(nvrtc.nvrtcGetProgramLog(program, said), "nvrtcGetProgramLog")
             why = said.decode(errors="replace").strip()
-            fix = '\n  fix: NVRTC has no headers of the system; "numbers.cuh" is there' if "could not open source file" in why else ""
+            unknown = "could not open source file" in why
+            fix = '\n  fix: NVRTC has no headers of the system; "numbers.cuh" is there' if unknown else ""
             raise c_code.ToolchainError(f"cannot compile {called} for {architecture}:\n{why}{fix}")
         size = _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         cubin = b" " * size
