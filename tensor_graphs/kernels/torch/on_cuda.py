@@ -30,7 +30,10 @@ IMPORTS = ("torch",)
 def available() -> str | None:
     from tensor_graphs.devices import cuda
 
-    reason = backend.available() or cuda.why_missing()
+    reason = backend.available()
+    if reason is not None:
+        return f"{reason}, and this one wants a build with CUDA"
+    reason = cuda.why_missing()
     if reason is None:
         import torch
 
