@@ -36,7 +36,8 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [turns_cuda.kernel(NAME), Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
+    return [turns_cuda.kernel(NAME),
+            Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
 

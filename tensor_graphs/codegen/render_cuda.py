@@ -153,12 +153,7 @@ class _Cuda(_Renderer):
     def rendered(self) -> Rendered:
         p, write = self.program, self.write
         bodies = self.bodies()
-        write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
-        if all(a.dtype in (bf16, f16) for a in p.outputs):
-            write("#define NARROW")
-        write('#include "numbers.cuh"')
-        write()
-        write(f"typedef {'int64_t' if self.wide else 'int'} index_t;")
+        write.lines += self.preamble()
         parameters = self.parameters()
         for body in bodies:
             write()
@@ -166,6 +161,13 @@ class _Cuda(_Renderer):
         pieces = [d.ceil_div(a.size * computed_in(a.dtype).itemsize, 256) * 256 for a in p.scratch if a.level == 0]
         pieces += [d.ceil_div(n * computed_in(a.dtype).itemsize, 256) * 256 for a, n in self.long_rows]
         return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
+
+    def preamble(self) -> list[str]:
+        """What comes before the kernels."""
+        p = self.program
+        return ["/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */",
+                *(["#define NARROW"] if all(a.dtype in (bf16, f16) for a in p.outputs) else []),
+                '#include "numbers.cuh"', "", f"typedef {'int64_t' if self.wide else 'int'} index_t;"]
 
     def bodies(self) -> list[list[str]]:
         """The lines of each kernel: of a nest, or of several that have to do nothing with each other."""

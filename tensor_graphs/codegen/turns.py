@@ -108,9 +108,8 @@ def program_of(asked: AskedSpec) -> TurnsProgram | str:
     if spec.op is not SCAN:
         return f"{spec.op.name} is no scan"
     turns = Turns(spec.inputs, spec.attrs)
-    body = turns.step
-    distinct = tuple(dict.fromkeys(body.outputs))
-    step = loops_of(Definition(body.arguments, distinct, definition_digest(distinct)), updates=False)
+    definition, places = each_once(turns.step.definition)
+    step = loops_of(definition, updates=False)
     if isinstance(step, str):
         return f"in its step: {step}"
     length = turns.sliced[0].shape[0]
@@ -120,7 +119,13 @@ def program_of(asked: AskedSpec) -> TurnsProgram | str:
     stacked = tuple(slice_type(t).nbytes() for t in spec.outputs[len(turns.carries):])
     sliced = tuple(slice_type(t).nbytes() for t in turns.sliced)
     return TurnsProgram(with_rows(step), length, tuple(t.nbytes() for t in turns.carries), sliced, stacked,
-                        tuple(map(distinct.index, body.outputs)), len(turns.others), turns.reverse, dims)
+                        places, len(turns.others), turns.reverse, dims)
+
+
+def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
+    """A step that returns each of its values once, and which of those each of its outputs is."""
+    distinct = tuple(dict.fromkeys(step.outputs))
+    return Definition(step.arguments, distinct, definition_digest(distinct)), tuple(map(distinct.index, step.outputs))
 
 
 def build(spec: Spec) -> NativeCall:

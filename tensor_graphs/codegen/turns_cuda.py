@@ -17,17 +17,17 @@ from tensor_graphs.codegen.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.render_c import STORED
-from tensor_graphs.codegen.render_cuda import WAIT, _Cuda
+from tensor_graphs.codegen.render_cuda import SHARED, WAIT, _Cuda
 from tensor_graphs.codegen.rows_apart import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.stages import StageProgram, computed_in
+from tensor_graphs.codegen.turns import each_once
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.body import Turns, slice_type
-from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bf16, f16
+from tensor_graphs.language.node import Node
 
 THREADS = 1024
 """of a block, at most"""
@@ -37,9 +37,6 @@ ENOUGH, FEW_ELEMENTS = 264, 256
 
 NEAR = 96 << 10
 """bytes of operands without rows that each turn reads, at most: they stay in the cache of a multiprocessor"""
-
-MOST_SHARED = 96 << 10
-"""bytes of shared memory of a block"""
 
 A_TURN = 3 << 20
 """bytes that the device moves in the time of a turn of a nest, about half a microsecond"""
@@ -101,8 +98,7 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
         rows = turns.carries[0].shape[0] if carries and turns.carries[0].rank else 1
         count = _count(turns, rows)
         few = few_rows(turns.step, carries, count)
-        distinct = tuple(dict.fromkeys(few.step.outputs))
-        step = Definition(few.step.arguments, distinct, definition_digest(distinct))
+        step, places = each_once(few.step)
         why = loops_of(step, updates=False)
         if isinstance(why, str):
             return f"in its step: {why}"
@@ -121,7 +117,6 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
     apart = [t for t, has in zip(given, few.of_arguments[carries:], strict=True) if not has]
     if sum(int(d.evaluate(t.nbytes(), {})) for t in apart) > NEAR:
         return f"each turn reads more than {NEAR >> 10} KB that all rows share"
-    places = tuple(distinct.index(o) for o in few.step.outputs)
     return _RowsInTurns(turns, few, count, program, places, rows, turns.sliced[0].shape[0])
 
 
@@ -130,7 +125,8 @@ def _count(turns: Turns, rows: Dim) -> int:
     if not isinstance(rows, int) or rows == 0:
         return 1
     each = sum(math.prod(int(d.bounds(s)[1]) for s in t.shape[1:]) for t in turns.carries)
-    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or (n * each <= FEW_ELEMENTS and rows // n >= ENOUGH)))
+    most = min(rows // ENOUGH, FEW_ELEMENTS // max(1, each))
+    return max((n for n in range(2, most + 1) if rows % n == 0), default=1)
 
 
 @lru_cache(maxsize=1024)
@@ -148,110 +144,31 @@ def _call(asked: AskedSpec) -> LaunchCall | str:
 
 def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Launch, ...]]:
     """The kernel's text, and its launch. Raises NotLowered."""
-    turns, few, count, program = found.turns, found.few, found.count, found.program
-    carries, slices = len(turns.carries), len(turns.sliced)
-    types = [x.type for x in (*few.step.arguments, *few.step.outputs)]
-    sizes = [math.prod(int(s) for s in t.shape) for t in types]
-    if aligned and any(n * t.dtype.itemsize % ALIGNED for n, t in zip(sizes, types, strict=True)):
+    few = found.few
+    values = [*few.step.arguments, *few.step.outputs]
+    if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
         return _text(spec, found, False)                            # rows begin where no pack does
-    cuda = _Cuda(program, aligned, "step")
+    cuda = _Cuda(found.program, aligned, "step")
     bodies = cuda.bodies()
     if cuda.long_rows:
         raise NotLowered("a row of its step is in scratch")
-    parameters = cuda.parameters()
-    names = [p.rsplit("*", 1)[1].split()[-1] for p in parameters.split(", ")]
-    block = _block(cuda.launches, bodies)
-    lines = ["/* " + str(program).replace("\n", "\n * ").replace("*/", "* /") + " */"]
-    lines += ["#define NARROW"] if all(a.dtype in (bf16, f16) for a in program.outputs) else []
-    lines += ['#include "numbers.cuh"', "", f"typedef {'int64_t' if cuda.wide else 'int'} index_t;"]
-    own = 0
-    for k, (launch, body) in enumerate(zip(cuda.launches, bodies, strict=True)):
-        inner = body[body.index(f"    {WAIT}") + 1:-1]
-        grid = int(d.evaluate(launch.grid, {}))
-        lines.append(f"\nstatic __device__ __forceinline__ void turn{k}({parameters}, char *own_rows, index_t sub_block, "
-                     "int sub_thread) {")
-        lines += [f"    const index_t sub_blocks = {grid};", "    (void)own_rows, (void)sub_blocks;"]
-        lines += [_of_a_group(line) for line in inner]
-        lines.append("}")
-        own = max(own, launch.shared * max(1, block // launch.block))
-    # ---- the loop
-    room, at = 0, dict[str, int]()
-
-    def shared(name: str, nbytes: int) -> None:
-        nonlocal room
-        at[name] = room
-        room += -(-nbytes // 16) * 16
-
-    for k, t in enumerate(types[:carries]):
-        for place in "ab":
-            shared(f"{place}{k}", sizes[k] * t.dtype.itemsize)
-    for a in program.scratch:
-        if a.level == 0:
-            shared(a.name, int(d.evaluate(a.size, {})) * computed_in(a.dtype).itemsize)
-    if room + own > MOST_SHARED:
-        raise NotLowered(f"its rows take {room + own} bytes of shared memory")
-    outs = [f"{STORED[t.dtype.name]} *__restrict__ out{k}" for k, t in enumerate(spec.outputs)]
-    ins = [f"const {STORED[t.dtype.name]} *__restrict__ in{k}" for k, t in enumerate(spec.inputs)]
-    lines.append(f'\nextern "C" __global__ void __launch_bounds__({block}) turns({", ".join([*outs, *ins])}, '
-                 "const int64_t *__restrict__ sizes) {")
-    lines += ["    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
-              "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;"]
-    for k, t in enumerate(types[:carries]):
-        kind = STORED[t.dtype.name]
-        lines += [f"    {kind} *const a{k} = ({kind} *)(rows + {at[f'a{k}']}), *const b{k} = ({kind} *)(rows + {at[f'b{k}']});",
-                  f"    for (int i = threadIdx.x; i < {sizes[k]}; i += {block}) a{k}[i] = in{k}[row * {sizes[k]} + i];"]
-    for a in program.scratch:
-        if a.level == 0:
-            kind = STORED[computed_in(a.dtype).name]
-            lines.append(f"    {kind} *const {a.name} = ({kind} *)(rows + {at[a.name]});")
-    lines += ["    __syncthreads();", "    for (int64_t turn = 0; turn < turns; turn++) {",
-              f"        const int64_t slice = {'turns - 1 - turn' if turns.reverse else 'turn'};"]
-    values: dict[str, str] = {}
-    for k in range(len(types) - len(few.step.outputs)):
-        has, size = few.of_arguments[k], sizes[k]
-        if k < carries:
-            text = f"(turn % 2 ? b{k} : a{k})"
-        elif k < carries + slices:
-            text = f"in{k} + " + (f"(slice * (all_rows / {count}) + row) * {size}" if has else f"slice * {size}")
-        else:
-            text = f"in{k} + " + (f"row * {size}" if has else "0")
-        values[f"x{k}"] = text
-    into = []
-    for k in range(len(few.step.outputs)):
-        size = sizes[len(few.step.arguments) + k]
-        into.append(f"(turn % 2 ? a{k} : b{k})" if k < carries else f"out{k} + (slice * (all_rows / {count}) + row) * {size}")
-    for u in range(max(found.places) + 1):
-        values[f"y{u}"] = into[found.places.index(u)]
-    given = [values.get(name, name) for name in names]
-    for k, launch in enumerate(cuda.launches):
-        grid, groups = int(d.evaluate(launch.grid, {})), block // launch.block
-        lines.append(f"        for (int sub = threadIdx.x / {launch.block}; sub < {grid}; sub += {groups})")
-        lines.append(f"            turn{k}({', '.join(given)}, rows + {room} + threadIdx.x / {launch.block} * {launch.shared}, "
-                     f"sub, threadIdx.x % {launch.block});")
-        lines.append("        __syncthreads();")
-    for k, u in enumerate(found.places):
-        if found.places.index(u) != k:
-            size = sizes[len(few.step.arguments) + k]
-            lines.append(f"        for (int i = threadIdx.x; i < {size}; i += {block}) ({into[k]})[i] = "
-                         f"({into[found.places.index(u)]})[i];")
-    if any(found.places.index(u) != k and k < carries for k, u in enumerate(found.places)):
-        lines.append("        __syncthreads();")
-    lines.append("    }")
-    for k in range(carries):
-        lines.append(f"    for (int i = threadIdx.x; i < {sizes[k]}; i += {block}) out{k}[row * {sizes[k]} + i] = "
-                     f"(turns % 2 ? b{k} : a{k})[i];")
-    text = "\n".join([*lines, "}"]) + "\n"
-    return text, (Launch("turns", d.ceil_div(found.rows, count), block, room + own, waits=True),)
+    waits = [any(_WAITS.search(line) and "extern __shared__" not in line for line in body) for body in bodies]
+    block = _block(cuda.launches, waits)
+    own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
+    room = _Room(found)
+    if room.nbytes + own > SHARED:
+        raise NotLowered(f"its rows take {room.nbytes + own} bytes of shared memory")
+    lines = [*cuda.preamble(), *_functions(cuda, bodies), *_loop(spec, found, cuda, waits, block, room)]
+    return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(found.rows, found.count), block, room.nbytes + own, waits=True),)
 
 
 _WAITS = re.compile(r"__syncthreads|__shared__|reduced<(64|128|256|512|1024)>")
 
 
-def _block(launches: Sequence[Launch], bodies: Sequence[Sequence[str]]) -> int:
+def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
     """Threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest nest have.
     Raises NotLowered."""
-    fixed = {launch.block for launch, body in zip(launches, bodies, strict=True)
-             if any(_WAITS.search(line) and "extern __shared__" not in line for line in body)}
+    fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
     wanted = max(launch.block * int(d.evaluate(launch.grid, {})) for launch in launches)
     if len(fixed) > 1:
         raise NotLowered("its nests have blocks of several sizes whose threads wait for each other")
@@ -260,6 +177,92 @@ def _block(launches: Sequence[Launch], bodies: Sequence[Sequence[str]]) -> int:
     if any(block % launch.block for launch in launches):
         raise NotLowered("its nests have blocks of several sizes")
     return block
+
+
+def _size(x: Node) -> int:
+    return math.prod(int(s) for s in x.shape)
+
+
+class _Room:
+    """Where a block's shared memory has what: each carry twice (a, b: one turn reads what the other has written), and scratch of a
+    step. The rows that nests keep there themselves come behind."""
+
+    def __init__(self, found: _RowsInTurns) -> None:
+        self.at: dict[str, tuple[str, int]] = {}
+        self.nbytes = 0
+        for k, x in enumerate(found.few.step.arguments[:len(found.turns.carries)]):
+            for place in "ab":
+                self._put(f"{place}{k}", STORED[x.dtype.name], _size(x) * x.dtype.itemsize)
+        for a in (a for a in found.program.scratch if a.level == 0):
+            dtype = computed_in(a.dtype)
+            self._put(a.name, STORED[dtype.name], int(d.evaluate(a.size, {})) * dtype.itemsize)
+
+    def _put(self, name: str, kind: str, nbytes: int) -> None:
+        self.at[name] = kind, self.nbytes
+        self.nbytes += -(-nbytes // 16) * 16
+
+    def lines(self) -> list[str]:
+        return [f"    {kind} *const {name} = ({kind} *)(rows + {begin});" for name, (kind, begin) in self.at.items()]
+
+
+def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
+    """The nests of a step, each as a function of one of its blocks."""
+    lines = []
+    for k, (launch, body) in enumerate(zip(cuda.launches, bodies, strict=True)):
+        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({cuda.parameters()}, char *own_rows, index_t sub_block, "
+                  "int sub_thread) {"),
+                  f"    const index_t sub_blocks = {int(d.evaluate(launch.grid, {}))};", "    (void)own_rows, (void)sub_blocks;",
+                  *map(_of_a_group, body[body.index(f"    {WAIT}") + 1:-1]), "}"]
+    return lines
+
+
+def _places(found: _RowsInTurns) -> tuple[dict[str, str], list[str]]:
+    """What stands for each operand and value of a step in a turn, and where each of its outputs goes."""
+    few, carries, sliced = found.few, len(found.turns.carries), len(found.turns.carries) + len(found.turns.sliced)
+    row_of_slice = f"(slice * (all_rows / {found.count}) + row)"
+    values = {}
+    for k, (x, has) in enumerate(zip(few.step.arguments, few.of_arguments, strict=True)):
+        begin = (row_of_slice if has else "slice") if k < sliced else "row" if has else "0"
+        values[f"x{k}"] = f"(turn % 2 ? b{k} : a{k})" if k < carries else f"in{k} + {begin} * {_size(x)}"
+    into = [f"(turn % 2 ? a{k} : b{k})" if k < carries else f"out{k} + {row_of_slice} * {_size(x)}"
+            for k, x in enumerate(few.step.outputs)]
+    values |= {f"y{u}": into[found.places.index(u)] for u in set(found.places)}
+    return values, into
+
+
+def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
+    """The kernel: what a block carries comes to shared memory, then turn after turn, and at the end goes from there."""
+    program, carried = found.program, found.few.step.arguments[:len(found.turns.carries)]
+    values, into = _places(found)
+    given = ", ".join(values.get(a.name, a.name) for a in (
+        *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0)))
+
+    def copied(size: int, to: str, source: str) -> str:
+        return f"for (int i = threadIdx.x; i < {size}; i += {block}) ({to})[i] = ({source})[i];"
+
+    outs = [f"{STORED[t.dtype.name]} *__restrict__ out{k}" for k, t in enumerate(spec.outputs)]
+    ins = [f"const {STORED[t.dtype.name]} *__restrict__ in{k}" for k, t in enumerate(spec.inputs)]
+    lines = [(f'\nextern "C" __global__ void __launch_bounds__({block}) turns({", ".join([*outs, *ins])}, '
+             "const int64_t *__restrict__ sizes) {"),
+             "    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
+             "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;", *room.lines(),
+             *(f"    {copied(_size(x), f'a{k}', f'in{k} + row * {_size(x)}')}" for k, x in enumerate(carried)),
+             "    __syncthreads();", "    for (int64_t turn = 0; turn < turns; turn++) {",
+             f"        const int64_t slice = {'turns - 1 - turn' if found.turns.reverse else 'turn'};"]
+    for k, (launch, one) in enumerate(zip(cuda.launches, waits, strict=True)):
+        group = f"threadIdx.x / {launch.block}"
+        lines += [f"        for (int sub = {group}; sub < {int(d.evaluate(launch.grid, {}))}; sub += {block // launch.block}) {{",
+                  (f"            turn{k}({given}, rows + {room.nbytes} + {group} * {launch.shared}, sub, "
+                  f"threadIdx.x % {launch.block});")]
+        if one or launch.shared:                                    # the next one writes where this one still reads
+            lines.append(f"            {'__syncthreads' if one else '__syncwarp'}();")
+        lines += ["        }", "        __syncthreads();"]
+    again = [k for k, u in enumerate(found.places) if found.places.index(u) != k]
+    for k in again:
+        lines.append(f"        {copied(_size(found.few.step.outputs[k]), into[k], into[found.places.index(found.places[k])])}")
+    lines += ["        __syncthreads();"] if any(k < len(carried) for k in again) else []
+    return [*lines, "    }", *(f"    {copied(_size(x), f'out{k} + row * {_size(x)}', f'turns % 2 ? b{k} : a{k}')}"
+                               for k, x in enumerate(carried)), "}"]
 
 
 def _of_a_group(line: str) -> str:

@@ -99,6 +99,20 @@ def normed() -> Any:
     return tg.scan(step, of("h", 3, 40), of("x", N, 3, 40))
 
 
+def long_rows() -> Any:
+    """Several long rows in each row of a batch: threads of a block wait for each other, once for each."""
+    def step(h: Node, x: Node) -> tuple[Node, Node]:
+        h = (h + x) * 0.5
+        return h, h.sum(-1)
+
+    return tg.scan(step, of("h", 2, 3, 1500), of("x", N, 2, 3, 1500))
+
+
+def down_columns() -> Any:
+    """Sums across memory, of more columns than a block takes at once."""
+    return tg.scan(lambda h, x: (h * 0.5 + x, h.sum(1)), of("h", 2, 70, 140), of("x", N, 2, 70, 140))
+
+
 def averages() -> Any:
     """Rows of one number, many of which a block takes."""
     return tg.scan(lambda h, x: (h * 0.9 + x * 0.1, h), of("h", 4096), of("x", N, 4096))
@@ -110,9 +124,9 @@ def counts() -> Any:
 
 LOOPS: list[Loop] = [rnn, lambda: rnn(16, 16), lambda: rnn(B, 24), lambda: rnn(reverse=True), lambda: rnn(5, 8, dtype=tg.bf16),
                      lambda: rnn(3, 7), lambda: rnn(2, 40, dtype=tg.f64), gru, lstm, selective, lambda: selective(1056), in_turns,
-                     normed, averages, counts]
+                     normed, long_rows, down_columns, averages, counts]
 IDS = ["rnn", "as many rows as columns", "rows are a dim", "reverse", "bf16", "odd", "f64", "gru", "lstm", "selective",
-       "several rows of a block", "in turns", "normed", "averages", "counts"]
+       "several rows of a block", "in turns", "normed", "long rows", "down columns", "averages", "counts"]
 
 
 def loop_of(made: Any) -> Node:
