@@ -129,7 +129,7 @@ def why_not_read(value: Any) -> tuple[str, str] | None:
         said = getattr(value, lazily, None)
         if callable(said) and said():
             return what, fix
-    if "Fake" in type(value).__name__ or "Functional" in type(value).__name__:
+    if type(value).__module__.startswith("torch._subclasses"):       # what torch traces with
         return f"a {type(value).__name__} holds no values", "a tensor that does"
     if getattr(value, "requires_grad", False):
         return "it requires a gradient, of which no run knows", ".detach()"
@@ -170,14 +170,14 @@ class _DLTensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    pass
+    """Its fields hold a function of itself, and are told below."""
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
-OURS = 4
-"""references to a capsule that nobody else has: of `_held`, of its copy and of who counts (two)"""
+OURS = 3
+"""references to a capsule that nobody else has: of `_held`, and of who counts (a name and an argument)"""
 
 NAME, USED = b"dltensor", b"used_dltensor"
 """of a capsule that nobody has read yet, and of one that has a reader"""
