@@ -136,7 +136,7 @@ def all_steps() -> Kernel:
     """The kernel that runs all steps of a decoder's run of one token. All its blocks have to be on the device at once."""
     return Kernel(name=f"{NAME}.all_steps", backend=NAME, op=ALL_STEPS, build=_no_call, accepts=_of_no_step, module=__name__,
                   source="a decoder's steps, one after the other", sources=[TEXT.name, PACKING.name],
-                  toolchain="no NVRTC" if nvrtc.why_missing() else f"nvrtc {nvrtc.version()}", whole=decoder_of,
+                  toolchain=f"nvrtc {nvrtc.version()}", whole=decoder_of,
                   requirements={"arch": "sm_90", "multiprocessors_min": MULTIPROCESSORS})
 
 

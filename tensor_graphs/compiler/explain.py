@@ -197,7 +197,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
             out.append(f"  {rest * 1e6:9.1f} µs in {len(dearest) - rows} more")
         out += added_up(v)
     parts = {"states": use.states, "made of parameters": use.bound, "arena": use.arena, "kernels' own": use.scratch,
-             "outputs": use.outputs, "inputs": use.inputs}
+             "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
     out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
                f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})"

@@ -68,9 +68,10 @@ KEPT = 0.7
 COMPARING = 0.3
 """of the time that is left, in which kernels without a verdict are compared with the oracle"""
 
-MORE = 10.0
-"""seconds beyond the time that is left for which kernels of the cheapest path are compared: those of many millions of numbers take
-so long each, and one of its definition may have ten"""
+MOST_MORE = 10.0
+"""seconds by which what one plan needs may exceed the time that there is: of a part measured and a part guessed little can be said,
+and what is missing may be one of three kernels on a busy machine; but kernels of millions of numbers take so long each, and a path
+may have ten"""
 
 EACH = 0.2
 """seconds that running a path as a whole costs beside its runs, about: binding it, letting threads sleep, emptying the caches"""
@@ -220,7 +221,7 @@ def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: R
         pending = {key: each for key, each in pending.items() if key not in done}
         if i and time.perf_counter() >= until:
             break
-        compare_all(judge, list(pending.values()), say, until if i else end + MORE)
+        compare_all(judge, list(pending.values()), say, until if i else end + MOST_MORE)
         done |= set(pending)
     if done:
         book.load()

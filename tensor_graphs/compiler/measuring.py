@@ -5,7 +5,6 @@ A plan whose kernels have their verdicts on file is made without it: the judge a
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -45,9 +44,8 @@ def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
-                progress: Callable[[str], None], until: float = math.inf) -> None:
-    """Have kernels compared with the oracle, each on a signature that is used at some sizes, and file what was found. until: on the
-    clock of time.perf_counter, after which nothing more is waited for."""
+                progress: Callable[[str], None], until: float = float("inf")) -> None:
+    """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock."""
     from tensor_graphs.profiling.measure.judge import Asked
 
     with closing(judge.compare([Asked(*each) for each in pending])) as verdicts:

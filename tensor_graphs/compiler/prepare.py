@@ -36,12 +36,10 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
     recipes: whether pieces may be said otherwise; a database, so that what was found is read from its rows and put there.
     backends: that may be used; for one that writes kernels for whatever it is given (`gen`) neighbouring steps become parts.
 
-    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph. Raises PlanError where the
-    graph names a device that is not here.
+    Whoever lists, measures or compiles goes through this: all speak of the same graph. Raises PlanError for a device not here.
     """
-    for node in graph.nodes:
-        if node.op is leaves.COPY_TO:
-            device_asked(node)
+    for node in (n for n in graph.nodes if n.op is leaves.COPY_TO):
+        device_asked(node)
     if not wanted:
         return _as_written(graph, backends)
     if graph not in _made:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.arguments import function, names, number, whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.finalists import try_finalists
+from tensor_graphs.compiler.finalists import MOST_MORE, try_finalists
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_kernels import profile_kernels
@@ -58,10 +58,6 @@ MOST_ASKED = 2
 
 WORTH_ASKING = 0.02
 """of a path's time: what may save less is not measured again"""
-
-MOST_MORE = 10.0
-"""seconds by which the kernels of the plan that was asked for may exceed the budget (and by twice the budget, at most): a plan of
-which a part is measured and a part is guessed says little, and what is missing may be one of three kernels on a busy machine"""
 
 WARMER = 1.25
 """times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
@@ -482,7 +478,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
     counted: Asked = Counter()
-    done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False
+    done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False     # more: than the budget
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:

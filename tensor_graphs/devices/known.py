@@ -39,14 +39,14 @@ def devices() -> tuple[Device, ...]:
 
 def device_named(name: str) -> Device:
     """Raises UnknownDevice, naming those that exist."""
+    kind, _, index = str(name).partition(":")
+    numbered = kind in MAKERS and index.isdecimal()
     try:
-        kind, _, index = name.partition(":")
-        numbered = kind in MAKERS and index.isascii() and index.isdigit()
         if name not in _devices and numbered:
             _made(kind, int(index))
         return _devices[name]
-    except (KeyError, TypeError, AttributeError):
-        missing = (isinstance(name, str) and numbered and importlib.import_module(MAKERS[kind]).why_missing(int(index))) or ""
+    except (KeyError, TypeError):
+        missing = (numbered and importlib.import_module(MAKERS[kind]).why_missing(int(index))) or ""
         raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}{missing and f' ({missing})'}\n"
                             f"  fix: one of those{missing and ', or what is missing there'}; tg devices lists all") from None
 

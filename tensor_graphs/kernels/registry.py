@@ -433,12 +433,11 @@ def capture_of(backend: str) -> Callable[[Callable[[Any], None]], Any | None] | 
 
 def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
     """The kernels of these backends that run all steps of some graphs at once (`whole_kernels`), and that are possible here."""
-    found = (k for name in backends if why_missing(name) is None for k in _whole_kernels(name))
-    return [k for k in found if lacking(k) is None]
+    return [k for name in backends for k in _whole_kernels(name) if lacking(k) is None]
 
 
 def _whole_kernels(backend: str) -> list[Kernel]:
-    make = getattr(backend_module(backend), "whole_kernels", None)
+    make = getattr(backend_module(backend), "whole_kernels", None) if why_missing(backend) is None else None
     return [] if make is None else make()
 
 

@@ -271,8 +271,7 @@ class _Lowering:
         self.graph, self.choose, self.copiers = graph, choose, copiers
         self.program = Program(graph)
         self.values: dict[tuple[Node, str], tuple[Operand, ...]] = {}
-        self.where = Whereabouts()
-        self.arriving: dict[Node, str] = {}
+        self.where, self.arriving = Whereabouts(), dict[Node, str]()
         self.counts: dict[str, int] = {}
         self.roots = dict(zip([("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates], roots, strict=True))
         self.state_devices = {n: self.made_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
@@ -406,8 +405,7 @@ class _Lowering:
         return out
 
     def run(self, order: Sequence[Node]) -> None:
-        self.same, self.where = alike(order), Whereabouts(pieces_of(order))
-        self.arriving = arriving(order, self.roots.values())
+        self.same, self.where, self.arriving = alike(order), Whereabouts(pieces_of(order)), arriving(order, self.roots.values())
         for node in order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:

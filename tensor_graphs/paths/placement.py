@@ -52,9 +52,8 @@ class Placement:
         for node in self.order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:
-                    state = node.op is leaves.STATE
-                    where.put(node, at.get(("state", str(node.attrs["name"])), HOST.name) if state else
-                              self.arriving.get(node, HOST.name))
+                    home = at.get(("state", str(node.attrs["name"]))) if node.op is leaves.STATE else self.arriving.get(node)
+                    where.put(node, home or HOST.name)
             elif node.op is leaves.ITEM:
                 device = where.first(node.inputs[0])
                 assert device is not None

@@ -79,9 +79,8 @@ class MemoryUse:
         return self.allocated + self.parameters
 
     def to_json(self) -> dict[str, int]:
-        return {"parameters": self.parameters, "states": self.states, "arena": self.arena, "outputs": self.outputs,
-                "constants": self.constants, "bound": self.bound, "scratch": self.scratch, "inputs": self.inputs,
-                "total": self.total}
+        return {name: getattr(self, name) for name in ("parameters", "states", "arena", "outputs", "constants", "bound", "scratch",
+                                                       "inputs", "total")}
 
 
 @dataclass(frozen=True)
@@ -264,8 +263,7 @@ class Plan:
         states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
         return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
-                         kinds["constant"] + kinds["dims"], self._bound(device), scratch,
-                         kinds["input"] if device != HOST.name else 0)
+                         kinds["constant"] + kinds["dims"], self._bound(device), scratch, kinds["input"] * (device != HOST.name))
 
     def _bound(self, device: str) -> int:
         """Bytes made of parameters: of all variants, as each is bound; what several make alike is there once."""
@@ -313,7 +311,7 @@ class Plan:
         size, members = self._serving(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))
-        more = "".join(f", {name} {human(n)}" for name, n in (("bound", use.bound), ("scratch", use.scratch)) if n)
+        more = "".join(f", {name} {human(n)}" for name in ("bound", "scratch", "inputs") if (n := getattr(use, name)))
         return (f"device {use.device} may use {human(limit)}, the plan needs {human(use.total)}"
                 f"{' at ' + sizes if sizes else ''}: parameters {human(use.parameters)}, states {human(use.states)}, "
                 f"outputs {human(use.outputs)}, arena {human(use.arena)}{more}\n"

@@ -1,8 +1,7 @@
 """whereabouts: on which devices each value lies, and what must be copied for a kernel to read it on its own.
 
 One rule for lowering, which inserts the copies, and for the price of a path, which counts them. A value is copied to a device at
-most once. A view of a value is there wherever the value is; so what came from a device is never copied back to it. What a caller
-gives and gets is on the host, unless the graph's words put it on another device as it comes, and as it goes.
+most once. A view of a value is there wherever the value is; so what came from a device is never copied back to it.
 """
 
 from __future__ import annotations
@@ -30,23 +29,18 @@ def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
                      for piece in pieces)
 
 
-def arriving(nodes: Sequence[Node], roots: Iterable[Node]) -> dict[Node, str]:
-    """The inputs that a run takes on another device than the host: those that nobody reads but copies to that one."""
-    asked: dict[Node, set[str]] = {node: set() for node in nodes if node.op is leaves.INPUT}
-    for node in nodes:
-        where = str(node.attrs["device"]) if node.op is leaves.COPY_TO else HOST.name
-        for each in node.inputs:
-            if each in asked:
-                asked[each].add(where)
-    for root in roots:
-        if root in asked:
-            asked[root].add(HOST.name)
-    return {node: where.pop() for node, where in asked.items() if len(where) == 1 and HOST.name not in where}
-
-
 def handed_out(root: Node) -> str:
     """The device on which a run hands out an output: the host, where the graph does not say copy_to."""
     return str(root.attrs["device"]) if root.op is leaves.COPY_TO else HOST.name
+
+
+def arriving(nodes: Sequence[Node], roots: Iterable[Node]) -> dict[Node, str]:
+    """The inputs that a run takes on another device than the host: those that nobody reads but copies to that one."""
+    asked: dict[Node, set[str]] = {root: {HOST.name} for root in roots}
+    for node in nodes:
+        for each in node.inputs:
+            asked.setdefault(each, set()).add(handed_out(node))
+    return {n: min(where) for n, where in asked.items() if n.op is leaves.INPUT and len(where) == 1 and HOST.name not in where}
 
 
 class Whereabouts:

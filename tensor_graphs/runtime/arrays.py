@@ -28,14 +28,14 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     if lies_elsewhere(value):
         given = _shared(name, value, t, what)
         raise RunError(f"{what} {name!r} lies on {given.device.name}, and is read on the host\n"
-                       f"  fix: a copy there: np.asarray(…); .cpu() of torch, .get() of CuPy")
+                       "  fix: a copy there: np.asarray(…); .cpu() of torch, .get() of CuPy")
     if isinstance(value, np.ndarray):
         if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
             raise RunError(f"{what} {name!r} is a masked array, and masks are not read\n"
                            "  fix: array.filled(…), or tg.where in the math")
         array = value
     elif hasattr(value, "__dlpack__"):
-        array = _from_dlpack(name, value, what)
+        array = _from_dlpack(f"{what} {name!r}", value)
     elif isinstance(value, np.generic):
         array = np.asarray(value)
     elif isinstance(value, (int, float, bool, list, tuple)):
@@ -68,8 +68,10 @@ def device_array(values: Any, device: str) -> DeviceArray:
         if found.device is there:
             return found
         values = found.numpy()
-    array = values if isinstance(values, np.ndarray) else _from_dlpack("given", values, "the array") if hasattr(
-        values, "__dlpack__") else _listed(values)
+    if isinstance(values, np.ndarray):
+        array = values
+    else:
+        array = _from_dlpack("the array", values) if hasattr(values, "__dlpack__") else _listed(values)
     if isinstance(array, np.ma.MaskedArray):
         raise RunError("the array is masked, and masks are not read\n  fix: array.filled(…)")
     dtype = next((t for t in DTYPES.values() if t.numpy == array.dtype), None)
@@ -133,7 +135,7 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
             raise RunError(f"out[{name!r}] must be {t}, and is {there.type}{list(there.shape)} on {there.device.name}\n"
                            f"  fix: one of shape {t.shape}")
         return there
-    array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(name, value, "out")
+    array = value if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__") else _from_dlpack(f"out {name!r}", value)
     if isinstance(array, np.ma.MaskedArray):
         raise RunError(f"out[{name!r}] is a masked array, and masks are not written\n  fix: np.empty({t.shape}, …)")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
@@ -163,8 +165,7 @@ def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
     return array.astype(t.dtype.numpy)
 
 
-def _from_dlpack(name: str, value: Any, what: str) -> np.ndarray:
-    called = what if what == "the array" else f"{what} {name!r}"
+def _from_dlpack(called: str, value: Any) -> np.ndarray:
     if (why := why_not_read(value)) is not None:
         raise RunError(f"{called} cannot be read through DLPack: {why[0]}\n  fix: {why[1]}")
     try:

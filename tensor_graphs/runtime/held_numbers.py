@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.known import HOST
-from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue
+from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Window
 
@@ -41,6 +42,4 @@ def array_of(frame: Frame, w: Window) -> np.ndarray:
     assert memory is not None
     if memory.device is HOST or 0 in shape:
         return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, w.dtype)
-    copy = HOST.allocate(int(np.prod(shape)) * w.dtype.itemsize)
-    transfer(memory.device.part(memory, offset, copy.nbytes), copy, HOST)
-    return array_view(copy, 0, shape, contiguous_strides(shape), w.dtype)  # type: ignore[arg-type]  # the shape is of ints
+    return DeviceArray(memory.device.part(memory, offset, math.prod(shape) * w.dtype.itemsize), shape, w.dtype).numpy()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tensor_graphs.devices.cpu import memory_of
-from tensor_graphs.devices.device import Device, Memory, transfer
+from tensor_graphs.devices.device import Device, Memory, transfer_all
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
@@ -53,24 +53,22 @@ class Placed:
 
     def send(self, bases: Mapping[int, Memory]) -> None:
         """Copy the inputs that are given on the host to where the run reads them."""
-        self._move(self.executor.input_bases, self.arrays, bases, lambda here, there: transfer(here, there, HOST))
+        transfer_all(_apart(self.executor.input_bases, self.arrays, bases), HOST)
 
     def fetch(self, bases: Mapping[int, Memory]) -> None:
         """Copy the outputs that are wanted on the host from where the run has written them."""
-        self._move(self.executor.output_bases, self.results, bases, lambda here, there: transfer(there, here, HOST))
-
-    @staticmethod
-    def _move(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory],
-              move: Callable[[Memory, Memory], None]) -> None:
-        for name, base in numbers.items():
-            array, there = arrays[name], bases[base]
-            if isinstance(array, np.ndarray) and there.device is not HOST and array.nbytes:
-                move(memory_of(array), there)
+        transfer_all([(there, here) for here, there in _apart(self.executor.output_bases, self.results, bases)], HOST)
 
     def state_bases(self, session: Session) -> dict[int, Memory]:
         """Where a session holds the states that this run reads and writes: on their devices."""
         on = self.executor.state_devices
         return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
+
+
+def _apart(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory]) -> list[tuple[Memory, Memory]]:
+    """(memory of the host, where a run has it) of the arrays that the host has and the run wants elsewhere."""
+    return [(memory_of(array), bases[base]) for name, base in numbers.items()
+            if isinstance(array := arrays[name], np.ndarray) and bases[base].device is not HOST and array.nbytes]
 
 
 def check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, fix: str) -> None:

@@ -18,6 +18,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
+from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
 
 
@@ -107,9 +108,8 @@ class Session:
             raise RunError(f"no state is named {name!r}; there are {', '.join(self.memory) or 'none'}")
         if name in self.arrays:
             return self.arrays[name]
-        here = HOST.allocate(self.memory[name].nbytes)
-        transfer(self.memory[name], here, HOST)
-        return self._array(name, here)
+        t = self.types[name]
+        return DeviceArray(self.memory[name], tuple(int(s) for s in t.shape), t.dtype).numpy()
 
     def _array(self, name: str, memory: Memory) -> np.ndarray:
         t = self.types[name]

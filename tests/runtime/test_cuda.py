@@ -16,6 +16,7 @@ from tensor_graphs.devices.cpu import CPU, array_view, memory_of
 from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import kernel_named, load_backend, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import DTYPES
@@ -37,6 +38,17 @@ def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
         assert load_backend(name) == [] and why_missing(name)
     with pytest.raises(UnknownDevice, match="no device is named 'cuda:0'"):
         device_named("cuda:0")
+
+
+@absent
+def test_without_nvrtc_their_kernels_are_named_as_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version() -> str:
+        raise ModuleNotFoundError("No module named 'cuda'")
+
+    monkeypatch.setattr("tensor_graphs.devices.nvrtc.version", version)
+    for name in ("gencuda.loops", "gencuda.all_steps", "cuda.linear"):
+        with pytest.raises(KernelError, match=f"no kernel is named '{name}' here: backend .* is not available"):
+            kernel_named(name)
 
 
 @absent

@@ -398,8 +398,7 @@ class Judge:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
         found = self._answers.pop(signature.key, _Answers())
         self._answers[signature.key] = found
-        least = FOR_A_WORKER * max(self.workers, self.elsewhere)
-        while len(self._answers) > least and sum(each.held for each in self._answers.values()) > MOST_HELD:
+        while len(self._answers) > FOR_A_WORKER * self.elsewhere and sum(each.held for each in self._answers.values()) > MOST_HELD:
             del self._answers[next(iter(self._answers))]
         return found
 

@@ -148,9 +148,8 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
     """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
     each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
-    half. Plans of few weights are bound anew for each, on
-    weights that lie elsewhere in each round: where arrays lie makes a run a tenth slower or faster, those that a plan reads as they
-    are as well as those that it makes of them."""
+    half. Plans of few weights are bound anew for each, on weights that lie elsewhere in each round: where arrays lie makes a run a
+    tenth slower or faster, those that a plan reads as they are as well as those that it makes of them."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
@@ -254,7 +253,7 @@ def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, 
     """Seconds of segments by the clock of their device, each with empty caches."""
     total = 0.0
     for segment in segments:
-        device.fill(flushed[device], byte)                                   # while it does that, the host gets ahead
+        device.fill(flushed[device], byte)                      # while it does that, the host gets ahead
         start = device.mark()
         segment.run(ready._frame)
         total += device.between(start, device.mark())

@@ -168,8 +168,7 @@ class Launches(Segment):
             device.use()
         if kept.replays.run(kept.key):
             return
-        for k in range(len(self.steps)):
-            self._launch(kept, k)
+        self._launch_steps(kept)
         if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1:
             kept.replays.note(kept.key, partial(self.launch_all, frame))
 
@@ -179,7 +178,9 @@ class Launches(Segment):
 
     def launch_all(self, frame: Frame, stream: Any = 0) -> None:
         """Launch every step on a stream of the device."""
-        kept = self.ready(frame)
+        self._launch_steps(self.ready(frame), stream)
+
+    def _launch_steps(self, kept: _LaunchTable, stream: Any = 0) -> None:
         for k in range(len(self.steps)):
             self._launch(kept, k, stream)
 
