@@ -45,6 +45,22 @@ TG_INLINE void bring(const void *at) {
 #endif
 }
 
+/* ---- copies to shared memory that a thread does not wait for ---- */
+
+#ifdef __CUDA_ARCH__
+/* BYTES (4, 8 or 16, and both addresses are multiples of it) from global memory. Who asked may read them after copies_wait, the others
+ * of its block after a barrier behind that. */
+template <int BYTES> TG_INLINE void copy_ahead(void *to, const void *from) {
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(BYTES) : "memory");
+}
+TG_INLINE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }      /* of a group of copies */
+template <int LEFT> TG_INLINE void copies_wait() {                  /* until LEFT groups of this thread are under way, at most */
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+#endif
+
 /* ---- bits and narrow floats ---- */
 
 TG_INLINE uint32_t bits_of(float x) { return __float_as_uint(x); }

@@ -47,10 +47,6 @@ TG_INLINE void turn_quad(uint32_t (&v)[4], int t) {
 TG_INLINE void copy_16(uint32_t shared, const void *from, int there = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(there) : "memory");
 }
-TG_INLINE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }      /* of a group of copies */
-template <int LEFT> TG_INLINE void copies_wait() {                  /* until LEFT groups of this thread are under way, at most */
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 
 /* ---- 8.0: fragments and their products ---- */
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,6 +37,9 @@ ENOUGH, FEW_ELEMENTS = 264, 256
 
 NEAR = 96 << 10
 """bytes of operands without rows that each turn reads, at most: they stay in the cache of a multiprocessor"""
+
+SLOTS = 4
+"""turns whose slices have a place in shared memory: a power of two; all but one of them are on their way meanwhile"""
 
 A_TURN = 3 << 20
 """bytes that the device moves in the time of a turn of a nest, about half a microsecond"""
@@ -155,9 +158,10 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     waits = [any(_WAITS.search(line) and "extern __shared__" not in line for line in body) for body in bodies]
     block = _block(cuda.launches, waits)
     own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
-    room = _Room(found)
-    if room.nbytes + own > SHARED:
-        raise NotLowered(f"its rows take {room.nbytes + own} bytes of shared memory")
+    rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
+    room = next((r for r, most in rooms if r.nbytes + own <= most), None)
+    if room is None:
+        raise NotLowered(f"its rows take more than {SHARED} bytes of shared memory")
     lines = [*cuda.preamble(), *_functions(cuda, bodies), *_loop(spec, found, cuda, waits, block, room)]
     return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(found.rows, found.count), block, room.nbytes + own, waits=True),)
 
@@ -183,23 +187,37 @@ def _size(x: Node) -> int:
     return math.prod(int(s) for s in x.shape)
 
 
-class _Room:
-    """Where a block's shared memory has what: each carry twice (a, b: one turn reads what the other has written), and scratch of a
-    step. The rows that nests keep there themselves come behind."""
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
 
-    def __init__(self, found: _RowsInTurns) -> None:
+
+class _Room:
+    """Where a block's shared memory has what: each carry twice (a, b: one turn reads what the other has written), slices of some
+    turns (s), and scratch of a step. The rows that nests keep there themselves come behind.
+
+    ahead: bytes that are copied at once, by the number of the operand; slices of other sizes are read where they lie.
+    """
+
+    def __init__(self, found: _RowsInTurns, aligned: bool, slots: int) -> None:
         self.at: dict[str, tuple[str, int]] = {}
+        self.slots = slots
+        self.ahead: dict[int, int] = {}
         self.nbytes = 0
-        for k, x in enumerate(found.few.step.arguments[:len(found.turns.carries)]):
-            for place in "ab":
-                self._put(f"{place}{k}", STORED[x.dtype.name], _size(x) * x.dtype.itemsize)
+        carries = len(found.turns.carries)
+        for k, x in enumerate(found.few.step.arguments[:carries + len(found.turns.sliced)]):
+            nbytes, at_once = _size(x) * x.dtype.itemsize, ALIGNED if aligned else x.dtype.itemsize
+            for place in "ab" if k < carries else "":
+                self._put(f"{place}{k}", STORED[x.dtype.name], nbytes)
+            if k >= carries and slots and nbytes and at_once >= 4:
+                self.ahead[k] = at_once
+                self._put(f"s{k}", STORED[x.dtype.name], slots * _padded(nbytes))
         for a in (a for a in found.program.scratch if a.level == 0):
             dtype = computed_in(a.dtype)
             self._put(a.name, STORED[dtype.name], int(d.evaluate(a.size, {})) * dtype.itemsize)
 
     def _put(self, name: str, kind: str, nbytes: int) -> None:
         self.at[name] = kind, self.nbytes
-        self.nbytes += -(-nbytes // 16) * 16
+        self.nbytes += _padded(nbytes)
 
     def lines(self) -> list[str]:
         return [f"    {kind} *const {name} = ({kind} *)(rows + {begin});" for name, (kind, begin) in self.at.items()]
@@ -216,24 +234,47 @@ def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _places(found: _RowsInTurns) -> tuple[dict[str, str], list[str]]:
-    """What stands for each operand and value of a step in a turn, and where each of its outputs goes."""
+def _places(found: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str], dict[int, str]]:
+    """What stands for each operand and value of a step in a turn, where each of its outputs goes, and where slices come from that
+    are copied ahead."""
     few, carries, sliced = found.few, len(found.turns.carries), len(found.turns.carries) + len(found.turns.sliced)
     row_of_slice = f"(slice * (all_rows / {found.count}) + row)"
-    values = {}
+    values, sources = {}, {}
     for k, (x, has) in enumerate(zip(few.step.arguments, few.of_arguments, strict=True)):
         begin = (row_of_slice if has else "slice") if k < sliced else "row" if has else "0"
         values[f"x{k}"] = f"(turn % 2 ? b{k} : a{k})" if k < carries else f"in{k} + {begin} * {_size(x)}"
+        if k in room.ahead:
+            sources[k], values[f"x{k}"] = values[f"x{k}"], _slot(x, k, room)
     into = [f"(turn % 2 ? a{k} : b{k})" if k < carries else f"out{k} + {row_of_slice} * {_size(x)}"
             for k, x in enumerate(few.step.outputs)]
     values |= {f"y{u}": into[found.places.index(u)] for u in set(found.places)}
-    return values, into
+    return values, into, sources
+
+
+def _slot(x: Node, k: int, room: _Room) -> str:
+    return f"(s{k} + (int)(turn & {room.slots - 1}) * {_padded(_size(x) * x.dtype.itemsize) // x.dtype.itemsize})"
+
+
+def _ahead(found: _RowsInTurns, room: _Room, sources: Mapping[int, str], block: int) -> list[str]:
+    """Asks for the slices that a turn reads, as one group of copies, which may be empty."""
+    lines = ["    const auto ahead = [&](int64_t turn) {", "        if (turn < turns) {",
+             f"            const int64_t slice = {_slice(found)};"]
+    for k, source in sources.items():
+        x, at_once = found.few.step.arguments[k], room.ahead[k]
+        each, count = at_once // x.dtype.itemsize, _size(x) * x.dtype.itemsize // at_once
+        lines += [f"            for (int i = threadIdx.x; i < {count}; i += {block})",
+                  f"                copy_ahead<{at_once}>({_slot(x, k, room)} + i * {each}, {source} + i * {each});"]
+    return [*lines, "        }", "        copies_end();", "    };"]
+
+
+def _slice(found: _RowsInTurns) -> str:
+    return "turns - 1 - turn" if found.turns.reverse else "turn"
 
 
 def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
     """The kernel: what a block carries comes to shared memory, then turn after turn, and at the end goes from there."""
     program, carried = found.program, found.few.step.arguments[:len(found.turns.carries)]
-    values, into = _places(found)
+    values, into, sources = _places(found, room)
     given = ", ".join(values.get(a.name, a.name) for a in (
         *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0)))
 
@@ -241,14 +282,18 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
         return f"for (int i = threadIdx.x; i < {size}; i += {block}) ({to})[i] = ({source})[i];"
 
     outs = [f"{STORED[t.dtype.name]} *__restrict__ out{k}" for k, t in enumerate(spec.outputs)]
-    ins = [f"const {STORED[t.dtype.name]} *__restrict__ in{k}" for k, t in enumerate(spec.inputs)]
+    ins = [f"const {STORED[t.dtype.name]} *in{k}" for k, t in enumerate(spec.inputs)]
+    arrived = [f"copies_wait<{room.slots - 2}>();"] if sources else []
     lines = [(f'\nextern "C" __global__ void __launch_bounds__({block}) turns({", ".join([*outs, *ins])}, '
              "const int64_t *__restrict__ sizes) {"),
              "    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
              "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;", *room.lines(),
+             *(_ahead(found, room, sources, block) if sources else []),
+             *(f"    ahead({turn});" for turn in range(room.slots - 1) if sources),
              *(f"    {copied(_size(x), f'a{k}', f'in{k} + row * {_size(x)}')}" for k, x in enumerate(carried)),
+             *(f"    {line}" for line in arrived),
              "    __syncthreads();", "    for (int64_t turn = 0; turn < turns; turn++) {",
-             f"        const int64_t slice = {'turns - 1 - turn' if found.turns.reverse else 'turn'};"]
+             f"        const int64_t slice = {_slice(found)};", *([f"        ahead(turn + {room.slots - 1});"] if sources else [])]
     for k, (launch, one) in enumerate(zip(cuda.launches, waits, strict=True)):
         group = f"threadIdx.x / {launch.block}"
         lines += [f"        for (int sub = {group}; sub < {int(d.evaluate(launch.grid, {}))}; sub += {block // launch.block}) {{",
@@ -256,7 +301,7 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
                   f"threadIdx.x % {launch.block});")]
         if one or launch.shared:                                    # the next one writes where this one still reads
             lines.append(f"            {'__syncthreads' if one else '__syncwarp'}();")
-        lines += ["        }", "        __syncthreads();"]
+        lines += ["        }", *(f"        {line}" for line in arrived if k + 1 == len(waits)), "        __syncthreads();"]
     again = [k for k, u in enumerate(found.places) if found.places.index(u) != k]
     for k in again:
         lines.append(f"        {copied(_size(found.few.step.outputs[k]), into[k], into[found.places.index(found.places[k])])}")

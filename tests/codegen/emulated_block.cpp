@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <ucontext.h>
 #include <vector>
 
@@ -15,8 +16,14 @@ char *tg_rows;
 
 namespace {
 enum { RUNS, WAITS_BLOCK, WAITS_WARP, ENDED };
+struct Copy {
+    void *to;
+    const void *from;
+    unsigned bytes;
+};
 struct Thread {
     ucontext_t context;
+    std::vector<std::vector<Copy>> copies = {{}};                   /* groups of those that are under way, the last one still open */
     std::vector<char> stack = std::vector<char>(1 << 17);
     int state = RUNS;
 };
@@ -81,7 +88,7 @@ int run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned 
         for (auto &t : threads) {
             getcontext(&t.context);
             t.context.uc_stack.ss_sp = t.stack.data(), t.context.uc_stack.ss_size = t.stack.size(), t.context.uc_link = &scheduler;
-            t.state = RUNS;
+            t.state = RUNS, t.copies = {{}};
             makecontext(&t.context, begin, 0);
         }
         for (;;) {
@@ -106,6 +113,16 @@ int run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned 
 
 extern "C" void tg_syncthreads() { wait(WAITS_BLOCK); }
 extern "C" void tg_syncwarp() { wait(WAITS_WARP); }
+/* Copies that a thread does not wait for are made as late as they may be. */
+extern "C" void tg_copy_ahead(void *to, const void *from, unsigned bytes) { threads[tg_thread].copies.back().push_back({to, from, bytes}); }
+extern "C" void tg_copies_end() { threads[tg_thread].copies.emplace_back(); }
+extern "C" void tg_copies_wait(unsigned left) {
+    auto &copies = threads[tg_thread].copies;
+    while (copies.size() > left + 1) {
+        for (const Copy &c : copies.front()) std::memcpy(c.to, c.from, c.bytes);
+        copies.erase(copies.begin());
+    }
+}
 
 /* 0, 1 where threads wait for each other at different barriers, or 2 where there was a fault. fill: what the memory holds that they
  * share; waits: whether they wait for each other at all. */

@@ -15,8 +15,11 @@ double exp(double), exp2(double), log2(double), sin(double), cos(double), tan(do
     floor(double), fabs(double);
 extern unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
 extern char *tg_rows;
-void tg_syncthreads(), tg_syncwarp();
+void tg_syncthreads(), tg_syncwarp(), tg_copy_ahead(void *, const void *, unsigned), tg_copies_end(), tg_copies_wait(unsigned);
 }
+#define copies_end tg_copies_end
+template <int BYTES> inline void copy_ahead(void *to, const void *from) { tg_copy_ahead(to, from, BYTES); }
+template <int LEFT> inline void copies_wait() { tg_copies_wait(LEFT); }
 extern "C" {
 extern char __start_tg_shared[] __attribute__((weak)), __stop_tg_shared[] __attribute__((weak));
 void tg_fill_shared(int byte) { __builtin_memset(__start_tg_shared, byte, __stop_tg_shared - __start_tg_shared); }
