@@ -377,6 +377,33 @@ def test_outputs_that_come_again_bit_by_bit_are_not_compared_again(judge: Judge,
     assert verdict is None or verdict.status == "INCORRECT_NUMERICAL"
 
 
+def test_points_with_large_outputs_are_several_jobs_and_what_needs_the_same_addresses_stays_with_its_point() -> None:
+    big = 100 << 20
+    signature = signature_of(tg.relu(tg.input("x", (tg.dim("n", 1, big // 4),), tg.f32)))
+    many, few = (("n", big // 4),), (("n", 8),)
+    (name,) = signature.dim_names
+    a, b, c = (Point(((name, n),), seed) for (_, n), seed in ((many[0], 1), (few[0], 2), (many[0], 3)))
+    other = replace(a, seed=9, like=1)
+    points = [a, a, a, other, b, c, b, c]
+    jobs = judging._jobs(signature, points)
+    assert [p for job in jobs for p in job] == points and jobs == [[a, a, a, other], [b, c, b, c]]
+    assert judging._jobs(signature, [b] * 50) == [[b] * 50] and judging._jobs(signature, []) == [[]]
+
+
+def test_errors_and_points_of_all_jobs_of_a_question_are_in_its_verdict(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = tg.exp(tg.input("x", (tg.dim("n", 1, 64), 8), tg.f32))
+    kernel, signature = kernel_named("numpy.exp"), signature_of(node)
+    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
+    whole = judge.examine(kernel, signature, {"n": 16})
+    monkeypatch.setattr(judging, "AT_ONCE", 600)
+    heard = []
+    at = judging.Judge._heard_at
+    monkeypatch.setattr(judging.Judge, "_heard_at", lambda *given: heard.append(at(*given)) or heard[-1])
+    apart = judge.examine(kernel, signature, {"n": 16})
+    assert len(heard) > 3 and apart.status == whole.status == "PASSED"
+    assert (apart.error, apart.covered) == (whole.error, whole.covered)
+
+
 def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
     done, go = [], threading.Event()
     with judging._Beside() as beside:

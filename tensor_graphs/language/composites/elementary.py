@@ -171,8 +171,7 @@ def tanh(x: Node) -> Node:
 
 
 def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
-    e = np.exp(-np.abs(x))
-    return np.asarray(np.where(x < 0, e, np.where(np.isnan(x), np.nan, 1.0)) / (1.0 + e))
+    return np.asarray(np.exp(np.minimum(x, 0.0)) / (1.0 + np.exp(-np.abs(x))))
 
 
 def _sigmoid_slope(x: Node, y: Node) -> Node:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.profiling.distrust import reused
+
 GUARD_BYTES = 4096
 """the zone before and behind each array"""
 
@@ -50,7 +52,7 @@ class Guarded:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], aligned: bool = True) -> None:
         self.nbytes = int(np.prod(shape)) * dtype.itemsize
-        raw = np.empty(self.nbytes + 2 * GUARD_BYTES + 128, dtype=np.uint8)
+        raw = reused.empty((self.nbytes + 2 * GUARD_BYTES + 128,), np.uint8)
         start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64 + (0 if aligned else dtype.itemsize)
         self.before, self.after = raw[start - GUARD_BYTES:start], raw[start + self.nbytes:start + self.nbytes + GUARD_BYTES]
         self.before.fill(GUARD)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
@@ -237,6 +238,7 @@ class Bench:
         outside += plan.lab.outside(plan.frame)
         mutated = digest(large) != before or not _equal(kept, {n: made[n] for n in kept.keys() - large.keys()})
         self.replies[-1] |= {"outside": outside, "mutated": mutated or plan.lab.mutated(plan.frame)}
+        plan.let_go()
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
             self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
@@ -339,6 +341,8 @@ class Bench:
         are copied away. When all is done, `ask` says of which runs the judge wants them. Raises ReplacedError when at the end of a
         block `replaced` names anything.
         """
+        self._made = None
+        reused.clear()                                              # a program that runs the kernel has no such memory
         binding = what.point.binding
         exact = point_inputs(self.graph, what.point)
         nbytes = sum(a.nbytes for a in exact.values()) or 1

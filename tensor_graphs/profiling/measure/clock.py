@@ -143,6 +143,10 @@ class Watched:
         executor.run(self.frame, sizes, bases, seconds=self._seconds)
         return sum(self._taken) + float(self._seconds[self._native].sum())
 
+    def let_go(self) -> None:
+        """Keep no inputs and outputs alive."""
+        self.frame.let_go((*self.executor.input_bases.values(), *self.executor.output_bases.values()))
+
     def walk(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:
         """Seconds that a run takes beside its calls."""
         undo = self.executor.silence()

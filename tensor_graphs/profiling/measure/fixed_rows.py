@@ -28,6 +28,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.language.part import between
+from tensor_graphs.profiling.distrust import reused
 
 log = logging.getLogger(__name__)
 
@@ -134,5 +135,8 @@ def candidates(graph: Graph) -> list[tuple[str, int]]:
 
 def taken(arrays: Mapping[str, np.ndarray], axes: Mapping[str, int | None], numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of arrays by their numbers; arrays without such rows as they are."""
-    return {name: array if axes[name] is None else np.take(array, numbers, axis=axes[name], mode="clip")    # "raise" makes a copy
-            for name, array in arrays.items()}
+    found = {}
+    for name, array in arrays.items():
+        axis = axes[name]
+        found[name] = array if axis is None else reused.take(array, numbers, axis)
+    return found

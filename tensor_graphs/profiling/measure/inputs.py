@@ -25,6 +25,7 @@ from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.normal_numbers import quantiles
+from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.profiling.measure import fixed_rows
 from tensor_graphs.profiling.measure.descriptors import Given, values
@@ -371,7 +372,7 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
     shape = tuple(int(s) for s in t.shape)
     count = int(np.prod(shape))
     if count > 1 << 20:
-        values = np.empty(count, np.float32)
+        values = reused.empty((count,), np.float32)
         for start in range(0, count, DRAWN_AT_ONCE):
             part = values[start:start + DRAWN_AT_ONCE]
             rng.random(dtype=np.float32, out=part)                 # 24 random bits
@@ -474,7 +475,7 @@ def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> n
     """Rows of an array of few, along each axis of the node that is exactly this dim."""
     for axis, size in enumerate(node.shape):
         if isinstance(size, d.Expr) and str(size) == dim:
-            array = np.take(array, numbers, axis=axis, mode="clip")     # all are there; "raise" makes a copy
+            array = reused.take(array, numbers, axis)
     return array
 
 

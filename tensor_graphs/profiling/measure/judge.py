@@ -57,13 +57,13 @@ from tensor_graphs.meaning.error_measure import (
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
-from tensor_graphs.profiling.distrust import process_tree
+from tensor_graphs.profiling.distrust import process_tree, reused
 from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
-from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, most_kept
+from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.measure.clock import TIMER
 from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
@@ -132,6 +132,9 @@ it does not remember what it was asked"""
 
 MOST_DRAWN = 1 << 25
 """elements of an operand that are drawn once more to see whether its rows depend on each other, where that spares slow answers"""
+
+AT_ONCE = 256 << 20
+"""bytes of outputs that a worker keeps for the judge, about: twice as much is touched by both"""
 
 RACES = 3
 """times that a kernel on another device than the host is asked the same, one behind the other: its threads come in another order
@@ -267,6 +270,7 @@ class Judge:
                  rates: DeviceRates | None = None) -> None:
         """rates: of this device, where they were measured; below them times are IMPLAUSIBLE. timeout: seconds after which a kernel
         counts as hanging (default: by what the oracle takes over the same work, `limit`)."""
+        grow_heap()                                                 # the oracle makes and frees large arrays
         self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
@@ -318,6 +322,7 @@ class Judge:
         if self._starting is not None:
             self._starting.join()
         self.worker.close()
+        reused.clear()
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """The oracle's outputs, kept for the kernels of one signature (they are asked in a row); None: these sizes do not fit."""
@@ -713,11 +718,24 @@ class Judge:
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                later: WorkerProcess | None = None) -> Verdict | _Hearing:
-        """What a worker says. later: this one, whose outputs are read, and `_Hearing.compared` is left to the caller."""
+        """What a worker says, of points with large outputs in several jobs: what it keeps for the judge is memory. later: this one,
+        whose outputs are read, and `_Hearing.compared` (of the last job) is left to the caller."""
+        earlier: list[_Hearing] = []
+        *first, last = _jobs(signature, shown)
+        for points in first:
+            heard = self._heard_at(kernel, signature, points, None, later, earlier)
+            wrong = heard if isinstance(heard, Verdict) else heard.compared()
+            if isinstance(heard, Verdict) or wrong is not None:
+                return heard if wrong is None else wrong
+            earlier.append(heard)
+        return self._heard_at(kernel, signature, last, timing, later, earlier)
+
+    def _heard_at(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
+                  later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
-        hearing = _Hearing(self, signature, shown, timing, later)
+        hearing = _Hearing(self, signature, shown, timing, later, earlier)
         worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
@@ -815,7 +833,7 @@ class Judge:
 
     def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
         """The verdict on a kernel whose outputs are right, without its times."""
-        shown = max((hearing.points for hearing in hearings), key=len)
+        shown = max((hearing.covers for hearing in hearings), key=len)
         return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
                        covered=covered(shown, signature) if shown else {})
 
@@ -993,10 +1011,12 @@ class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
-                 later: WorkerProcess | None = None) -> None:
+                 later: WorkerProcess | None = None, earlier: Sequence[_Hearing] = ()) -> None:
         """later: outputs of this worker are read when they are there, and compared when somebody asks: it may run something else
-        then."""
+        then. earlier: of the jobs at other points of the same question."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
+        self.earlier = earlier
+        self.covers: Sequence[Point] = [*(p for each in earlier for p in each.points), *points]
         self.worker = later or judge.worker
         self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
@@ -1009,7 +1029,7 @@ class _Hearing:
         self.before: type[Mark] | None = None
         """the word before this one"""
         self.blocks: list[Block] = []
-        self.worst = [0.0, 0.0, 0.0, 0.0]
+        self.worst = list(_worst(self.earlier)) if self.earlier else [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
         self.anew: set[int] = set()
         self.digests: dict[int, str] = {}
@@ -1142,7 +1162,8 @@ class _Hearing:
     def read(self, count: int) -> np.ndarray:
         """The next bytes of the outputs; fewer where they end."""
         if self._kept is None:
-            return np.fromfile(self.file(), np.uint8, count)
+            found = reused.empty((count,), np.uint8)
+            return found[:self.file().readinto(found.data)]         # type: ignore[attr-defined]
         found, self._kept = self._kept[:count], self._kept[count:]
         return found
 
@@ -1415,6 +1436,20 @@ def _held_by_oracle(signature: Signature, point: Point) -> int:
     """Bytes of the inputs and outputs at a point, each as it is and in float64: the least that the oracle holds at once."""
     types = [node.type.at(point.binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
     return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
+
+
+def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:
+    """The points in pieces of about AT_ONCE bytes of outputs; what needs the same addresses as the point before stays with it."""
+    jobs: list[list[Point]] = [[]]
+    left = AT_ONCE
+    for point in shown:
+        nbytes = sum(int(node.type.at(point.binding).nbytes()) for node in signature.graph.outputs.values())
+        if jobs[-1] and nbytes > left and point.like is None and point != jobs[-1][-1]:
+            jobs.append([])
+            left = AT_ONCE
+        jobs[-1].append(point)
+        left -= nbytes
+    return jobs
 
 
 def _big(signature: Signature, binding: Mapping[str, int]) -> bool:

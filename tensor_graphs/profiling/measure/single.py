@@ -28,6 +28,7 @@ from tensor_graphs.paths.lower import intervals_of, lower
 from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.measure.inputs import Form
 
 
@@ -152,7 +153,8 @@ def _stored(x: Node, a: np.ndarray, form: Form, axis: int, number: int) -> np.nd
             before, wider = _around(number)
             begin = tuple(before if i == axis else 0 for i in range(rank))
             wide = tuple(s + wider if i == axis else s for i, s in enumerate(a.shape))
-        around = np.full(int(np.prod(wide)) * a.itemsize, 1 if a.dtype.kind == "b" else 0xFF, np.uint8).view(a.dtype).reshape(wide)
+        around = reused.empty(wide, a.dtype)
+        around.reshape(-1).view(np.uint8).fill(1 if a.dtype.kind == "b" else 0xFF)
         around[(..., 0) if form == "strided" else tuple(slice(b, b + s) for b, s in zip(begin, a.shape, strict=True))] = a
         return around
     if form in ("backwards", "views") and rank > axis and _some(x, axis):
