@@ -75,6 +75,9 @@ SHORT_SUM, FEW_NUMBERS = 64, 4
 SHORT = 256
 """packs of a row of which each thread of a block takes one where there may be few turns"""
 
+ONE_BLOCK = 256
+"""threads of a block that has all turns, while a row has packs for more"""
+
 ENOUGH = 528
 """turns that fill the device: four blocks for each of 132 multiprocessors"""
 
@@ -129,9 +132,10 @@ class _Loop:
 
 
 class _Cuda(_Renderer):
-    def __init__(self, program: StageProgram, aligned: bool, prefix: str) -> None:
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False) -> None:
+        """one_block: all turns are one block's, again and again."""
         super().__init__(program, prefix)
-        self.aligned = aligned
+        self.aligned, self.one_block = aligned, one_block
         self.launches: list[Launch] = []
         self.long_rows: list[tuple[Array, Dim]] = []                     # of levels of their own, in scratch: elements of all turns
         self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
@@ -807,6 +811,8 @@ class _Cuda(_Renderer):
         fewest, turns = d.bounds(d.product(a.size for a in outer))
         held = HELD if any(s.axes for s in nest.stages) else HELD_READ
         each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
+        if self.one_block:                                          # each thread does again what comes of a row, and waits for all
+            each = min(HELD_READ, max(1, turns * packs // ONE_BLOCK))
         given, group = group, group or 1
         while not given and group < 1024 and group * each < packs:
             group *= 2

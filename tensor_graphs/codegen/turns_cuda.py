@@ -151,7 +151,7 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     values = [*few.step.arguments, *few.step.outputs]
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
         return _text(spec, found, False)                            # rows begin where no pack does
-    cuda = _Cuda(found.program, aligned, "step")
+    cuda = _Cuda(found.program, aligned, "step", one_block=True)
     bodies = cuda.bodies()
     if cuda.long_rows:
         raise NotLowered("a row of its step is in scratch")
