@@ -23,7 +23,7 @@ struct Copy {
 };
 struct Thread {
     ucontext_t context;
-    std::vector<std::vector<Copy>> copies = {{}};                   /* groups of those that are under way, the last one still open */
+    std::vector<std::vector<Copy>> copies;                          /* groups of those that are under way, the last one still open */
     std::vector<char> stack = std::vector<char>(1 << 17);
     int state = RUNS;
 };

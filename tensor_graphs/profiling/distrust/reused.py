@@ -38,8 +38,7 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
             if _kept[i].nbytes == nbytes and sys.getrefcount(_kept[i]) == _ALONE:
                 return _kept[i].view(dtype).reshape(shape)
         raw = np.empty(nbytes, np.uint8)
-        _free(KEPT - nbytes)
-        if sum(each.nbytes for each in _kept) + nbytes <= KEPT:
+        if _free(KEPT - nbytes) + nbytes <= KEPT:
             _kept.append(raw)
         return raw.view(dtype).reshape(shape)
 
@@ -56,8 +55,8 @@ def clear() -> None:
         _kept.clear()
 
 
-def _free(most: int) -> None:
-    """Give back what nobody holds, the oldest first, until no more than so many bytes are kept."""
+def _free(most: int) -> int:
+    """Give back what nobody holds, the oldest first, until no more than so many bytes are kept; how many still are."""
     total = sum(each.nbytes for each in _kept)
     i = 0
     while total > most and i < len(_kept):
@@ -65,3 +64,4 @@ def _free(most: int) -> None:
             total -= _kept.pop(i).nbytes
         else:
             i += 1
+    return total

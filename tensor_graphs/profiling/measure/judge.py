@@ -1024,7 +1024,6 @@ class _Hearing:
         then. earlier: of the jobs at other points of the same question."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
         self.earlier = earlier
-        self.covers: Sequence[Point] = [*(p for each in earlier for p in each.points), *points]
         self.worker = later or judge.worker
         self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
@@ -1049,6 +1048,11 @@ class _Hearing:
         self._salts: Mapping[int, int] = {}
         self._shown: tuple[Told, ...] = ()
         self._verdict: tuple[Verdict | None] | None = None
+
+    @property
+    def covers(self) -> list[Point]:
+        """The points of all jobs of the question so far."""
+        return [p for each in (*self.earlier, self) for p in each.points]
 
     @property
     def loaded(self) -> bool:
