@@ -119,31 +119,13 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
                     return _failed(f"{a[place]!s} instead of {b[place]!s} at {where}")
                 a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
                 count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
-            size = np.abs(b)
-            tops = size.max(axis=-1, keepdims=True)
-            most = max(float(tops.max()), float(a.max()), -float(a.min()))
-            scale = _SHRINK if most > _HUGE else 1.0
-            if scale != 1.0:                                        # neither a difference nor a square may overflow
-                a, b, size, tops = a * scale, b * scale, size * scale, tops * scale
-            difference = np.abs(np.subtract(a, b, out=a), out=a)
-            if most < _SQUARED and float(tops.min()) > 1 / _SQUARED:
-                norms = np.sqrt(np.einsum("ij,ij->i", size, size)[:, None])
-            else:
-                unit = np.where(tops > 0, tops, 1.0)
-                norms = unit * np.sqrt(np.sum(np.square(size / unit), axis=-1, keepdims=True))
-            rms = norms / np.sqrt(count)
+            found = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step])
+            scale, relative, difference, norms = found.scale, found.relative, found.difference, found.norms
             if scale < norm_scale:
                 error_norm, ref_norm, norm_scale = error_norm * scale, ref_norm * scale, scale
             worst = max(worst, float(difference.max()) / scale)
             error_norm = math.hypot(error_norm, _norm(difference) * (norm_scale / scale))
             ref_norm = math.hypot(ref_norm, _norm(norms) * (norm_scale / scale))
-            below = np.maximum(size, np.maximum(rms, dtype.smallest_normal * scale), out=size)
-            if moves is not None:
-                moved = moves[start:start + step] * scale
-                np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= ROUNDINGS * moved)
-            relative = np.divide(difference, below, out=below)
-            if scale != 1.0:                                        # what was below may be 0 by now
-                relative[difference == 0] = 0.0
             top = int(relative.argmax())
             if relative.flat[top] > largest:
                 largest, row_column = float(relative.flat[top]), (start + top // width, top % width)
@@ -157,6 +139,79 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
     at.insert(axis % len(shape), row_column[1])
     element = Worst(tuple(at), float(out[row_column]), float(ref[row_column])) if largest > 0 else None
     return ErrorReport(float(tail.max()), float(tail.min()), norm, worst, worst=element)
+
+
+def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = None, rows: Array | None = None) -> Array:
+    """The largest relative error of each row, as `measure` says it of that row alone; infinite where it says a mismatch.
+
+    out, ref, rounding: as there, of two dims. rows: the numbers of those that are asked for (default: all).
+    """
+    numbers = np.arange(len(ref)) if rows is None else rows
+    found = np.zeros(len(numbers))
+    width = ref.shape[-1]
+    if ref.size == 0:
+        return found
+    step = max(1, BLOCK_ELEMENTS // width)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(numbers), step):
+            block = slice(start, start + step)
+            some: Any = block if rows is None else numbers[block]
+            if dtype.kind != "float":
+                found[block] = np.where((out[some] != ref[some]).any(axis=-1), math.inf, 0.0)
+                continue
+            a, b = out[some].astype(np.float64), ref[some].astype(np.float64, copy=False)
+            moves = None if rounding is None else rounding[some]
+            count: Any = width
+            wrong = None
+            if not math.isfinite(float(a.sum()) + float(b.sum())):
+                finite = np.isfinite(a) & np.isfinite(b)
+                wrong = _unlike(a, b, dtype).any(axis=-1)
+                a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+                count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
+            huge = np.maximum(np.abs(a).max(axis=-1), np.abs(b).max(axis=-1)) > _HUGE
+            worst = np.empty(len(b))
+            for each in (huge, ~huge) if huge.any() else (slice(None),):        # who is scaled hangs on no other row
+                if len(b[each]):
+                    many = count[each] if isinstance(count, np.ndarray) else count
+                    of_these = _compared(a[each], b[each], many, dtype, None if moves is None else moves[each])
+                    worst[each] = of_these.relative.max(axis=-1)
+            found[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Rows of finite values: `relative` errors, and `difference` and `norms` of the rows of the reference, times `scale`."""
+
+    scale: float
+    relative: Array
+    difference: Array
+    norms: Array
+
+
+def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None) -> _Compared:
+    """Compare rows of float64, all finite; `a` is overwritten. count: how many values of a row there are; moves: how far rounding
+    may move each."""
+    size = np.abs(b)
+    tops = size.max(axis=-1, keepdims=True)
+    most = max(float(tops.max()), float(a.max()), -float(a.min()))
+    scale = _SHRINK if most > _HUGE else 1.0
+    if scale != 1.0:                                                # neither a difference nor a square may overflow
+        a, b, size, tops = a * scale, b * scale, size * scale, tops * scale
+    difference = np.abs(np.subtract(a, b, out=a), out=a)
+    if most < _SQUARED and float(tops.min()) > 1 / _SQUARED:
+        norms = np.sqrt(np.einsum("ij,ij->i", size, size)[:, None])
+    else:
+        unit = np.where(tops > 0, tops, 1.0)
+        norms = unit * np.sqrt(np.sum(np.square(size / unit), axis=-1, keepdims=True))
+    below = np.maximum(size, np.maximum(norms / np.sqrt(count), dtype.smallest_normal * scale), out=size)
+    if moves is not None:
+        moved = moves * scale
+        np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= ROUNDINGS * moved)
+    relative = np.divide(difference, below, out=below)
+    if scale != 1.0:                                                # what was below may be 0 by now
+        relative[difference == 0] = 0.0
+    return _Compared(scale, relative, difference, norms)
 
 
 def _above(relative: Array, threshold: float, wanted: int) -> Array:
@@ -221,11 +276,16 @@ def _measure_exactly(out: Array, ref: Array) -> ErrorReport:
                    worst)
 
 
-def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
-    """The first (row, column) at which a NaN or an infinity of one is not answered by the other."""
+def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
+    """Where a NaN or an infinity of one is not answered by the other."""
     same = (np.isfinite(out) & np.isfinite(ref)) | (np.isnan(out) & np.isnan(ref)) | (out == ref)
     beyond = (np.abs(ref) > dtype.max) & np.isinf(out) & (np.signbit(out) == np.signbit(ref))
-    wrong = ~(same | beyond)
+    return np.asarray(~(same | beyond))
+
+
+def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
+    """The first (row, column) at which a NaN or an infinity of one is not answered by the other."""
+    wrong = _unlike(out, ref, dtype)
     if not wrong.any():
         return None
     row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)

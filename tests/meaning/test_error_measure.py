@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i8, i64, u64
 from tensor_graphs.meaning import error_measure
-from tensor_graphs.meaning.error_measure import ErrorReport, measure, measure_indices
+from tensor_graphs.meaning.error_measure import ErrorReport, measure, measure_indices, row_errors
 
 INF, NAN = math.inf, math.nan
 EXACT = ErrorReport(0.0, 0.0, 0.0, 0.0)
@@ -195,6 +195,38 @@ def test_integers_and_booleans_must_be_equal():
         "1 of 2 values differ, the first at [1]: False instead of True")
     assert measure(np.array(2**64 - 1, np.uint64), np.array(2**64 - 2, np.uint64), u64).mismatch is not None
     assert measure(np.int8(3), np.int8(3), i8) == EXACT
+
+
+@settings(max_examples=80)
+@given(dtype=st.sampled_from([f32, f64, bf16]), rows=st.integers(1, 30), width=st.integers(1, 40), seed=st.integers(0, 10**6),
+       block=st.sampled_from([1, 50, 1 << 20]), explained=st.booleans())
+def test_the_errors_of_rows_are_those_of_each_row_alone(dtype, rows, width, seed, block, explained):
+    rng = np.random.default_rng(seed)
+    ref = rng.normal(size=(rows, width)) * 10.0 ** rng.integers(-60, 30, size=(rows, 1))
+    out = ref * (1 + rng.choice([0.0, 1e-7, 1e-2], size=(rows, 1)) * rng.normal(size=(rows, width)))
+    for values in (out, ref):                                       # of some rows one value, of one or of both
+        for row in rng.integers(0, rows, size=3):
+            values[row, rng.integers(width)] = rng.choice([INF, -INF, NAN, 0.0, 1e305, -1e308])
+    both = rng.integers(0, rows)
+    out[both, 0] = ref[both, 0] = rng.choice([INF, NAN, 1e307])
+    moves = np.abs(rng.normal(size=ref.shape)) * 1e-8 * np.where(np.isfinite(ref), np.abs(ref), 0.0) if explained else None
+    asked = rng.permutation(rows)[:rng.integers(1, rows + 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(error_measure, "BLOCK_ELEMENTS", block)
+        found = row_errors(out, ref, dtype, moves, asked)
+        every = row_errors(out, ref, dtype, moves)
+    alone = [measure(out[i], ref[i], dtype, rounding=None if moves is None else moves[i]) for i in range(rows)]
+    assert every == pytest.approx([each.max_relative_error for each in alone], rel=1e-12, abs=0)
+    assert found.tolist() == every[asked].tolist()
+
+
+def test_of_rows_of_integers_those_that_differ_are_infinitely_wrong():
+    ref = np.arange(12).reshape(4, 3)
+    out = ref.copy()
+    out[2, 1] += 1
+    assert row_errors(out, ref, i64).tolist() == [0.0, 0.0, INF, 0.0]
+    assert row_errors(out, ref, i64, rows=np.array([3, 2])).tolist() == [0.0, INF]
+    assert row_errors(np.empty((0, 1)), np.empty((0, 1)), f32).tolist() == []
 
 
 def test_a_wrong_shape_is_a_mismatch():

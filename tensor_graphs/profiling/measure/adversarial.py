@@ -22,7 +22,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.error_measure import row_errors
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.extremes import STRUCTURES, Extreme, extreme_sizes
 from tensor_graphs.profiling.measure.inputs import Point, definition_of, is_big, point_inputs
@@ -147,11 +147,12 @@ def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray
         most = node.dtype.max * MARGIN if node.dtype.kind == "float" and adds_floats(graph) else math.inf
         moves = rows_of(rounding[name]) if rounding is not None and name in rounding else None
         every = rows_of(answer[name])
-        for i in np.flatnonzero(found[name]):
-            row = every[i]
-            near = np.abs(row[np.isfinite(row)], dtype=np.float64).max(initial=0.0) if node.dtype.kind == "float" else 0.0
-            explained = None if moves is None else moves[i]
-            found[name][i] = near <= most and measure(other[i], row, node.dtype, rounding=explained).within(limit)
+        numbers = np.flatnonzero(found[name])
+        alike = row_errors(other, every, node.dtype, moves, numbers) <= limit
+        if node.dtype.kind == "float" and most < math.inf:
+            asked_for = every[numbers]
+            alike &= np.abs(asked_for, dtype=np.float64).max(axis=-1, initial=0.0, where=np.isfinite(asked_for)) <= most
+        found[name][numbers] = alike
         if (lost := np.sum(asked[name] & ~found[name])):
             log.debug("%s is not settled at %s: %d rows of %d", signature.title(), point, lost, found[name].size)
     return found

@@ -52,6 +52,7 @@ from tensor_graphs.meaning.error_measure import (
     Worst,
     measure,
     neighbours_error,
+    row_errors,
     unit_roundoff,
 )
 from tensor_graphs.meaning.interpreter import interpret
@@ -438,13 +439,12 @@ class Judge:
                 for name, error in running_error(graph, point_inputs(graph, few), few.binding).items()}
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
-               rows: np.ndarray | None = None, moved: Callable[[], np.ndarray] | None = None) -> ErrorReport:
-        """The error of an output, beside what rounding explains. rows: it consists of these rows of the output; moved: what says
-        of all of them how far rounding moves them, where that is known."""
+               rows: np.ndarray | None = None) -> ErrorReport:
+        """The error of an output, beside what rounding explains. rows: it consists of these rows of the output."""
         dtype = signature.graph.outputs[name].dtype
         report = measure(out, ref, dtype)
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
-            moves = moved() if moved is not None else self.rounding(signature, point, in_full)[name]
+            moves = self.rounding(signature, point, in_full)[name]
             report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
             if rows is None and not report.within(SAME_MATH[dtype.name]):
                 graph, answer = signature.graph, self.expected_in_full if in_full else self.expected
@@ -456,26 +456,14 @@ class Judge:
 
     def _wrong_rows(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, limit: float,
                     in_full: bool) -> np.ndarray:
-        """Of each row of an output whether it is off by more than is allowed."""
+        """Of each row of an output whether it is off by more than is allowed, beside what rounding explains."""
+        dtype = signature.graph.outputs[name].dtype
         outs, refs = rows_of(out), rows_of(ref)
-        wrong = np.zeros(len(refs), bool)
-        left = [np.arange(len(refs))]
-        known: list[np.ndarray] = []
-
-        def moved() -> np.ndarray:
-            if not known:                                           # once: where rows are copies, all of them are made here
-                known.append(rows_of(self.rounding(signature, point, in_full)[name]))
-            return known[0]
-
-        while left:                                                 # halves: mostly one row is wrong
-            rows = left.pop()
-            if self._error(signature, point, name, outs[rows], refs[rows], in_full=in_full, rows=rows, moved=moved).within(limit):
-                continue
-            if len(rows) == 1:
-                wrong[rows] = True
-            else:
-                left += np.array_split(rows, 2)
-        return wrong
+        errors = row_errors(outs, refs, dtype)
+        off = np.flatnonzero(np.isfinite(errors) & ~(errors <= limit)) if dtype.is_float else np.empty(0, np.intp)
+        if len(off):
+            errors[off] = row_errors(outs, refs, dtype, rows_of(self.rounding(signature, point, in_full)[name]), off)
+        return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
         """Seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job may take.
