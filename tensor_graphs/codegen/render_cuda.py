@@ -10,7 +10,7 @@ A value of a row that every stage reads where it wrote it is held in registers; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -132,10 +132,17 @@ class _Loop:
 
 
 class _Cuda(_Renderer):
-    def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False) -> None:
-        """one_block: all turns are one block's, again and again."""
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
+                 lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
+        """one_block: all turns are one block's, again and again. lasting: operands that are the same whenever a nest runs again; of
+        what a thread reads of them in turns of its own, as much as registers hold is read the first time (`kept`, each a type and
+        a name: of a struct `kept`, where `first`). copies: where else an output is written, by its name: parameters that
+        `parameters` does not say."""
         super().__init__(program, prefix)
         self.aligned, self.one_block = aligned, one_block
+        self.lasting, self.copies = lasting, copies or {}
+        self.kept: list[str] = []
+        self.kept_words = 0
         self.launches: list[Launch] = []
         self.long_rows: list[tuple[Array, Dim]] = []                     # of levels of their own, in scratch: elements of all turns
         self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
@@ -594,7 +601,8 @@ class _Cuda(_Renderer):
         self.close_lanes(axis)
         for k, s in enumerate(stages):
             if k in outs:
-                write(f"put_pack<{pack}>({s.target.name} + {c_of(s.index)}, {outs[k]});")
+                for name in self.written(s.target):
+                    write(f"put_pack<{pack}>({name} + {c_of(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
     def open_lanes(self, axis: Axis, pack: int) -> None:
@@ -620,7 +628,12 @@ class _Cuda(_Renderer):
         elif _is_number(s.target):
             self.write(f"{s.target.name} = {text};")
         else:
-            self.write(f"{s.target.name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
+            for name in self.written(s.target):
+                self.write(f"{name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
+
+    def written(self, target: Array) -> list[str]:
+        """The names of the arrays that have what a stage writes."""
+        return [target.name, *self.copies.get(target.name, ())]
 
     # ---- columns ----
 
@@ -891,7 +904,12 @@ class _Cuda(_Renderer):
             k, v = found[0]
             loop, array = loops[k], v.attr[0]
             same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in found}
-            words += loop.turns * loop.pack * _width(array) // 4
+            own = loop.turns * loop.pack * _width(array) // 4
+            if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
+                self.kept_words += own
+                self.load_row(key, v, loop, lasts=True)
+                continue
+            words += own
             if len(same) != 1 or words > HELD_WORDS:
                 continue
             if len({j for j, _ in found}) > 1:
@@ -901,15 +919,24 @@ class _Cuda(_Renderer):
                 if reductions and not {str(x) for x in d.symbols_in(key[1])} & {a.name for a in nest.axes}:
                     self.later.setdefault(reductions[-1], []).append((key, v, loop))
                 else:
-                    words -= loop.turns * loop.pack * _width(array) // 4
+                    words -= own
 
-    def load_row(self, key: tuple[str, Dim], v: Value, loop: _Loop) -> None:
+    def load_row(self, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
+        """lasts: the first time only, for all."""
         array = v.attr[0]
-        name = f"row_{array.name}_{v.number}"
-        self.write(f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];")
+        name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
+        declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
+        if lasts:
+            self.kept.append(declared)
+            name = f"kept.{name}"
+            self.open("if (first)")
+        else:
+            self.write(declared)
         self.open_loop(loop)
         self.write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.close_loop(loop)
+        if lasts:
+            self.close()
         self.loaded[key] = name
 
     def open_loop(self, loop: _Loop) -> None:

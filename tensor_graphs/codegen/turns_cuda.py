@@ -151,12 +151,9 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     values = [*few.step.arguments, *few.step.outputs]
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
         return _text(spec, found, False)                            # rows begin where no pack does
-    cuda = _Cuda(found.program, aligned, "step", one_block=True)
-    bodies = cuda.bodies()
-    if cuda.long_rows:
-        raise NotLowered("a row of its step is in scratch")
-    waits = [any(_WAITS.search(line) and "extern __shared__" not in line for line in body) for body in bodies]
-    block = _block(cuda.launches, waits)
+    cuda, bodies, waits, block = _nests(found, aligned, True)
+    if cuda.kept and any(_block_of_all(launch) > block for launch in cuda.launches):
+        cuda, bodies, waits, block = _nests(found, aligned, False)  # a thread has several turns of a nest: it would keep too much
     own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
     rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
     room = next((r for r, most in rooms if r.nbytes + own <= most), None)
@@ -166,6 +163,28 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(found.rows, found.count), block, room.nbytes + own, waits=True),)
 
 
+def _nests(found: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[list[str]], list[bool], int]:
+    """The nests of a step, the lines of each, which have threads that wait for each other, and the threads of a block. keep: what a
+    thread reads in each turn anew stays in its registers. Raises NotLowered."""
+    sliced, arguments = len(found.turns.carries) + len(found.turns.sliced), len(found.few.step.arguments)
+    lasting = [f"x{k}" for k in range(sliced, arguments)] if keep else []
+    cuda = _Cuda(found.program, aligned, "step", True, lasting, _copies(found))
+    bodies = cuda.bodies()
+    if cuda.long_rows:
+        raise NotLowered("a row of its step is in scratch")
+    waits = [any(_WAITS.search(line) and "extern __shared__" not in line for line in body) for body in bodies]
+    return cuda, bodies, waits, _block(cuda.launches, waits)
+
+
+def _copies(found: _RowsInTurns) -> dict[str, list[str]]:
+    """Parameters of nests for what a step returns more than once: what has a value first, and those that have it again."""
+    again: dict[str, list[str]] = {}
+    for k, u in enumerate(found.places):
+        if found.places.index(u) != k:
+            again.setdefault(f"y{u}", []).append(f"again{k}")
+    return again
+
+
 _WAITS = re.compile(r"__syncthreads|__shared__|reduced<(64|128|256|512|1024)>")
 
 
@@ -173,7 +192,7 @@ def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
     """Threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest nest have.
     Raises NotLowered."""
     fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
-    wanted = max(launch.block * int(d.evaluate(launch.grid, {})) for launch in launches)
+    wanted = max(map(_block_of_all, launches))
     if len(fixed) > 1:
         raise NotLowered("its nests have blocks of several sizes whose threads wait for each other")
     largest = max(launch.block for launch in launches)
@@ -181,6 +200,11 @@ def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
     if any(block % launch.block for launch in launches):
         raise NotLowered("its nests have blocks of several sizes")
     return block
+
+
+def _block_of_all(launch: Launch) -> int:
+    """Threads of all groups of a nest."""
+    return launch.block * int(d.evaluate(launch.grid, {}))
 
 
 def _size(x: Node) -> int:
@@ -225,9 +249,14 @@ class _Room:
 
 def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
     """The nests of a step, each as a function of one of its blocks."""
+    types = {a.name: STORED[a.dtype.name] for a in cuda.program.outputs}
+    given = [cuda.parameters(), *(f"{types[of]} *{name}" for of, names in cuda.copies.items() for name in names)]
     lines = []
+    if cuda.kept:
+        lines += ["\nstruct Kept {", *(f"    {each}" for each in cuda.kept), "};"]
+        given += ["Kept &kept", "const bool first"]
     for k, (launch, body) in enumerate(zip(cuda.launches, bodies, strict=True)):
-        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({cuda.parameters()}, char *own_rows, index_t sub_block, "
+        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({', '.join(given)}, char *own_rows, index_t sub_block, "
                   "int sub_thread) {"),
                   f"    const index_t sub_blocks = {int(d.evaluate(launch.grid, {}))};", "    (void)own_rows, (void)sub_blocks;",
                   *map(_of_a_group, body[body.index(f"    {WAIT}") + 1:-1]), "}"]
@@ -275,8 +304,10 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
     """The kernel: what a block carries comes to shared memory, then turn after turn, and at the end goes from there."""
     program, carried = found.program, found.few.step.arguments[:len(found.turns.carries)]
     values, into, sources = _places(found, room)
-    given = ", ".join(values.get(a.name, a.name) for a in (
-        *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0)))
+    values |= {f"again{k}": to for k, to in enumerate(into)}
+    given = ", ".join([*(values.get(a.name, a.name) for a in (
+        *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0))),
+        *(values[name] for names in cuda.copies.values() for name in names), *(["kept", "turn == 0"] if cuda.kept else [])])
 
     def copied(size: int, to: str, source: str) -> str:
         return f"for (int i = threadIdx.x; i < {size}; i += {block}) ({to})[i] = ({source})[i];"
@@ -288,7 +319,7 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
              "const int64_t *__restrict__ sizes) {"),
              "    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
              "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;", *room.lines(),
-             *(_ahead(found, room, sources, block) if sources else []),
+             *(["    Kept kept;"] if cuda.kept else []), *(_ahead(found, room, sources, block) if sources else []),
              *(f"    ahead({turn});" for turn in range(room.slots - 1) if sources),
              *(f"    {copied(_size(x), f'a{k}', f'in{k} + row * {_size(x)}')}" for k, x in enumerate(carried)),
              *(f"    {line}" for line in arrived),
@@ -302,10 +333,6 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
         if one or launch.shared:                                    # the next one writes where this one still reads
             lines.append(f"            {'__syncthreads' if one else '__syncwarp'}();")
         lines += ["        }", *(f"        {line}" for line in arrived if k + 1 == len(waits)), "        __syncthreads();"]
-    again = [k for k, u in enumerate(found.places) if found.places.index(u) != k]
-    for k in again:
-        lines.append(f"        {copied(_size(found.few.step.outputs[k]), into[k], into[found.places.index(found.places[k])])}")
-    lines += ["        __syncthreads();"] if any(k < len(carried) for k in again) else []
     return [*lines, "    }", *(f"    {copied(_size(x), f'out{k} + row * {_size(x)}', f'turns % 2 ? b{k} : a{k}')}"
                                for k, x in enumerate(carried)), "}"]
 

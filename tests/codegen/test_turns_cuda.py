@@ -197,6 +197,17 @@ def test_slices_of_the_next_turns_are_on_their_way_where_their_size_allows() -> 
         assert set(re.findall(r"copy_ahead<(\d+)>", call_of(loop_of(loop())).text)) == at_once
 
 
+def test_what_no_turn_changes_is_read_in_the_first_one_where_a_thread_has_one_turn_of_a_nest() -> None:
+    for loop, kept in ((lambda: rnn(64, 64), 1), (lambda: rnn(3, 7), 0), (gru, 3), (lambda: rnn(4, 150), 0), (selective, 0)):
+        text = call_of(loop_of(loop())).text
+        assert text.count("if (first)") == kept and ("struct Kept" in text) == bool(kept), text
+
+
+def test_what_a_step_returns_twice_is_written_where_it_is_made() -> None:
+    text = call_of(loop_of(rnn(64, 64))).text
+    assert re.search(r"y0\[_i1_\] = v(\d+);\s+again1\[_i1_\] = v\1;", text), text
+
+
 def test_rows_that_depend_on_each_other_are_refused_with_the_op() -> None:
     for step, said in ((lambda h, x: (tg.softmax(h + x, 0), h), "takes several rows together"),
                        (lambda h, x: (h + x - tg.sum(x, 0, keepdims=True), h), "takes several rows together"),
