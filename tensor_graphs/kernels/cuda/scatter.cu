@@ -5,16 +5,18 @@
  * SET: `cleared` and `chosen` find the largest i of each row, as an integer; `written` writes these over their rows, and copies the
  * rows that have none.
  * Else the indices are sorted by row, then by i, as words of 64 bits. `sorted_tiles` sorts TILE of them in shared memory (bitonic:
- * Batcher, Sorting networks and their applications, 1968) while other blocks copy base. Each `merged_` joins RUNS sorted runs; the
- * place of a word is how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient
- * sorting algorithms for manycore GPUs, 2009, there for two runs). Of CHUNK neighbours in this order that go to one row
- * `chunked` combines the updates, so that many equal indices are no long walk. `combined` takes each row that has updates, and
- * combines it with these in order, a pack of elements by each thread.
+ * Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted runs; the place of a word is how many
+ * words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient sorting algorithms for
+ * manycore GPUs, 2009, there for two runs). Meanwhile other blocks of the first of these copy base. Of CHUNK neighbours in this
+ * order that go to one row `chunked` combines the updates, so that many equal indices are no long walk. `combined` takes each row
+ * that has updates, and combines it with these in order, a pack of elements by each thread.
  *
  * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
- * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
+ * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A),
+ * COPIES (launches that copy a part of base each). */
 #define TILE 1024
 #define RUNS 16
+#define SHARES 4                                                    /* threads of a word that is merged */
 #define CHUNK 64
 #define CLEARED 4096                                                /* words that a block sets to 0 */
 #define COPIED 4                                                    /* packs that a thread copies at once */
@@ -82,17 +84,19 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
-/* All of base, by the blocks from one on. */
-TG_INLINE void copy(T *y, const T *base, int64_t packs, int64_t begun) {
-    const int64_t stride = (gridDim.x - begun) * THREADS * COPIED;
-    for (int64_t first = (blockIdx.x - begun) * THREADS * COPIED + threadIdx.x; first < packs; first += stride) {
+/* A part of base, one for each of COPIES launches, by the blocks from one on; nothing where out is base. */
+template <int PART, int OF_A_BLOCK> TG_INLINE void copy(T *y, const T *base, const int64_t *sizes, int64_t begun) {
+    const int64_t all = OUTER * SIZE * (INNER / PACK), end = all * (PART + 1) / COPIES;
+    const int64_t stride = (gridDim.x - begun) * (OF_A_BLOCK * COPIED);
+    if (y == base) return;
+    for (int64_t first = all * PART / COPIES + (blockIdx.x - begun) * (OF_A_BLOCK * COPIED) + threadIdx.x; first < end; first += stride) {
         Pack<T, PACK> some[COPIED];
 #pragma unroll
         for (int k = 0; k < COPIED; k++)
-            if (first + k * THREADS < packs) some[k] = pack_at<PACK>(base + (first + k * THREADS) * PACK);
+            if (first + k * OF_A_BLOCK < end) some[k] = pack_at<PACK>(base + (first + k * OF_A_BLOCK) * PACK);
 #pragma unroll
         for (int k = 0; k < COPIED; k++)
-            if (first + k * THREADS < packs) put_pack<PACK>(y + (first + k * THREADS) * PACK, some[k]);
+            if (first + k * OF_A_BLOCK < end) put_pack<PACK>(y + (first + k * OF_A_BLOCK) * PACK, some[k]);
     }
 }
 /* Blocks behind those that sort copy. */
@@ -102,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
     const int t = threadIdx.x;
     after_those_before();
     if (blockIdx.x >= tiles) {
-        if (y != base) copy(y, base, OUTER * SIZE * (INNER / PACK), tiles);
+        copy<0, THREADS>(y, base, sizes, tiles);
         return;
     }
 #pragma unroll
@@ -125,35 +129,45 @@ extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
         if (first + k < COUNT) words[first + k] = tile[k];
 }
 
-template <int64_t RUN> TG_INLINE void merge(const uint64_t *from, uint64_t *into, int64_t count) {
-    const int64_t at = blockIdx.x * 256LL + threadIdx.x;
-    if (at >= count) return;
-    const int64_t begin = at / (RUN * RUNS) * (RUN * RUNS);
+/* SHARES threads have a word, and RUNS / SHARES of the runs each. Blocks behind those that merge copy, of the first merge. */
+template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into, T *y, const T *base, const int64_t *sizes) {
+    constexpr int64_t RUN = (int64_t)TILE << 4 * NUMBER;
+    constexpr int WORDS = 256 / SHARES, EACH = RUNS / SHARES;
+    const int64_t count = COUNT, merging = count > RUN ? (count + WORDS - 1) / WORDS : 0;
+    if (blockIdx.x >= merging) {
+        if (NUMBER == 0) copy<COPIES - 1, 256>(y, base, sizes, merging);
+        return;
+    }
+    const int share = threadIdx.x % SHARES;
+    const int64_t own = blockIdx.x * (int64_t)WORDS + threadIdx.x / SHARES, at = own < count ? own : count - 1;
+    const int64_t begin = at / (RUN * RUNS) * (RUN * RUNS), first = begin + share * EACH * RUN;
     const uint64_t word = from[at];
-    int64_t before[RUNS] = {};                                      /* smaller words of each run; no two words are equal */
+    int64_t before[EACH] = {};                                      /* smaller words of each run; no two words are equal */
 #pragma unroll 1
     for (int64_t step = RUN; step > 0; step /= 2)
 #pragma unroll
-        for (int r = 0; r < RUNS; r++) {                            /* loads that do not wait for each other */
-            const int64_t last = begin + r * RUN + before[r] + step - 1;
+        for (int r = 0; r < EACH; r++) {                            /* loads that do not wait for each other */
+            const int64_t last = first + r * RUN + before[r] + step - 1;
             if (before[r] + step <= RUN && last < count && from[last] < word) before[r] += step;
         }
-    int64_t place = begin;
+    int64_t place = 0;
 #pragma unroll
-    for (int r = 0; r < RUNS; r++) place += before[r];
-    into[place] = word;
+    for (int r = 0; r < EACH; r++) place += before[r];
+#pragma unroll
+    for (int other = 1; other < SHARES; other *= 2) place += __shfl_xor_sync(0xffffffffu, place, other);
+    if (own < count && share == 0) into[begin + place] = word;
 }
-#define MERGED(number, run)                                                          \
-    extern "C" __global__ void __launch_bounds__(256) merged_##number(PARAMETERS) {  \
-        after_those_before();                                                        \
-        merge<run>(number % 2 ? others : words, number % 2 ? words : others, COUNT); \
+#define MERGED(number)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256) merged_##number(PARAMETERS) {                         \
+        after_those_before();                                                                               \
+        merge<number>(number % 2 ? others : words, number % 2 ? words : others, y, base, sizes);            \
     }
-MERGED(0, 1LL << 10)
-MERGED(1, 1LL << 14)
-MERGED(2, 1LL << 18)
-MERGED(3, 1LL << 22)
-MERGED(4, 1LL << 26)
-MERGED(5, 1LL << 30)
+MERGED(0)
+MERGED(1)
+MERGED(2)
+MERGED(3)
+MERGED(4)
+MERGED(5)
 
 /* Where the sorted words are: after as many of these as COUNT takes. */
 TG_INLINE const uint64_t *sorted_of(const uint64_t *words, const uint64_t *others, int64_t count) {
@@ -226,24 +240,31 @@ extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
     if (number >= OUTER * COUNT * (INNER / PACK)) return;
     const Place p = place_of(number, COUNT, INNER, OUTER);
     const int64_t begin = p.line;
-    const uint32_t row = row_in(sorted[begin]);
-    if (row == NOWHERE || (begin > 0 && row_in(sorted[begin - 1]) == row)) return;
+    const uint64_t word = sorted[begin];
+    const uint32_t row = row_in(word), above = begin > 0 ? row_in(sorted[begin - 1]) : NOWHERE;
+    const bool alone = begin + 1 == COUNT || row_in(sorted[begin + 1]) != row;
+    if (row == NOWHERE || above == row) return;
     T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
-    const Pack<T, PACK> old = pack_at<PACK>(out);                   /* base, or its copy */
-    int64_t known = 1, step = 1;                                    /* updates of the row; most rows have few */
-    for (; begin + step < COUNT && row_in(sorted[begin + step]) == row; step *= 2) known = step + 1;
-    while ((step /= 2) > 0)
-        if (begin + known + step <= COUNT && row_in(sorted[begin + known + step - 1]) == row) known += step;
-    const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
-    const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);      /* chunks between are the row's alone */
     const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
+    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);    /* base, or its copy */
     Pack<A, PACK> sum = widened(old);
-    take_in<64>(sum, begin, head, those);
-    take_in<64>(sum, from, to, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER});
-    take_in<64>(sum, tail, end, those);
+    if (!alone) {
+        int64_t known = 2, step = 2;                                /* updates of the row; most rows have few */
+        for (; begin + step < COUNT && row_in(sorted[begin + step]) == row; step *= 2) known = step + 1;
+        while ((step /= 2) > 0)
+            if (begin + known + step <= COUNT && row_in(sorted[begin + known + step - 1]) == row) known += step;
+        const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
+        const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);  /* chunks between are the row's alone */
+        take_in<64>(sum, begin, head, those);
+        take_in<64>(sum, from, to, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER});
+        take_in<64>(sum, tail, end, those);
+    }
     Pack<T, PACK> made;
 #pragma unroll
-    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
+    for (int e = 0; e < PACK; e++) {
+        if (alone) sum.at[e] = COMBINE()(sum.at[e], those.wide(own.at[e]));
+        made.at[e] = NARROW_T(sum.at[e]);
+    }
     put_pack<PACK>(out, made);
 }
 #endif

@@ -18,9 +18,9 @@ COMBINED = {f32: "double", bf16: "float", f16: "float", f64: "double"}
 
 COMPARED = {f32: "float", bf16: "float", f16: "float", f64: "double"}
 
-TILE, RUNS, CHUNK, CLEARED, COPIED = 1024, 16, 64, 4096, 4
-"""of scatter.cu: indices that a block sorts; runs joined at once; updates combined once; words that a block clears; packs that a
-thread copies at once"""
+TILE, RUNS, SHARES, CHUNK, CLEARED, COPIED = 1024, 16, 4, 64, 4096, 4
+"""of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged; updates combined once; words
+that a block clears; packs that a thread copies at once"""
 
 MOST = 1 << 31
 """rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
@@ -77,11 +77,12 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
         return LaunchCall(text_of(FILE, numbers, types), tuple(launches), sizes, (_bytes(rows, 4),))
 
     how, of_what = _combined(base.dtype, mode)
-    copying = d.dim_min(COPYING, d.ceil_div(packs, TILE // 2 * COPIED))
-    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + copying, TILE // 2, waits=True)]
     run, most = TILE, d.bounds(count)[1]
-    while run < most:                                               # no blocks where one run has all
-        joined = d.ceil_div(count, 256) * d.dim_min(1, count // (run + 1))
+    copies = 2 if run < most else 1
+    sorting, joining = (d.dim_min(COPYING, d.ceil_div(packs, threads * COPIED * copies)) for threads in (TILE // 2, 256))
+    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + sorting, TILE // 2, waits=True)]
+    while run < most:                                               # none of its blocks join where one run has all
+        joined = d.ceil_div(count, 256 // SHARES) * d.dim_min(1, count // (run + 1)) + (joining if run == TILE else 0)
         launches.append(Launch(f"merged_{len(launches) - 1}", joined, 256, waits=True))
         run *= RUNS
     chunks = count // CHUNK
@@ -91,7 +92,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     launches.append(Launch("combined", d.ceil_div(of_updates, 256), 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a))
-    return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
+    return LaunchCall(text_of(FILE, numbers | how | {"COPIES": copies}, types | of_what), tuple(launches), sizes, pieces)
 
 
 def _integer(dtype: DType) -> str:
