@@ -62,6 +62,9 @@ WORTH_ASKING = 0.02
 WARMER = 1.25
 """times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
 
+PROMISING = 2.0
+"""times less than what is kept a kernel takes by its guess, from which on it is asked about as if the plan used it"""
+
 CLOSE = 1.5
 """times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
 
@@ -145,6 +148,31 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
                 s = signatures[key]
                 share = way.price.seconds * path.calls[key] / max(path.seconds, 1e-9)
                 out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
+    return sorted(out, key=lambda q: -q.worth)
+
+
+def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
+    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what a kernel took that
+    `compile_graph` would use at these sizes, those first that may save most. It keeps that one, as the guesses for rivals go up
+    where its own was too low; but how slow one backend's kernel is says little of another's.
+
+    A question's worth is the share of its path's time that may be saved. Raises NoPathError.
+    """
+    book, plain = PriceBook.of(request, GUESS_MARGIN), PriceBook.of(request)
+    table = by_op(all_kernels(request.here))
+    out: list[Question] = []
+    for binding in points:
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
+        path = book.as_tried(graph, paths, paths.cheapest(), binding)
+        signatures = {s.key: s for s in paths.known()}
+        for key, way in paths.kernels(path).items():
+            s = signatures[key]
+            for kernel in matching(s.spec, table) if way.kernel is not None and way.price.measured and path.calls[key] else ():
+                price = plain.price(kernel, s, binding, True)
+                if price is not None and not price.measured and price.seconds * PROMISING < way.price.seconds:
+                    saved = (way.price.seconds - price.seconds) * path.calls[key] / max(path.seconds, 1e-9)
+                    if saved > WORTH_ASKING:
+                        out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
 
 
@@ -417,7 +445,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
     which the graph is priced) are measured before any other, the dearest first, and may exceed the budget by twice as much, by
-    MOST_MORE seconds at most. Then come those that plans for other sizes use, and then all others by what they may save.
+    MOST_MORE seconds at most. Then come those that plans for other sizes use, those that by their guesses take half as long as what
+    the plan uses (within the same limits), and then all others by what they may save.
     `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
@@ -516,11 +545,13 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of the plan at the sizes asked for, of the plan at these or else at the
-        others, and all of them by key). Raises NoPathError."""
+        others, or else of what promises to replace it, and all of them by key). Raises NoPathError."""
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
         first = next(tiers, [])
         plan = first or next(tiers, [])
+        if not plan and not again:
+            first = plan = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads)
         return every, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
 
     try:

@@ -23,6 +23,7 @@ import tensor_graphs as tg
 from tensor_graphs.compiler import finalists
 from tensor_graphs.compiler import profile_graph as module
 from tensor_graphs.compiler.choice import Choice
+from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.prepare import prepare
@@ -484,6 +485,33 @@ def test_a_plan_that_moves_to_another_kernel_once_it_is_measured_is_followed(dat
     plan = compile_graph(g, database=database)
     assert len(seen) > 1 and plan.variants[0].measured_share == 1.0 and plan.unmeasured == ()
     assert kernels_of(plan) != {seen[0].kernel.name}
+
+
+def test_what_promises_half_the_time_of_a_slow_kernel_is_asked_about_though_the_budget_is_spent(
+        database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kernel takes ten times its guess, and would be kept, as its rival may be as far off; that is asked about."""
+    x, seen = tg.exp(tg.input("x", (64, 256), tg.f32)), []
+    g, names = tg.graph({"y": x}), ("numpy", "torch")
+    book = PriceBook.of(Request(g, 1e-3, names, database))
+    guesses = {f"{name}.exp": book.price(kernel_named(f"{name}.exp"), signature_of(x), {}, True) for name in names}
+
+    def answer(judge: Judge, todo: Sequence[Question], *, budget: float, per_kernel: float | None = None, at_least: int = 0) -> Any:
+        for q in todo[:1 if budget > 0 else at_least]:
+            guess = guesses[q.kernel.name]
+            assert guess is not None
+            add_row(database, q.kernel, q.signature)
+            add_row(database, q.kernel, q.signature, q.binding, us=guess.seconds * 1e6 * (1.0 if seen else 10.0))
+            time.sleep(0.3)
+            seen.append(q)
+            yield q, "PASSED"
+
+    monkeypatch.setattr(module, "answer", answer)
+    monkeypatch.setattr(module, "in_place", lambda *args, **more: 0)
+    monkeypatch.setattr(module, "try_finalists", lambda *args, **more: 0)
+    profile_graph(g, database=database, budget=0.3, backends=names)
+    assert len(seen) == 2 and seen[1].kernel is not seen[0].kernel
+    plan = compile_graph(g, database=database, backends=names)
+    assert plan.unmeasured == () and kernels_of(plan) == {seen[1].kernel.name}
 
 
 def test_the_variable_names_the_database_of_the_python_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
