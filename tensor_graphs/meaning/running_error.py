@@ -41,7 +41,7 @@ from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
-from tensor_graphs.meaning.algebra import Array, At, Real, carrier, narrow, wide
+from tensor_graphs.meaning.algebra import TERMS, Array, At, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 
@@ -52,10 +52,6 @@ WORK = 1 << 22
 
 PRODUCTS = 64
 """products that are added as soon as they are made take as long as one number that is stored"""
-
-TERMS = 4096
-"""of a sum, at most, whose partial sums are taken to lose something each: who adds more adds in parts"""
-
 
 def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array | None]:
     """The running error of every float output of a graph without parameters and states; None: it is not known.

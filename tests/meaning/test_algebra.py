@@ -552,6 +552,16 @@ def test_jittered_moves_what_hangs_on_the_order_of_a_sum_and_nothing_else(dtype:
         np.testing.assert_array_equal(one, other)
 
 
+def test_jittered_moves_a_long_sum_of_equal_numbers_too() -> None:
+    """x − mean(x): what moves each of 6272 terms cancels, and the mean would come out as x in every third row."""
+    x = tg.input("x", (500, 6272))
+    rows = np.full((500, 6272), 0.3, np.float32)
+    off = jittered(x - tg.mean(x, axis=1, keepdims=True), 1, x=rows)[:, 0].astype(float)
+    assert np.mean(off == 0.0) < 0.1 and 0 < np.abs(off).max() < 0.3 * 4096**0.5 * f32.epsilon
+    one = jittered(atomic.sum(tg.input("x", (500, 1)), (1,)), 1, x=rows[:, :1])
+    assert np.abs(one - rows[:, 0]).max() <= 0.3 * 16 * f32.epsilon
+
+
 def jittered(node: Node, seed: int, **given: np.ndarray) -> np.ndarray:
     return interpret(tg.graph(node), given, mode="jittered", jitter=seed).outputs["out"]
 
