@@ -180,7 +180,7 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _RowErrors:
     """Rows of finite values: `relative` errors, and `difference` and `norms` of the rows of the reference, times `scale`."""
 
     scale: float
@@ -189,7 +189,7 @@ class _Compared:
     norms: Array
 
 
-def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None) -> _Compared:
+def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None) -> _RowErrors:
     """Compare rows of float64, all finite; `a` is overwritten. count: how many values of a row there are; moves: how far rounding
     may move each."""
     size = np.abs(b)
@@ -211,7 +211,7 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None)
     relative = np.divide(difference, below, out=below)
     if scale != 1.0:                                                # what was below may be 0 by now
         relative[difference == 0] = 0.0
-    return _Compared(scale, relative, difference, norms)
+    return _RowErrors(scale, relative, difference, norms)
 
 
 def _above(relative: Array, threshold: float, wanted: int) -> Array:
