@@ -446,7 +446,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
     which the graph is priced) are measured before any other, the dearest first, and may exceed the budget by twice as much, by
     MOST_MORE seconds at most. Then come those that plans for other sizes use, those that by their guesses take half as long as what
-    the plan uses (within the same limits), and then all others by what they may save.
+    the plan uses (within the same limits, but for the first of them), and then all others by what they may save.
     `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
@@ -508,6 +508,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     used: set[Descriptor] = set()
     counted: Asked = Counter()
     done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False     # more: than the budget
+    promises = [False, False]                                       # whether such are asked about now, and were before
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:
@@ -550,7 +551,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
         first = next(tiers, [])
         plan = first or next(tiers, [])
-        if not plan and not again:
+        promises[0] = not plan and not again
+        if promises[0]:
             first = plan = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads)
         return every, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
 
@@ -587,7 +589,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     judge.ready()
                 before = done
                 repeated = {question_key(q) for q in left if q.again}
-                ask(judge, todo, must, 1 if budget > 0 and not done else 0, repeated)
+                new_promise = promises[0] and bool(first) and not promises[1]
+                promises[1] = promises[1] or new_promise
+                ask(judge, todo, must, 1 if budget > 0 and (not done or new_promise) else 0, repeated)
                 if done - before < len(todo):
                     report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
                     break

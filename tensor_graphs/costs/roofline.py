@@ -151,6 +151,8 @@ def _add_flops(nodes: Iterable[Node], found: dict[Shape, float], times: Shape = 
         if isinstance(node.op, AtomicOp):
             t = node.inputs[0].type if node.op.group == "reduce" else node.type
             found[(*times, *t.shape)] = found.get((*times, *t.shape), 0.0) + node.op.flops
+        elif node.op.facts.running:
+            found[(*times, *node.type.shape)] = found.get((*times, *node.type.shape), 0.0) + 1.0
         elif isinstance(node.op, CompositeOp):
             turns = node.op.turns([i.type for i in node.inputs], node.attrs)
             _add_flops(walk(looked_into(node).outputs), found, times if turns == 1 else (*times, turns))

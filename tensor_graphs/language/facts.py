@@ -35,6 +35,7 @@ class OpFacts:
     positive: of a float below 0 there is no result.
     assumes: what a proof over the real numbers takes for granted of its float operands.
     reads, writes: the rows of a larger tensor that it touches, and no others.
+    running: each result comes of the one before it and one element more, whatever sums the definition says.
     product: sums of products, which is where most of a model's time goes.
     telling: no function is rid of it by being said in other ops.
     mentioned: a definition of another composite of the library uses it.
@@ -62,6 +63,7 @@ class OpFacts:
     assumes: str = ""
     reads: Rows | None = None
     writes: Rows | None = None
+    running: bool = False
     product: bool = False
     telling: bool = False
     mentioned: bool = False

@@ -300,7 +300,7 @@ def _cumsum_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": flip(cumsum(flip(g, axis), axis), axis)}
 
 
-@library(direct=_cumsum_direct, gradient=_cumsum_gradient, facts=OpFacts(closed=True, sought=False))
+@library(direct=_cumsum_direct, gradient=_cumsum_gradient, facts=OpFacts(running=True, closed=True, sought=False))
 def cumsum(x: Node, axis: int = -1) -> Node:
     """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i.
 
