@@ -152,9 +152,10 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
 
 
 def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what a kernel took that
-    `compile_graph` would use at these sizes, those first that may save most. It keeps that one, as the guesses for rivals go up
-    where its own was too low; but how slow one backend's kernel is says little of another's.
+    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what was measured of a
+    kernel that `compile_graph` would use at these sizes in their place, or of the steps of a definition; those first that may save
+    most. It keeps what it has, as the guesses for rivals go up where one was too low; but how slow one backend's kernel is says
+    little of another's.
 
     A question's worth is the share of its path's time that may be saved. Raises NoPathError.
     """
@@ -166,11 +167,13 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
         path = book.as_tried(graph, paths, paths.cheapest(), binding)
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
-            s = signatures[key]
-            for kernel in matching(s.spec, table) if way.kernel is not None and way.price.measured and path.calls[key] else ():
+            s, kept = signatures[key], paths.seconds(signatures[key], way)
+            if not path.calls[key] or (way.kernel is not None and not way.price.measured):
+                continue
+            for kernel in matching(s.spec, table):
                 price = plain.price(kernel, s, binding, True)
-                if price is not None and not price.measured and price.seconds * PROMISING < way.price.seconds:
-                    saved = (way.price.seconds - price.seconds) * path.calls[key] / max(path.seconds, 1e-9)
+                if price is not None and not price.measured and price.seconds * PROMISING < kept:
+                    saved = (kept - price.seconds) * path.calls[key] / max(path.seconds, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tensor_graphs.devices import nvrtc
@@ -230,6 +231,12 @@ def _written(spec: Spec, step: int) -> LaunchCall:
 # ---- the backend -------------------------------------------------------------------------------------------------------
 
 
+def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
+    """Operations of tiles on tensor cores, so that guesses fit: these are made for kernels that reach a third of what a device can
+    (roofline.BACKEND_RATES), and tiles reach nearly all of it."""
+    return d.ceil_div(arithmetic(spec), 3)
+
+
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, *,
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
@@ -244,8 +251,8 @@ def kernels() -> list[Kernel]:
     def by_tiles(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, mark: str,
                  traffic: Callable[[Spec], Dim], arithmetic: Callable[[Spec], Dim] | None, arch: tuple[str, ...] = ("sm_90",),
                  prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None) -> Kernel:
-        return made(op, build, accepts, files, mark=mark, traffic=traffic, arithmetic=arithmetic, arch=arch, prepare=prepare,
-                    header=TENSOR_CORES)
+        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, prepare=prepare, header=TENSOR_CORES,
+                    arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic))
 
     a, p = attention, products
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
