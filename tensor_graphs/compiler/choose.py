@@ -335,8 +335,12 @@ class PriceBook:
         return sum(self.links.get(hop, LinkRates()).seconds(nbytes) for hop in hops)
 
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
-        """Seconds that a copy of a value takes, about."""
+        """Seconds that a copy of a value takes, about: on the host, unless no backend in use runs there."""
         nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        first = device_of(self.backends[0]) if self.backends else HOST
+        if not any(device_of(name).is_host for name in self.backends) and not first.is_host:
+            device, rates = self.rates.get(first.name, prior_rates(first.kind)), BACKEND_RATES["cuda"]
+            return rates.call_seconds + 2.0 * nbytes / (device.bandwidth * rates.bandwidth_share)
         return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
 
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:

@@ -448,8 +448,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
     which the graph is priced) are measured before any other, the dearest first, and may exceed the budget by twice as much, by
-    MOST_MORE seconds at most. Then come those that plans for other sizes use, those that by their guesses take half as long as what
-    the plan uses (within the same limits, but for the first of them), and then all others by what they may save.
+    MOST_MORE seconds at most; before them, once something was measured, those that by their guesses take half as long as what the
+    plan uses. Then come those that plans for other sizes use, and then all others by what they may save.
     `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
@@ -511,7 +511,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     used: set[Descriptor] = set()
     counted: Asked = Counter()
     done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False     # more: than the budget
-    promises = [False, False]                                       # whether such are asked about now, and were before
+    promised = False                                                # whether such were asked about
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:
@@ -547,17 +547,15 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             ask(judge, plan, {question_key(q) for q in plan}, 0)
         return ran
 
-    def open_now() -> tuple[list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
-        """(all questions; those that nothing answers: of the plan at the sizes asked for, of the plan at these or else at the
-        others, or else of what promises to replace it, and all of them by key). Raises NoPathError."""
+    def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
+        """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
+        that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
+        hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
         first = next(tiers, [])
-        plan = first or next(tiers, [])
-        promises[0] = not plan and not again
-        if promises[0]:
-            first = plan = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads)
-        return every, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        plan = [*hopes, *first] or next(tiers, [])
+        return every, hopes, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
 
     try:
         tried = forms(graph, request)                                                       # what is measured is what would be run
@@ -569,7 +567,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while True:
                 try:
-                    asked, first, plan, due = open_now()
+                    asked, hopes, first, plan, due = open_now()
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -580,7 +578,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     break                                           # what was measured leaves nothing to use: no question is left
                 used |= {descriptor for q in asked for _, descriptor in q.given}
                 report.unused = tuple(name for name, descriptor in given if descriptor not in used)
-                left, must = list(due.values()), {question_key(q) for q in first}
+                left, must = list(due.values()), {question_key(q) for q in (*hopes, *first)}
                 todo = plan or left
                 begun_with = set(due) if begun_with is None else begun_with
                 new = {question_key(q) for q in asked} - seen
@@ -592,9 +590,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     judge.ready()
                 before = done
                 repeated = {question_key(q) for q in left if q.again}
-                new_promise = promises[0] and bool(first) and not promises[1]
-                promises[1] = promises[1] or new_promise
-                ask(judge, todo, must, 1 if budget > 0 and (not done or new_promise) else 0, repeated)
+                at_least = 1 if budget > 0 and (not done or (hopes and not promised)) else 0
+                promised = promised or bool(hopes)
+                ask(judge, todo, must, at_least, repeated)
                 if done - before < len(todo):
                     report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
                     break

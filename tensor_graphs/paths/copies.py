@@ -38,6 +38,13 @@ def apart(same: Mapping[Node, Node], known: Collection[Node] = ()) -> dict[Node,
     return found
 
 
+def forced(same: Mapping[Node, Node]) -> list[TensorType]:
+    """Of nodes as `apart` takes them: what is copied because a view of it is none, as a reshape of what is repeated."""
+    lie = apart(same)
+    views = [(node, lie[node.inputs[0]]) for node in same if node.op.facts.view and node.inputs[0] in lie]
+    return [node.type for node, under in views if node.op is not leaves.ITEM and seen(node, under) is None]
+
+
 def seen(view: Node, x: Operand | None) -> Operand | None:
     """How a view of x lies; of a contiguous value where there is none. None: it is copied, and contiguous."""
     return window_of(view, dense(view.inputs[0].type) if x is None else x)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, consumers, is_step, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, known_when_bound
+from tensor_graphs.language.part import PartOp, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 
@@ -80,13 +81,18 @@ class GraphTally:
         self._places: dict[Signature, list[Node]] = {}
         self._readings: dict[tuple[Signature, str], Reading] = {}
 
-    def handed_on(self, s: Signature, recipe: PartRecipe) -> Reading:
-        """Who reads what a recipe of a part hands on with gaps, over all places of the part in the graph. Of a part inside of
-        another it depends on how that is computed: as if it were copied, at one place."""
-        if (key := (s, recipe.op.key)) not in self._readings:
-            outputs = recipe.op.define(s.spec.inputs, s.spec.attrs).outputs
-            lie = copies.apart(alike(walk(outputs)))
-            self._readings[key] = self._read(s, outputs, [lie.get(o) for o in outputs])
+    def handed_on(self, s: Signature, op: CompositeOp) -> Reading:
+        """Who reads what is handed on with gaps where a definition runs (of a composite, or of a recipe of a part), over all its
+        places in the graph. Of one inside of another it depends on how that is computed: as if it were copied, at one place. Of a
+        composite also what is copied before that, where a view is none."""
+        if (key := (s, op.key if isinstance(op, PartOp) else "")) not in self._readings:
+            outputs = op.define(s.spec.inputs, s.spec.attrs).outputs
+            same = alike(walk(outputs))
+            lie = copies.apart(same)
+            read = self._read(s, outputs, [lie.get(o) for o in outputs])
+            if not isinstance(op, PartOp):
+                read.copied.update({t: n * read.places for t, n in Counter(copies.forced(same)).items()})
+            self._readings[key] = read
         return self._readings[key]
 
     def _read(self, s: Signature, outputs: Sequence[Node], lie: Sequence[Operand | None]) -> Reading:
@@ -95,7 +101,7 @@ class GraphTally:
         if not self._users:
             self._users = consumers(self.roots)
             for node in self._users:
-                if isinstance(node.op, PartOp):
+                if isinstance(node.op, CompositeOp):
                     self._places.setdefault(self.tally.first[signature_of(node).key], []).append(node)
         places = self._places.get(s, [])
         if not places:

@@ -514,6 +514,18 @@ def test_what_promises_half_the_time_of_a_slow_kernel_is_asked_about_though_the_
     assert plan.unmeasured == () and kernels_of(plan) == {seen[1].kernel.name}
 
 
+def test_a_kernel_promises_to_replace_steps_of_a_definition_which_only_another_ones_row_makes_cheaper(database: Database) -> None:
+    x = tg.softmax(tg.input("x", (64, 256), tg.f32))
+    g, names = tg.graph({"y": x}), ("numpy", "torch")
+    request = Request(g, 1e-3, names, database)
+    assert module.promising(g, [{}], request) == []
+    slow = kernel_named("torch.softmax")
+    add_row(database, slow, signature_of(x))
+    add_row(database, slow, signature_of(x), {}, us=1e5)
+    assert kernels_of(compile_graph(g, database=database, backends=names)).isdisjoint({"torch.softmax", "numpy.softmax"})
+    assert [q.kernel.name for q in module.promising(g, [{}], Request(g, 1e-3, names, database))] == ["numpy.softmax"]
+
+
 def test_the_variable_names_the_database_of_the_python_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSOR_GRAPHS_DB", str(tmp_path / "own.db"))
     report = tg.profile(SMALL, budget=0.001, backends=("numpy",))

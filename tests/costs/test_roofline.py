@@ -40,6 +40,10 @@ def test_a_linear_map_costs_two_flops_per_weight_and_row() -> None:
     assert 2 * 10 * 32 * 64 <= flops <= 2.2 * 10 * 32 * 64
 
 
+def test_a_running_sum_is_as_many_steps_as_elements_whatever_its_definition_says() -> None:
+    assert at(asked(tg.cumsum(tg.input("x", (N, 64)))), n=10) == (2 * 10 * 64 * 4, 640)
+
+
 def test_reading_rows_of_a_table_does_not_read_the_table() -> None:
     ids = tg.input("i", (N,), tg.i32)
     for node in (tg.embedding(tg.input("t", (100000, 8)), ids), tg.language.atomic.gather(tg.input("t", (100000, 8)), ids)):

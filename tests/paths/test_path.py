@@ -231,6 +231,15 @@ def test_what_nothing_computes_is_named_with_where_it_hides() -> None:
     assert str(caught.value) == "no kernel that may be used computes softmax → reduce_max f32[n, 4]"
 
 
+def test_a_definition_pays_for_what_is_copied_in_it() -> None:
+    """An upsampled image is a reshape of what is repeated, which no view is."""
+    x = tg.input("x", (2, 3, 4, 5))
+    for made, seconds in ((tg.upsample(x, (2, 2)), 2 * 3 * 8 * 10.0), (tg.softmax(x), 0.0)):
+        paths = Paths(tg.graph(made), TABLE, lambda k, s: Price(5.0), copied=lambda t: float(np.prod(t.shape)))
+        (way,) = [a for a in paths.alternatives(signature_of(made)) if a.name == EXPAND]
+        assert way.seconds == seconds
+
+
 def test_an_opaque_composite_is_never_expanded() -> None:
     @tg.composite(opaque=True)
     def secret(x: Node) -> Node:

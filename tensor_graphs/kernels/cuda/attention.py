@@ -236,8 +236,8 @@ def float_attention_traffic(spec: Spec) -> Dim:
 
 
 def float_attention_steps(spec: Spec) -> Dim:
-    """Six products of tensor_attention's, which do not run while scores are weighed, a third longer than those alone (an H200: 87 µs
-    for 2048 queries and keys of 8 heads of 64)."""
+    """Six products of tensor_attention's, which do not run while scores are weighed, a third longer than those alone (on an H200
+    87 µs for 2048 queries and keys of 8 heads of 64)."""
     return tensor_attention_steps(spec, FLOAT_TILES[_padded(spec)][2]) * 8
 
 
