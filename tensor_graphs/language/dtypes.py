@@ -1,10 +1,13 @@
-"""dtypes: the twelve element types, and how other people's names for them are read.
+"""dtypes: the fifteen element types, and how other people's names for them are read.
 
-Text names are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are read when parsing.
+Text names are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are read when parsing. The floats
+of eight bits are those of the OCP 8-bit Floating Point Specification (OFP8) 1.0: `f8e4m3` has no infinity and one NaN of each sign,
+`f8e5m2` has the special values of IEEE 754 (decision 0085).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,6 +57,16 @@ class DType:
         return self.kind in ("float", "int")
 
     @property
+    def has_infinity(self) -> bool:
+        """Whether it is a float dtype with ±∞. In one without them, `f8e4m3`, what is out of range is NaN."""
+        return self.is_float and self.name != "f8e4m3"
+
+    @property
+    def lowest(self) -> int | float:
+        """What no value of this dtype is below: −∞, or `min` where there is no infinity."""
+        return -math.inf if self.has_infinity else self.min
+
+    @property
     def max(self) -> int | float:
         """The largest finite value: a Python float for floats, an int for the rest."""
         if self.kind == "bool":
@@ -79,7 +92,7 @@ class DType:
 
     def _finfo(self, what: str) -> Any:
         if not self.is_float:
-            raise DTypeError(f"{self.name} has no {what}", fix="ask a float dtype: f16, bf16, f32 or f64")
+            raise DTypeError(f"{self.name} has no {what}", fix="ask a float dtype: f16, bf16, f32, f64, f8e4m3 or f8e5m2")
         return ml_dtypes.finfo(self.numpy)
 
 
@@ -92,6 +105,8 @@ f16 = _dtype("f16", np.float16, "float")
 bf16 = _dtype("bf16", ml_dtypes.bfloat16, "float")
 f32 = _dtype("f32", np.float32, "float")
 f64 = _dtype("f64", np.float64, "float")
+f8e4m3 = _dtype("f8e4m3", ml_dtypes.float8_e4m3fn, "float")
+f8e5m2 = _dtype("f8e5m2", ml_dtypes.float8_e5m2, "float")
 i8 = _dtype("i8", np.int8, "int")
 i16 = _dtype("i16", np.int16, "int")
 i32 = _dtype("i32", np.int32, "int")
@@ -103,14 +118,18 @@ u64 = _dtype("u64", np.uint64, "uint")
 bool_ = _dtype("bool", np.bool_, "bool")
 
 float16, bfloat16, float32, float64 = f16, bf16, f32, f64
+float8_e4m3fn, float8_e5m2 = f8e4m3, f8e5m2
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint8, uint16, uint32, uint64 = u8, u16, u32, u64
 
-DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
+DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
 """Every dtype by its text name."""
 
 PYTHON_NAMES = {"bool": "bool_"}
 """Text names that Python has taken already, and what the constants are called instead."""
+
+FLOAT_ARRAYS = frozenset(t.numpy for t in DTYPES.values() if t.is_float)
+"""The numpy dtypes of floats. numpy itself knows those of ml_dtypes by no common kind."""
 
 _BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in DTYPES.values()}
 _BY_TEXT: dict[str, DType] = {**DTYPES, **{t.numpy.name: t for t in DTYPES.values()}, "bool_": bool_}
@@ -132,7 +151,7 @@ def parse_dtype(x: Any) -> DType:
         found = bool_
     elif isinstance(x, np.dtype):
         found = _BY_NUMPY.get(x)
-    elif isinstance(x, type) and (issubclass(x, np.generic) or x is ml_dtypes.bfloat16):
+    elif isinstance(x, type) and (issubclass(x, np.generic) or x.__module__ == "ml_dtypes"):
         found = _BY_NUMPY.get(np.dtype(x))
     elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; no import is needed
         found = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])

@@ -96,13 +96,13 @@ def as_node(x: Operand, dtype: DType) -> Node:
                      fix=leaves.AS_TENSOR if isinstance(x, leaves.State) else "wrap arrays with tg.constant(array)")
 
 
-_FITS_EVERYWHERE = 60_000
+_FITS_EVERYWHERE = 448
 """below the largest number of every float dtype; so most numbers are compared with nothing else"""
 
 
 def _refuse_infinite(x: Any, dtype: DType) -> None:
-    """Raise DTypeError for a finite number that the dtype rounds to infinity."""
-    if abs(x) <= _FITS_EVERYWHERE or x != x or abs(x) == math.inf or abs(x) <= dtype.max:
+    """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
+    if abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max:
         return
     try:
         with np.errstate(over="ignore"):
@@ -111,8 +111,10 @@ def _refuse_infinite(x: Any, dtype: DType) -> None:
         fits = False
     if not fits:
         shown = d.shown_int(x) if isinstance(x, int) else f"{float(x)!r}"
-        raise DTypeError(f"{shown} beside a tensor of {dtype.name} would be infinite: the largest number is {dtype.max:.8g}",
-                         fix="a smaller number, the tensor cast to a wider dtype, or inf (math.inf in Python) where that is meant")
+        or_inf = ", or inf (math.inf in Python) where that is meant" if dtype.has_infinity else ""
+        raise DTypeError(f"{shown} beside a tensor of {dtype.name} would be {'infinite' if or_inf else 'NaN'}: "
+                         f"the largest number is {dtype.max:.8g}",
+                         fix=f"a smaller number, {'' if or_inf else 'or '}the tensor cast to a wider dtype{or_inf}")
 
 
 def together(op: str, *xs: Operand) -> list[Node]:
