@@ -102,19 +102,10 @@ _FITS_EVERYWHERE = 448
 
 def _refuse_infinite(x: Any, dtype: DType) -> None:
     """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
-    if abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max:
-        return
-    try:
-        with np.errstate(over="ignore"):
-            fits = bool(np.isfinite(np.asarray(float(x)).astype(dtype.numpy)))       # between the largest and half a step beyond it
-    except OverflowError:                                                            # an int beyond every float
-        fits = False
-    if not fits:
-        shown = d.shown_int(x) if isinstance(x, int) else f"{float(x)!r}"
-        or_inf = ", or inf (math.inf in Python) where that is meant" if dtype.has_infinity else ""
-        raise DTypeError(f"{shown} beside a tensor of {dtype.name} would be {'infinite' if or_inf else 'NaN'}: "
-                         f"the largest number is {dtype.max:.8g}",
-                         fix=f"a smaller number, {'' if or_inf else 'or '}the tensor cast to a wider dtype{or_inf}")
+    if not (abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max):
+        from tensor_graphs.language.out_of_range import refuse_out_of_range  # a door: of numbers beyond the largest
+
+        refuse_out_of_range(x, dtype)
 
 
 def together(op: str, *xs: Operand) -> list[Node]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.language.dtypes import FLOAT_ARRAYS
+from tensor_graphs.language.dtypes import BY_NUMPY
 
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
@@ -32,7 +32,8 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def is_float(x: np.ndarray) -> bool:
-    return x.dtype in FLOAT_ARRAYS
+    dtype = BY_NUMPY.get(x.dtype)                           # numpy itself knows floats of ml_dtypes by no common kind
+    return dtype is not None and dtype.is_float
 
 
 @row("iota")

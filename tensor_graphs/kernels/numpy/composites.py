@@ -14,7 +14,7 @@ import numpy as np
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
 from tensor_graphs.language.composites.upsampling import on_lines
-from tensor_graphs.language.composites.windows import Geometry, of_attributes, padded, strided
+from tensor_graphs.language.composites.windows import Geometry, lowest, of_attributes, padded, strided
 from tensor_graphs.language.dtypes import dtype_of
 
 TABLE: dict[str, tuple[Function, bool]] = {}
@@ -354,8 +354,7 @@ def offsets(x: np.ndarray, how: Geometry) -> list[np.ndarray]:
 @row("max_pool")
 def max_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     how = of_attributes(attrs)
-    lowest = dtype_of(ins[0]).lowest
-    first, *more = offsets(padded(ins[0], how.padding, lowest), how)
+    first, *more = offsets(padded(ins[0], how.padding, lowest(dtype_of(ins[0]))), how)
     outs[0][...] = first
     with np.errstate(all="ignore"):
         for other in more:

@@ -93,13 +93,12 @@ def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.
 
 
 def strided(x: np.ndarray, g: Geometry) -> np.ndarray:
-    """[lead…, k…, p…] of a padded x, as a view that is only read."""
+    """[lead…, k…, p…] of a padded x, as a view that is only read; of its bits, as as_strided knows not every dtype of ml_dtypes."""
     before = x.ndim - len(g.size)
     places = Geometry(g.size, g.stride, ((0, 0),) * len(g.size), g.dilation).places(x.shape[before:])
     steps = x.strides[before:]
-    bits = x.view(f"u{x.dtype.itemsize}")                   # numpy's as_strided does not know every dtype of ml_dtypes
     return np.lib.stride_tricks.as_strided(
-        bits, (*x.shape[:before], *g.size, *cast(tuple[int, ...], places)),
+        x.view(f"u{x.dtype.itemsize}"), (*x.shape[:before], *g.size, *cast(tuple[int, ...], places)),
         (*x.strides[:before], *(s * t for s, t in zip(steps, g.dilation, strict=True)),
          *(s * t for s, t in zip(steps, g.stride, strict=True))), writeable=False).view(x.dtype)
 
@@ -201,6 +200,11 @@ def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padd
     return how.attributes
 
 
+def lowest(dtype: Any) -> int | float:
+    """What no value of a dtype is below: −∞, or the least where there is no infinity."""
+    return -float("inf") if dtype.has_infinity else dtype.min
+
+
 def _over_window(x: np.ndarray, how: Geometry) -> tuple[int, ...]:
     lead = x.ndim - len(how.size)
     return tuple(range(lead, lead + len(how.size)))
@@ -219,7 +223,7 @@ def _max_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     need("max_pool", x, "float", "int", "uint")
     lead = x.rank - len(size)
     seen = _windows(x, size=size, stride=stride, padding=padding, dilation=dilation,
-                    value=x.dtype.lowest if any(map(any, padding)) else 0)
+                    value=lowest(x.dtype) if any(map(any, padding)) else 0)
     return atomic.reduce_max(seen, tuple(range(lead, lead + len(size))))
 
 

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import atoms_in
 from tensor_graphs.language.composites.scan import SCAN
-from tensor_graphs.language.dtypes import FLOAT_ARRAYS
+from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.normal_numbers import quantiles
@@ -674,7 +674,7 @@ def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, n
 
 
 def _is_float(array: np.ndarray) -> bool:
-    return array.dtype in FLOAT_ARRAYS
+    return BY_NUMPY[array.dtype].is_float
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
