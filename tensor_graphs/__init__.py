@@ -57,9 +57,13 @@ from tensor_graphs.language.dtypes import DType as DType
 from tensor_graphs.language.dtypes import bf16 as bf16
 from tensor_graphs.language.dtypes import bfloat16 as bfloat16
 from tensor_graphs.language.dtypes import bool_ as bool_
+from tensor_graphs.language.dtypes import f8e4m3 as f8e4m3
+from tensor_graphs.language.dtypes import f8e5m2 as f8e5m2
 from tensor_graphs.language.dtypes import f16 as f16
 from tensor_graphs.language.dtypes import f32 as f32
 from tensor_graphs.language.dtypes import f64 as f64
+from tensor_graphs.language.dtypes import float8_e4m3fn as float8_e4m3fn
+from tensor_graphs.language.dtypes import float8_e5m2 as float8_e5m2
 from tensor_graphs.language.dtypes import float16 as float16
 from tensor_graphs.language.dtypes import float32 as float32
 from tensor_graphs.language.dtypes import float64 as float64

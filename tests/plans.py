@@ -23,7 +23,7 @@ from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 BACKENDS = ("numpy", "torch", "c")
-TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
+TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2, "f8e4m3": 0.25, "f8e5m2": 0.5}
 """what rounding in a dtype may cost a short graph; integers are exact"""
 
 

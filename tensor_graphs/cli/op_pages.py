@@ -60,7 +60,7 @@ LONGEST = 40
 
 PRINTED: dict[str, Any] = {"precision": 4, "separator": ", ", "suppress_small": True, "threshold": 30, "edgeitems": 2}
 
-NUMBERED = ("f16", "bf16", "f32", "f64")
+NUMBERED = tuple(t.name for t in DTYPES.values() if t.is_float)
 GENERATED = "<!-- written by `make docs` from the op's row; do not edit -->"
 
 

@@ -83,6 +83,7 @@ TG_INLINE uint16_t f16_of_f32(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
+#include "eight_bits.h"
 
 /* ---- functions ---- */
 

@@ -22,6 +22,8 @@ TG_INLINE uint16_t f16_of_f32(float x) {
     return bits;
 }
 
+#include "eight_bits.h"
+
 /* Floats as integers in the same order: NaN above +inf, +0 above -0; a maximum of integers is one loop of one instruction. */
 TG_INLINE int32_t order_f32(float x) {
     int32_t bits = (int32_t)bits_of(x);

@@ -10,7 +10,7 @@ to stays f64 (unrounded.py). How many elements, and how loops are walked beside 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 
 from tensor_graphs.codegen.conditions import Limits, limits
@@ -42,9 +42,15 @@ TILE = 64
 PART_ELEMENTS = NestAdvice().grain
 """as in loops.h"""
 
-STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t",
-          "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
-          "bool": "uint8_t"}
+STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t", "f32": "float", "f64": "double",
+          "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t",
+          "u32": "uint32_t", "u64": "uint64_t", "bool": "uint8_t"}
+
+WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3", "f8e5m2": "f32_of_f8e5m2"}
+"""of dtypes that are computed in f32: the function that makes an f32 of what is stored"""
+
+NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
+"""and the one that rounds an f32 to what is stored"""
 
 WINDOW, NEAR = 8, (1, 2, 3, 4)
 """the longest window; how far apart in memory its places are, at most, so that many of them are taken beside each other"""
@@ -377,7 +383,7 @@ class _Renderer:
                 return self.last_stored[array]
             read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{c_of(offset)}]")
             if array.role != "scratch":
-                read = {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
+                read = called(WIDENED, array.dtype, read)
             return f"{args[0]} ? {read} : 0" if args else read
         if v.op == "index":
             wide = c_of(v.attr)
@@ -504,7 +510,7 @@ class _Renderer:
             self.write(f"{target.name} = {text};")
             return
         if target.role == "output":
-            text = {"bf16": f"bf16_of_f32({text})", "f16": f"f16_of_f32({text})"}.get(target.dtype.name, text)
+            text = called(NARROWED, target.dtype, text)
             if target.dtype is bool_:
                 text = f"(uint8_t)({text})"
         self.write(f"{target.name}[{c_of(s.index)}] = {text};")
@@ -837,6 +843,11 @@ def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
 # ---- numbers -------------------------------------------------------------------------------------------------------------------
 
 
+def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
+    """The text as the argument of the function of a dtype; itself where there is none."""
+    return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
+
+
 def _is_literal(v: Value) -> bool:
     return v.op == "constant"
 
@@ -868,13 +879,13 @@ def _cast(old: DType, new: DType, x: str) -> str:
     return f"({c_type(new)}){x}"
 
 
-_OF_BITS = {"f32": "float_of((uint32_t)", "f64": "f64_of((uint64_t)",
-            "bf16": "bf16_to_f32((uint16_t)", "f16": "f32_of_f16((uint16_t)"}
+_OF_BITS = {"f32": "float_of((uint32_t)", "f64": "f64_of((uint64_t)", **{t: f"{f}(({STORED[t]})" for t, f in WIDENED.items()}}
+_BITS = {"f32": "bits_of", "f64": "bits_of_f64", **NARROWED}
 
 
 def _bitcast(what: str, x: str) -> str:
     old, new = what.split()
-    bits = {"bf16": f"bf16_of_f32({x})", "f16": f"f16_of_f32({x})", "f32": f"bits_of({x})", "f64": f"bits_of_f64({x})"}.get(old, x)
+    bits = f"{_BITS[old]}({x})" if old in _BITS else x
     if new in _OF_BITS:
         return f"{_OF_BITS[new]}{bits})"
     return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"

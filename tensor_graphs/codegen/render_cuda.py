@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from tensor_graphs.codegen.render_c import (
+    NARROWED,
     STORED,
+    WIDENED,
     _arrays,
     _is_number,
     _most,
@@ -24,6 +26,7 @@ from tensor_graphs.codegen.render_c import (
     across,
     c_of,
     c_type,
+    called,
     dim_name,
     parallel,
 )
@@ -177,7 +180,7 @@ class _Cuda(_Renderer):
         """What comes before the kernels."""
         p = self.program
         return ["/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */",
-                *(["#define NARROW"] if all(a.dtype in (bf16, f16) for a in p.outputs) else []),
+                *(["#define NARROW"] if all(computed_in(a.dtype) is not a.dtype for a in p.outputs) else []),
                 '#include "numbers.cuh"', "", f"typedef {'int64_t' if self.wide else 'int'} index_t;"]
 
     def bodies(self) -> list[list[str]]:
@@ -1154,7 +1157,7 @@ def _divides(n: int, x: Dim) -> bool:
 def _widened(array: Array, read: str) -> str:
     if array.role == "scratch":
         return read
-    return {"bf16": f"bf16_to_f32({read})", "f16": f"f32_of_f16({read})"}.get(array.dtype.name, read)
+    return called(WIDENED, array.dtype, read)
 
 
 def _narrowed(array: Array, text: str) -> str:
@@ -1162,4 +1165,4 @@ def _narrowed(array: Array, text: str) -> str:
         return text
     if array.dtype is bool_:
         return f"(uint8_t)({text})"
-    return {"bf16": f"bf16_of_f32({text})", "f16": f"f16_of_f32({text})"}.get(array.dtype.name, text)
+    return called(NARROWED, array.dtype, text)

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, f16, f32
+from tensor_graphs.language.dtypes import DType, f32
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -130,7 +130,7 @@ def dim_of(value: Value) -> Dim | None:
 
 def computed_in(dtype: DType) -> DType:
     """The dtype that arithmetic is done in: narrow floats are computed in f32 and rounded when they are stored."""
-    return f32 if dtype in (f16, bf16) else dtype
+    return f32 if dtype.is_float and dtype.itemsize < f32.itemsize else dtype
 
 
 class Values:

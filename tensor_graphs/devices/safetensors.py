@@ -23,7 +23,7 @@ import numpy as np
 
 from tensor_graphs.devices.mapped_files import map_file
 from tensor_graphs.errors import FileError, close_to, listed
-from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.language.dtypes import DTYPES, DType, f8e4m3, f8e5m2
 from tensor_graphs.regular_file import open_regular, read_regular
 
 log = logging.getLogger(__name__)
@@ -34,12 +34,15 @@ INDEX_FILE = "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000
 """Bytes; the published library refuses longer headers too."""
 
+_NAMES = {t: t.name.upper() for t in DTYPES.values()} | {f8e4m3: "F8_E4M3", f8e5m2: "F8_E5M2"}
+"""What the format calls each dtype."""
+
+_BY_NAME = {name: t for t, name in _NAMES.items()}
+
 _BITS = {
     "F4": 4,
     "F6_E2M3": 6,
     "F6_E3M2": 6,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
     "F8_E8M0": 8,
     "F8_E4M3FNUZ": 8,
     "F8_E5M2FNUZ": 8,
@@ -122,7 +125,7 @@ class Weights:
         return (entry.dtype.name if entry.dtype else entry.stored), entry.shape
 
     def array(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-        """The tensor as a read-only array that shares the file's bytes; bf16 as `ml_dtypes.bfloat16`.
+        """The tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of `ml_dtypes`.
 
         shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
         `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported.
@@ -132,7 +135,7 @@ class Weights:
             raise WeightsError(
                 f"tensor {name!r} has the unsupported dtype {entry.stored}",
                 file=entry.file,
-                fix=f"convert it to one of {', '.join(t.upper() for t in DTYPES)}",
+                fix=f"convert it to one of {', '.join(_BY_NAME)}",
             )
         if shape is not None and tuple(shape) != entry.shape:
             raise WeightsError(f"tensor {name!r} has shape {list(entry.shape)}, and {list(shape)} is needed", file=entry.file,
@@ -195,7 +198,7 @@ def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DTyp
     for name in order:
         dtype, shape = tensors[name]
         nbytes = dtype.itemsize * math.prod(shape)
-        header[name] = {"dtype": dtype.name.upper(), "shape": list(shape), "data_offsets": [at, at + nbytes]}
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + nbytes]}
         at += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -354,12 +357,12 @@ def _read_entry(path: Path, name: str, value: Any, data: int) -> Entry:
             f"the header's entry for {name!r} is not {{dtype, shape, data_offsets: [begin, end]}}", file=path
         )
     stored, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-    dtype = DTYPES.get(stored.lower()) if stored.isupper() else None
+    dtype = _BY_NAME.get(stored)
     if dtype is None and stored not in _BITS:
         raise WeightsError(
             f"tensor {name!r} has the unknown dtype {stored!r}",
             file=path,
-            fix=f"the format knows {', '.join(t.upper() for t in DTYPES)} and {', '.join(_BITS)}",
+            fix=f"the format knows {', '.join(_BY_NAME)} and {', '.join(_BITS)}",
         )
     bits = math.prod(shape) * (dtype.bits if dtype else _BITS[stored])
     if bits != 8 * (end - begin):

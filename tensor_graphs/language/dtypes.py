@@ -1,4 +1,4 @@
-"""dtypes: the twelve element types, and how other people's names for them are read.
+"""dtypes: the fifteen element types (floats of eight bits: OFP8, decision 0085), and how other people's names for them are read.
 
 Text names are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are read when parsing.
 """
@@ -54,18 +54,19 @@ class DType:
         return self.kind in ("float", "int")
 
     @property
+    def has_infinity(self) -> bool:
+        """Whether it is a float dtype with ±∞. In one without them, `f8e4m3`, what is out of range is NaN."""
+        return self.is_float and self.name != "f8e4m3"
+
+    @property
     def max(self) -> int | float:
         """The largest finite value: a Python float for floats, an int for the rest."""
-        if self.kind == "bool":
-            return 1
-        return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+        return 1 if self.kind == "bool" else float(self._finfo("max").max) if self.is_float else int(np.iinfo(self.numpy).max)
 
     @property
     def min(self) -> int | float:
         """The smallest finite value (the most negative one)."""
-        if self.kind == "bool":
-            return 0
-        return float(ml_dtypes.finfo(self.numpy).min) if self.is_float else int(np.iinfo(self.numpy).min)
+        return 0 if self.kind == "bool" else float(self._finfo("min").min) if self.is_float else int(np.iinfo(self.numpy).min)
 
     @property
     def smallest_normal(self) -> float:
@@ -79,7 +80,7 @@ class DType:
 
     def _finfo(self, what: str) -> Any:
         if not self.is_float:
-            raise DTypeError(f"{self.name} has no {what}", fix="ask a float dtype: f16, bf16, f32 or f64")
+            raise DTypeError(f"{self.name} has no {what}", fix="ask a float dtype: f16, bf16, f32, f64, f8e4m3 or f8e5m2")
         return ml_dtypes.finfo(self.numpy)
 
 
@@ -92,6 +93,7 @@ f16 = _dtype("f16", np.float16, "float")
 bf16 = _dtype("bf16", ml_dtypes.bfloat16, "float")
 f32 = _dtype("f32", np.float32, "float")
 f64 = _dtype("f64", np.float64, "float")
+f8e4m3, f8e5m2 = _dtype("f8e4m3", ml_dtypes.float8_e4m3fn, "float"), _dtype("f8e5m2", ml_dtypes.float8_e5m2, "float")
 i8 = _dtype("i8", np.int8, "int")
 i16 = _dtype("i16", np.int16, "int")
 i32 = _dtype("i32", np.int32, "int")
@@ -102,17 +104,17 @@ u32 = _dtype("u32", np.uint32, "uint")
 u64 = _dtype("u64", np.uint64, "uint")
 bool_ = _dtype("bool", np.bool_, "bool")
 
-float16, bfloat16, float32, float64 = f16, bf16, f32, f64
+float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 = f16, bf16, f32, f64, f8e4m3, f8e5m2
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint8, uint16, uint32, uint64 = u8, u16, u32, u64
 
-DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
+DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
 """Every dtype by its text name."""
 
 PYTHON_NAMES = {"bool": "bool_"}
 """Text names that Python has taken already, and what the constants are called instead."""
 
-_BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in DTYPES.values()}
+BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in DTYPES.values()}
 _BY_TEXT: dict[str, DType] = {**DTYPES, **{t.numpy.name: t for t in DTYPES.values()}, "bool_": bool_}
 
 
@@ -131,16 +133,16 @@ def parse_dtype(x: Any) -> DType:
     elif x is bool:
         found = bool_
     elif isinstance(x, np.dtype):
-        found = _BY_NUMPY.get(x)
-    elif isinstance(x, type) and (issubclass(x, np.generic) or x is ml_dtypes.bfloat16):
-        found = _BY_NUMPY.get(np.dtype(x))
+        found = BY_NUMPY.get(x)
+    elif isinstance(x, type) and (issubclass(x, np.generic) or x.__module__ == "ml_dtypes"):
+        found = BY_NUMPY.get(np.dtype(x))
     elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; no import is needed
         found = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])
     if found is None:
         fix = f"one of {', '.join(DTYPES)} (or {', '.join(t.numpy.name for t in DTYPES.values() if t is not bool_)})"
         if x is int or x is float:
             fix = f"say the width, like tg.{'i32' if x is int else 'f32'}; " + fix
-        elif isinstance(x, np.dtype) and x.newbyteorder("=") in _BY_NUMPY:
+        elif isinstance(x, np.dtype) and x.newbyteorder("=") in BY_NUMPY:
             fix = f"arrays are little-endian here: array.astype(numpy.{x.newbyteorder('=').name})"
         raise DTypeError(f"{x!r} is no dtype", fix=fix)
     return found

@@ -96,23 +96,16 @@ def as_node(x: Operand, dtype: DType) -> Node:
                      fix=leaves.AS_TENSOR if isinstance(x, leaves.State) else "wrap arrays with tg.constant(array)")
 
 
-_FITS_EVERYWHERE = 60_000
+_FITS_EVERYWHERE = 448
 """below the largest number of every float dtype; so most numbers are compared with nothing else"""
 
 
 def _refuse_infinite(x: Any, dtype: DType) -> None:
-    """Raise DTypeError for a finite number that the dtype rounds to infinity."""
-    if abs(x) <= _FITS_EVERYWHERE or x != x or abs(x) == math.inf or abs(x) <= dtype.max:
-        return
-    try:
-        with np.errstate(over="ignore"):
-            fits = bool(np.isfinite(np.asarray(float(x)).astype(dtype.numpy)))       # between the largest and half a step beyond it
-    except OverflowError:                                                            # an int beyond every float
-        fits = False
-    if not fits:
-        shown = d.shown_int(x) if isinstance(x, int) else f"{float(x)!r}"
-        raise DTypeError(f"{shown} beside a tensor of {dtype.name} would be infinite: the largest number is {dtype.max:.8g}",
-                         fix="a smaller number, the tensor cast to a wider dtype, or inf (math.inf in Python) where that is meant")
+    """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
+    if not (abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max):
+        from tensor_graphs.language.out_of_range import refuse_out_of_range  # a door: of numbers beyond the largest
+
+        refuse_out_of_range(x, dtype)
 
 
 def together(op: str, *xs: Operand) -> list[Node]:

@@ -7,7 +7,7 @@ A method gets the node at concrete sizes (`At`) and its operands: float64, the i
 never writes to an operand, and may return a view of one. The fixed semantics (language/atomic.py lists them) are these.
 
 How exact a single op is as written: add, mul, reciprocal, sqrt and casts are rounded correctly (a float64 result
-rounded to f32, f16 or bf16 is the correctly rounded one: 53 ≥ 2·24 + 2 bits, Figueroa 1995); exp2, log2 and sin are
+rounded to f32 or a narrower dtype is the correctly rounded one: 53 ≥ 2·24 + 2 bits, Figueroa 1995); exp2, log2 and sin are
 within 1 ulp of float64 before that rounding, so wrong only where that ulp decides a tie; sum and scatter(add) add up in
 float64 and are rounded once, as any kernel may accumulate wider. NaN payloads are not kept.
 """
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensor_graphs.language.atomic import python_slice
-from tensor_graphs.language.dtypes import DType, f32, f64
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
 
@@ -61,10 +61,13 @@ def wide(x: Array, dtype: DType) -> Array:
 
 
 def narrow(x: Array, dtype: DType) -> Array:
-    """Floats rounded to the nearest of `dtype`, ties to even, beyond its range ±∞; an array of `dtype.numpy`."""
+    """Floats rounded to the nearest of `dtype`, ties to even, as an array of `dtype.numpy`. Beyond its range ±∞; NaN where it has
+    no infinity."""
     with np.errstate(all="ignore"):
-        if dtype.name != "bf16" or x.dtype.itemsize < 8:
+        if x.dtype.itemsize < 8 or dtype in (f64, f32, f16):
             return x.astype(dtype.numpy, copy=False)
+        if dtype is not bf16:
+            return _f32_to_odd(x).astype(dtype.numpy)
         # ml_dtypes rounds float64 to float32 first; a value that lands on a tie there would be rounded twice
         near = np.asarray(x.astype(np.float32))
         tie = (near.view(np.uint32) & np.uint32(0xFFFF)) == 0x8000
@@ -73,6 +76,17 @@ def narrow(x: Array, dtype: DType) -> Array:
             toward = np.where(first > exact, np.float32(-np.inf), np.float32(np.inf))
             near[tie] = np.where(first.astype(np.float64) == exact, first, np.nextafter(first, toward))
         return near.astype(dtype.numpy)
+
+
+def _f32_to_odd(x: Array) -> Array:
+    """float64 as float32, rounded to odd where inexact, so that one more rounding to fewer bits gives the nearest value."""
+    near = np.asarray(x.astype(np.float32))
+    inexact = np.asarray(near.astype(np.float64) != x) & ~np.isnan(x)
+    if inexact.any():
+        exact, first = x[inexact], near[inexact]
+        low = np.where(np.abs(first.astype(np.float64)) > np.abs(exact), np.nextafter(first, np.float32(0)), first)
+        near[inexact] = (low.view(np.uint32) | np.uint32(1)).view(np.float32)
+    return near
 
 
 def _to_odd(x: Array) -> Array:

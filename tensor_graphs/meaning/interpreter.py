@@ -31,7 +31,7 @@ from tensor_graphs.language.body import Turns
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.composites.scan import ScanOp
-from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.dtypes import BY_NUMPY, DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
@@ -144,7 +144,8 @@ def _array(leaf: Node, value: Any) -> Array:
                            fix="give a numpy array (of a torch tensor in bfloat16: tensor.float().numpy())") from None
     if array.dtype == dtype.numpy:
         return array
-    kind = "f" if array.dtype.name == "bfloat16" else array.dtype.kind
+    known = BY_NUMPY.get(array.dtype)                       # numpy itself knows floats of ml_dtypes by no common kind
+    kind = "f" if known is not None and known.is_float else array.dtype.kind
     if array.size == 0 and not hasattr(value, "dtype"):     # an empty list has no dtype of its own
         return array.astype(dtype.numpy)
     if dtype.kind == "float" and kind in "fiu" and array.dtype.itemsize <= 8:

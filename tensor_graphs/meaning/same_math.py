@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tensor_graphs.language.node import TensorType
 
-SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}
+SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2, "f8e4m3": 0.25, "f8e5m2": 0.5}
 """error beyond which a result is not the same math in this dtype, whatever tolerance a user allows"""
 
 

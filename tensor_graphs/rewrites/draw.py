@@ -23,7 +23,7 @@ from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_
 from tensor_graphs.language.node import Node, TensorType, apply, rebuild
-from tensor_graphs.rewrites.attribute_values import AttributeDraw, numbers_of
+from tensor_graphs.rewrites.attribute_values import AttributeDraw, in_turn, numbers_of
 from tensor_graphs.rewrites.pattern import ANY_OP, AttributeVariable, Literal, Pattern, Variable, elementwise, is_among
 from tensor_graphs.rewrites.rule import Rule
 
@@ -130,7 +130,7 @@ class Draw:
         self.shapes = {name: said.dims for name, said in rule.said.items() if said.dims is not None}
         self.variants: list[int] = []
         among = [t for t in DTYPES.values() if is_among(t, rule.dtypes)]
-        self.dtype = among[attempt % len(among)]
+        self.dtype = in_turn(among, attempt)
         self.mixed = fixed is None and rng.random() < (0.2 if tried.worth("mixed") else 0.02)
         self.shape: Shape = self.draw_shape()
         if fixed is not None:
@@ -210,7 +210,8 @@ class Draw:
             shape = self.shape_of(name)
             words = self.rule.said[name].dtypes if name in self.rule.said else ()
             if words or self.mixed:
-                dtype = self.pick([t for t in DTYPES.values() if is_among(t, words or self.rule.dtypes)])
+                fitting = [t for t in DTYPES.values() if is_among(t, words or self.rule.dtypes)]
+                dtype = in_turn(fitting, int(self.rng.integers(0, 1 << 16)))
             else:
                 dtype = self.dtype
             if math.prod(shape) > MOST_ELEMENTS:

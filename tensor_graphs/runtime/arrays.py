@@ -165,26 +165,27 @@ def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
     return array.astype(t.dtype.numpy)
 
 
+_NOT_NUMPYS = {t.numpy.name: t for t in DTYPES.values() if t.numpy.isbuiltin != 1}
+"""by their long names the dtypes that numpy's reader of DLPack does not know"""
+
+
 def _from_dlpack(called: str, value: Any) -> np.ndarray:
     if (why := why_not_read(value)) is not None:
         raise RunError(f"{called} cannot be read through DLPack: {why[0]}\n  fix: {why[1]}")
     try:
-        if str(getattr(value, "dtype", "")).endswith("bfloat16"):
-            import ml_dtypes
-
-            return np.from_dlpack(value.view(_int16_of(value))).view(ml_dtypes.bfloat16)
-        return np.from_dlpack(value)
+        dtype = _NOT_NUMPYS.get(str(getattr(value, "dtype", "")).rpartition(".")[2])
+        return np.from_dlpack(value) if dtype is None else np.from_dlpack(value.view(_int_of(value, dtype.bits))).view(dtype.numpy)
     except Exception as e:                                          # of the library whose tensor it is
         raise RunError(f"{called} cannot be read through DLPack: {_first_line(e)}\n"
                        "  fix: a dense one on the host, of a dtype that numpy has") from e
 
 
-def _int16_of(value: Any) -> Any:
-    """The 16-bit integer dtype of the library that a bf16 tensor comes from (numpy's DLPack reader has no bf16)."""
+def _int_of(value: Any, bits: int) -> Any:
+    """The integer dtype of so many bits of the library that a tensor comes from."""
     import sys
 
     library = sys.modules[type(value).__module__.split(".")[0]]
-    return library.int16
+    return getattr(library, f"int{bits}")
 
 
 def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, d.Expr],

@@ -27,9 +27,10 @@ CUDA, OLD_STREAM = 2, 1
 """of CUDA in DLPack: the kind of its devices; its default stream, on which everything here runs"""
 
 KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-"""of dtypes, in DLPack's numbers; bf16 has one of its own"""
+"""of dtypes, in DLPack's numbers, for those without one of their own"""
 
-BFLOAT = 4
+OWN = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12}
+"""in DLPack's numbers: kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 (dlpack.h, 1.1)"""
 
 
 @dataclass(eq=False)
@@ -211,13 +212,17 @@ def _drop_unread() -> None:
             _held.pop(at, None)
 
 
+def _code(dtype: DType) -> int:
+    return OWN.get(dtype.name, KINDS[dtype.kind])
+
+
 def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
     _drop_unread()
     sizes = (ctypes.c_int64 * max(1, array.ndim))
     shape, strides = sizes(*array.shape), sizes(*(int(s) for s in contiguous_strides(array.shape)))
     made, t = _Managed(), array.type
     made.tensor = _DLTensor(array.memory.address if array.nbytes else None, *device, array.ndim,
-                            BFLOAT if t.name == "bf16" else KINDS[t.kind], 8 * t.itemsize, 1, shape, strides, 0)
+                            _code(t), t.bits, 1, shape, strides, 0)
     made.deleter = _on_end_of_reader
     at = ctypes.addressof(made)
     capsule = _new(at, NAME, None)
@@ -232,9 +237,7 @@ def _taken(capsule: Any, device: Device) -> DeviceArray:
     managed = ctypes.cast(_pointer(at, NAME), ctypes.POINTER(_Managed))
     t = managed.contents.tensor
     shape = tuple(t.shape[i] for i in range(t.ndim))
-    kind = next((k for k, code in KINDS.items() if code == t.code), "float" if t.code == BFLOAT else "")
-    dtype = next((x for x in DTYPES.values()
-                  if (x.kind, 8 * x.itemsize, x.name == "bf16") == (kind, t.bits, t.code == BFLOAT)), None)
+    dtype = next((x for x in DTYPES.values() if (_code(x), x.bits) == (t.code, t.bits)), None)
     if dtype is None or t.lanes != 1:
         raise BufferError(f"graphs have no dtype of {t.bits} bits of DLPack's kind {t.code}")
     wanted = [int(s) for s in contiguous_strides(shape)]

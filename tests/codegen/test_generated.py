@@ -26,7 +26,7 @@ from tests.kernels.cases import CASES, Draw
 USUAL = ("f32", "i32")
 """the dtypes of which every op is drawn by default; the others are drawn by `long` tests"""
 
-CLOSE = {"f64": 1e-12, "f32": 4e-6, "bf16": 8e-3, "f16": 2e-3}
+CLOSE = {"f64": 1e-12, "f32": 4e-6, "bf16": 8e-3, "f16": 2e-3, "f8e4m3": 0.07, "f8e5m2": 0.13}
 """errors that are a few roundings, or one of the output's dtype"""
 
 NEVER = {"topk", "gather_linear", "scan"}

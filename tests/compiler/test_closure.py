@@ -15,7 +15,8 @@ LIBRARY = "tensor_graphs.language.composites"
 
 NOT_NEEDED = ("proof", "profiling", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
               "meaning.interpreter", "language.autodiff", "language.dim_trials", "language.json_reader", "language.text_reader",
-              "language.tracing", "language.misfits", "records.claims", "records.queries", "records.upkeep", "records.migrating",
+              "language.tracing", "language.misfits", "language.out_of_range",
+              "records.claims", "records.queries", "records.upkeep", "records.migrating",
               "records.views", "records.driver_errors", "records.wrong_values", "devices.toolchain", "kernels.host_kernel",
               "kernels.declared", "kernels.place", "rewrites.widen", "paths.pin", "paths.path_reader", "paths.plan_screen",
               "paths.screen", "compiler.listing", "compiler.replay", "compiler.room")

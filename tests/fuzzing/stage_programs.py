@@ -30,7 +30,7 @@ LONG: tuple[Dim, ...] = (65, 130, 600, 1100, 8 * N, 60 * M + N)
 MOST = 20_000
 """turns of all axes of a stage, at most"""
 
-ROUNDED = {"f16": 2.0 ** -10, "bf16": 2.0 ** -7, "f32": 2.0 ** -22, "f64": 2.0 ** -46}
+ROUNDED = {"f8e5m2": 2.0 ** -2, "f8e4m3": 2.0 ** -3, "f16": 2.0 ** -10, "bf16": 2.0 ** -7, "f32": 2.0 ** -22, "f64": 2.0 ** -46}
 """what one operation or one store may lose, relative to the size of its result: some units in the last place"""
 
 INTEGERS = [t for t in DTYPES.values() if t.is_integer]
@@ -420,7 +420,7 @@ class _Draw:
 
 
 def _bits(t: DType) -> int:
-    return {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}[t.name]
+    return {"f8e5m2": 3, "f8e4m3": 4, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}[t.name]
 
 
 def _least(a: int | None, b: int | None) -> int | None:

@@ -91,3 +91,33 @@ def test_every_kernel_takes_floats_or_the_integers_it_is_for(kernel: Kernel) -> 
             if made is not None and kernel.accepts(made[2]) is None:
                 return
     pytest.fail(f"{kernel.name} accepts nothing")
+
+
+# ---- floats of eight bits ------------------------------------------------------------------------------------------------------
+
+EIGHT = (tg.f8e4m3, tg.f8e5m2)
+
+
+@pytest.mark.parametrize("dtype", EIGHT, ids=str)
+@pytest.mark.parametrize("backend", ["numpy", "torch", "gen"])
+def test_weights_of_eight_bits_are_exactly_the_numbers_that_they_are(backend: str, dtype: DType) -> None:
+    rng = np.random.default_rng(0)
+    graph = tg.graph(tg.linear(tg.input("x", (7, 256)), tg.parameter("w", (3, 256), dtype), tg.input("b", (3,), dtype)))
+    w = np.tile(np.arange(256, dtype=np.uint8).view(dtype.numpy), (3, 1))
+    w[~np.isfinite(w.astype(np.float32))] = 1
+    values = {"x": rng.standard_normal((7, 256)).astype(np.float32), "b": rng.standard_normal(3).astype(dtype.numpy)}
+    model = tg.bind(tg.compile(graph, backends=(backend,)), {"w": w})
+    found = model.run(values)["out"]
+    expected = interpret(graph, values, {"w": w}).outputs["out"]
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("dtype", EIGHT, ids=str)
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.backend != "numpy"], ids=lambda k: k.name)
+def test_kernels_that_do_not_round_to_eight_bits_say_so(kernel: Kernel, dtype: DType) -> None:
+    """Of backends whose kernels list their dtypes: what moves rows, whatever they are, is all that may take them."""
+    for seed in range(TRIES):
+        made = instance(kernel.op, dtype, seed)
+        if made is not None and any(t.dtype is dtype for t in made[2].outputs):
+            reason = kernel.accepts(made[2])
+            assert kernel.op == "write_rows" or (reason is not None and len(reason) > 5)

@@ -81,7 +81,7 @@ def users_graph() -> Graph:
 def graphs(draw: st.DrawFn) -> Graph:
     """Random graphs with composites of the user's own on their values."""
     g: Graph = draw(strategies.graphs(steps=4))
-    floats = [node for node in g.nodes if len(node.types) == 1 and node.dtype.kind == "float"] or [tg.input("only", (2,))]
+    floats = [node for node in g.nodes if len(node.types) == 1 and node.dtype.has_infinity] or [tg.input("only", (2,))]
     by = draw(st.sampled_from([3, strategies.N, strategies.M + strategies.N]))
     values = draw(st.lists(st.sampled_from(of_user_composites(draw(st.sampled_from(floats)), by)), min_size=1, max_size=3))
     return tg.graph({**{f"user.{i}": v for i, v in enumerate(values)}, **g.outputs}, g.updates)

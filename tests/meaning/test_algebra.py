@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import ROWS
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.algebra import narrow, wide
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
@@ -106,11 +106,27 @@ BINARY: dict[str, Callable[[Any, Any, DType], Any]] = {
     "not_equal": lambda a, b, t: a != b}
 
 
+EIGHT_BITS = {f8e4m3: 3, f8e5m2: 2}
+"""bits of the mantissa"""
+
+
+def decoded(bits: int, dtype: DType) -> float:
+    """A pattern of eight bits as its number (OFP8, section 4)."""
+    after = EIGHT_BITS[dtype]
+    bias = (1 << 6 - after) - 1
+    e, m, sign = bits >> after & 0x7F >> after, bits & (1 << after) - 1, -1.0 if bits & 0x80 else 1.0
+    if e == 0x7F >> after and (dtype.has_infinity or bits & 0x7F == 0x7F):
+        return NAN if m else sign * INF
+    return sign * (math.ldexp(m, 1 - bias - after) if e == 0 else math.ldexp(m + (1 << after), e - bias - after))
+
+
 def from_bytes(raw: bytes, dtype: DType) -> Any:
     if dtype.kind in ("int", "uint"):
         return int.from_bytes(raw, "little", signed=dtype.kind == "int")
     if dtype.kind == "bool":
         return raw != b"\0"
+    if dtype in EIGHT_BITS:
+        return decoded(raw[0], dtype)
     return struct.unpack({"f16": "<e", "bf16": "<f", "f32": "<f", "f64": "<d"}[dtype.name],
                          b"\0\0" + raw if dtype is bf16 else raw)[0]
 
@@ -120,6 +136,8 @@ def to_bytes(x: Any, dtype: DType) -> bytes:
         return int(x).to_bytes(dtype.itemsize, "little", signed=dtype.kind == "int")
     if dtype is bf16:
         return struct.pack("<f", x)[2:]                     # the samples are values of bf16, so nothing is cut off
+    if dtype in EIGHT_BITS:
+        return next(bytes([b]) for b in (127, *range(256)) if repr(decoded(b, dtype)) == repr(x))
     return struct.pack({"f16": "<e", "f32": "<f", "f64": "<d"}[dtype.name], x)
 
 
@@ -522,10 +540,32 @@ def test_a_number_given_for_a_narrow_input_is_rounded_as_written_and_kept_in_rea
     assert float(evaluate([x + x], {x: np.array([0.1])}, {}, "as_written")[0][0]) == 0.2001953125
 
 
+@pytest.mark.parametrize("dtype", [f8e4m3, f8e5m2], ids=str)
+def test_every_number_becomes_the_nearest_float_of_eight_bits_in_one_rounding(dtype):
+    finite = np.unique([x for b in range(256) if math.isfinite(x := decoded(b, dtype))])
+    step = finite[-1] - finite[-2]
+    middles = np.concatenate([(finite[1:] + finite[:-1]) / 2, [finite[-1] + step / 2, finite[0] - step / 2]])
+    lows, highs = np.append(finite[:-1], [finite[-1], -INF]), np.append(finite[1:], [INF, finite[0]])
+    for shift in (1, 2.0**-40, 2.0**-51):                   # far from the tie, and so near to it that f32 rounds onto it
+        near = shift * np.abs(middles) if shift < 1 else (highs - lows) / 8
+        near = np.where(np.isfinite(near), near, step / 8)
+        for x, wanted in ((middles + near, highs), (middles - near, lows)):
+            found = narrow(x, dtype).astype(np.float64)
+            wanted = wanted if dtype.has_infinity else np.where(np.isinf(wanted), NAN, wanted)
+            np.testing.assert_array_equal(found, wanted)
+    patterns = narrow(middles[:-2], dtype).view(np.uint8)
+    assert not (patterns & 1).any(), "a tie goes to the even pattern"
+    beyond = INF if dtype.has_infinity else NAN
+    far = narrow(np.array([1e300, INF, -INF, NAN]), dtype)
+    np.testing.assert_array_equal(far.astype(np.float64), [beyond, beyond, -beyond, NAN])
+    tiny = narrow(np.array([0.0, -0.0, 1e-300, -1e-300, -5e-324]), dtype)
+    assert tiny.view(np.uint8).tolist() == [0, 0x80, 0, 0x80, 0x80]
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_widening_keeps_every_value_and_narrowing_gives_it_back(dtype):
     bits = np.arange(2**16, dtype=np.uint16)
-    x = bits.view(dtype.numpy) if dtype.itemsize == 2 else bits.astype(dtype.numpy)
+    x = bits.view(dtype.numpy) if dtype.itemsize <= 2 else bits.astype(dtype.numpy)
     with np.errstate(invalid="ignore"):
         expected = np.array([float(v) for v in x])          # one element at a time
         found = wide(x, dtype)

@@ -343,7 +343,8 @@ def test_the_report_of_an_admission_says_what_was_drawn() -> None:
     rule = make_rule("neg(slice(pad(x, padding=p, value=v), bounds=b))", "bitwise",
                      lambda x, p, v, b: atomic.slice(-atomic.pad(x, p, v), b), name="r", dtypes=("float", "int"))
     drawn = admit(rule).drawn
-    assert set(drawn.ranks) == {0, 1, 2, 3, 4} and set(drawn.dtypes) == {"f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64"}
+    assert set(drawn.ranks) == {0, 1, 2, 3, 4} and set(drawn.dtypes) == {
+        "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "i8", "i16", "i32", "i64"}
     assert len(drawn.symbolic) >= 3 and {0, 1, 2, 3} < set(drawn.sizes) and max(drawn.sizes) > 16
     assert {"NaN", "∞", "−∞", "−0", "denormal", "lowest", "highest"} <= set(drawn.values)
     bounds, fills = drawn.attributes["b (slice.bounds)"], drawn.attributes["v (pad.value)"]

@@ -16,7 +16,8 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.runtime.arrays import as_array, solve_dims
 from tensor_graphs.runtime.errors import RunError
 
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8,
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn,
+         "f8e5m2": torch.float8_e5m2, "f32": torch.float32, "f64": torch.float64, "i8": torch.int8,
          "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
 
 

@@ -97,6 +97,8 @@ def _declared(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> t
         dtype = parse_dtype(spec["dtype"])
     except LanguageError:
         refuse(f"{name!r} is of {spec['dtype']}, which has no counterpart here")
+    if dtype.is_float and dtype not in DTYPES.values():             # torch adds none of them, and rounds to them otherwise (0085)
+        refuse(f"{name!r} is of {spec['dtype']}, in which no reference is read")
     return tuple(sizes[axis] for axis in spec["shape"] or ()), dtype
 
 

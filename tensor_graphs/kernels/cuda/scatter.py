@@ -9,14 +9,14 @@ from tensor_graphs.kernels.cuda.texts import ALIGNED, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
+from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64
 
 FILE = "scatter.cu"
 
-COMBINED = {f32: "double", bf16: "float", f16: "float", f64: "double"}
+COMBINED = {f32: "double", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 """in what floats are added: a long sum of f32 in f32 would lose more than the order of its terms"""
 
-COMPARED = {f32: "float", bf16: "float", f16: "float", f64: "double"}
+COMPARED = {f32: "float", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 
 TILE, RUNS, SHARES, CHUNK, CLEARED, COPIED = 1024, 16, 4, 64, 4096, 4
 """of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged; updates combined once; words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
+from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64
 from tensor_graphs.language.node import TensorType
 
 HERE = Path(__file__).resolve().parent
@@ -16,6 +16,7 @@ ALIGNED = 16
 """bytes that are loaded at once"""
 
 FLOATS = (f32, bf16, f16)
+"""of kernels that are written for packs of these; those for numbers of any dtype have what is said below"""
 
 MULTIPROCESSORS = 132
 """of the GPU for which grids are laid out"""
@@ -29,9 +30,9 @@ SHARE = 12
 FROM_80 = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 """architectures with products of 16 bits as mma.sync has them, and copies that are not waited for"""
 
-WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16"}
-STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t"}
-NARROW = {f32: "(float)", bf16: "bf16_of_f32", f16: "f16_of_f32"}
+WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16", f8e4m3: "f32_of_f8e4m3", f8e5m2: "f32_of_f8e5m2"}
+STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t", f8e4m3: "uint8_t", f8e5m2: "uint8_t"}
+NARROW = {f32: "(float)", bf16: "bf16_of_f32", f16: "f16_of_f32", f8e4m3: "f8e4m3_of_f32", f8e5m2: "f8e5m2_of_f32"}
 
 OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 

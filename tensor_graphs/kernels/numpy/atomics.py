@@ -1,6 +1,6 @@
 """atomics: the atomic ops in numpy, each with the semantics fixed in language/atomic.py.
 
-f(outs, ins, attrs) writes outs[0]; every array may have any strides. bf16 and f16 are computed through f32.
+f(outs, ins, attrs) writes outs[0]; every array may have any strides. Floats of 16 and 8 bits are computed through f32.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from tensor_graphs.language.dtypes import BY_NUMPY
 
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
@@ -26,12 +27,13 @@ def row(op: str, in_place: bool = False) -> Callable[[Function], Function]:
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Half-width floats as f32 (numpy has no fast loops for them); others as they are."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and not np.issubdtype(x.dtype, np.integer) else x
+    """Narrow floats as f32 (numpy has no fast loops for them); others as they are."""
+    return x.astype(np.float32) if x.dtype.itemsize <= 2 and is_float(x) else x
 
 
 def is_float(x: np.ndarray) -> bool:
-    return np.issubdtype(x.dtype, np.floating) or x.dtype == ml_dtypes.bfloat16
+    dtype = BY_NUMPY.get(x.dtype)                           # numpy itself knows floats of ml_dtypes by no common kind
+    return dtype is not None and dtype.is_float
 
 
 @row("iota")

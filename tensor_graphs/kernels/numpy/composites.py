@@ -1,6 +1,7 @@
 """composites: composites that have a short, accurate form in numpy. The others run through their definitions.
 
-f(outs, ins, attrs) as in atomics.py; optional operands are found through attrs["absent"]. Half-width floats are computed in f32.
+f(outs, ins, attrs) as in atomics.py; optional operands are found through attrs["absent"]. Floats of 16 and 8 bits are computed in
+f32.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
 from tensor_graphs.language.composites.upsampling import on_lines
-from tensor_graphs.language.composites.windows import Geometry, of_attributes, padded, strided
+from tensor_graphs.language.composites.windows import Geometry, lowest, of_attributes, padded, strided
+from tensor_graphs.language.dtypes import dtype_of
 
 TABLE: dict[str, tuple[Function, bool]] = {}
 ACCEPTS: dict[str, Callable[[Spec], str | None]] = {}
@@ -352,8 +354,7 @@ def offsets(x: np.ndarray, how: Geometry) -> list[np.ndarray]:
 @row("max_pool")
 def max_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     how = of_attributes(attrs)
-    lowest = -np.inf if is_float(ins[0]) else np.iinfo(ins[0].dtype).min
-    first, *more = offsets(padded(ins[0], how.padding, lowest), how)
+    first, *more = offsets(padded(ins[0], how.padding, lowest(dtype_of(ins[0]))), how)
     outs[0][...] = first
     with np.errstate(all="ignore"):
         for other in more:

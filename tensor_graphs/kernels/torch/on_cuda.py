@@ -87,7 +87,8 @@ def captured(work: Callable[[Any], None]) -> _Replay | None:
 
 
 _TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "i8": "int8", "i16": "int16", "i32": "int32",
-          "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool"}
+          "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool",
+          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
 
 class _Bytes:

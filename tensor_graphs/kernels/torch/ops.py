@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Spec
@@ -53,11 +52,12 @@ def tensor(array: np.ndarray) -> Any:
 
     if isinstance(array, torch.Tensor):
         return array
-    half = array.dtype == ml_dtypes.bfloat16
-    shared = array.view(np.int16) if half else array
+    foreign = array.dtype.isbuiltin != 1                    # a dtype of ml_dtypes, which from_numpy does not know
+    shared = array.view(f"i{array.dtype.itemsize}") if foreign else array
     if not shared.flags.writeable:
         shared = np.asarray(_Memory(shared))
-    return torch.from_numpy(shared).view(torch.bfloat16) if half else torch.from_numpy(shared)
+    made = torch.from_numpy(shared)
+    return made.view(getattr(torch, array.dtype.name)) if foreign else made
 
 
 def _elementwise(op: str, name: str, accepts: Accepts = floats) -> None:

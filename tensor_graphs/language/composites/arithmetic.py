@@ -161,7 +161,8 @@ def is_finite(x: Node) -> Node:
     x[…] of a float dtype -> bool[…]. Raises DTypeError.
     """
     need("is_finite", x, "float")
-    return atomic.less(abs(x), fill(float("inf"), x.shape, x.dtype))
+    below, end = (atomic.less, float("inf")) if x.dtype.has_infinity else (_less_equal, x.dtype.max)
+    return below(abs(x), fill(end, x.shape, x.dtype))
 
 
 @library()
@@ -291,8 +292,8 @@ def _pow(x: Node, y: Node) -> Node:
         minus_zero = atomic.bit_and(equals(x, zero), atomic.less(atomic.reciprocal(x), zero))
         negative = atomic.bit_or(atomic.less(x, zero), minus_zero)
         signed = atomic.where(atomic.bit_and(negative, odd), neg(size), size)
-        finite_negative = atomic.bit_and(atomic.less(x, zero), atomic.less(abs(x), infinity))
-        defined = atomic.where(atomic.bit_and(finite_negative, atomic.logical_not(whole)), nan, signed)
+        finite_below = atomic.bit_and(atomic.less(x, zero), atomic.less(abs(x), infinity) if x.dtype.has_infinity else is_finite(x))
+        defined = atomic.where(atomic.bit_and(finite_below, atomic.logical_not(whole)), nan, signed)
         # |−1| to ±∞ and 1 to anything is 1: log2 1 = 0, and 0 · ∞ would be NaN
         unit = atomic.bit_or(equals(x, one), atomic.bit_and(equals(abs(x), one), equals(abs(y), infinity)))
         return atomic.where(atomic.bit_or(equals(y, zero), unit), one, defined)

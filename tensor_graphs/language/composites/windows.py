@@ -93,14 +93,14 @@ def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.
 
 
 def strided(x: np.ndarray, g: Geometry) -> np.ndarray:
-    """[lead…, k…, p…] of a padded x, as a view that is only read."""
+    """[lead…, k…, p…] of a padded x, as a view that is only read; of its bits, as as_strided knows not every dtype of ml_dtypes."""
     before = x.ndim - len(g.size)
     places = Geometry(g.size, g.stride, ((0, 0),) * len(g.size), g.dilation).places(x.shape[before:])
     steps = x.strides[before:]
     return np.lib.stride_tricks.as_strided(
-        x, (*x.shape[:before], *g.size, *cast(tuple[int, ...], places)),
+        x.view(f"u{x.dtype.itemsize}"), (*x.shape[:before], *g.size, *cast(tuple[int, ...], places)),
         (*x.strides[:before], *(s * t for s, t in zip(steps, g.dilation, strict=True)),
-         *(s * t for s, t in zip(steps, g.stride, strict=True))), writeable=False)
+         *(s * t for s, t in zip(steps, g.stride, strict=True))), writeable=False).view(x.dtype)
 
 
 def of_attributes(attrs: Attributes) -> Geometry:
@@ -200,8 +200,9 @@ def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padd
     return how.attributes
 
 
-def _lowest(x: Node) -> int | float:
-    return -float("inf") if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
+def lowest(dtype: Any) -> int | float:
+    """What no value of a dtype is below: −∞, or the least where there is no infinity."""
+    return -float("inf") if dtype.has_infinity else dtype.min
 
 
 def _over_window(x: np.ndarray, how: Geometry) -> tuple[int, ...]:
@@ -222,7 +223,7 @@ def _max_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     need("max_pool", x, "float", "int", "uint")
     lead = x.rank - len(size)
     seen = _windows(x, size=size, stride=stride, padding=padding, dilation=dilation,
-                    value=_lowest(x) if any(map(any, padding)) else 0)
+                    value=lowest(x.dtype) if any(map(any, padding)) else 0)
     return atomic.reduce_max(seen, tuple(range(lead, lead + len(size))))
 
 

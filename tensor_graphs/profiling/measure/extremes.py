@@ -63,7 +63,8 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
     even, odd = values[::2], values[1::2]
     match kind:
         case "large":
-            values[...] = rng.choice([1e4, -1e4, 88.0, -88.0, 1.0, -1.0], values.shape)
+            most = min(1e4, float(dtype.max))
+            values[...] = rng.choice([most, -most, 88.0, -88.0, 1.0, -1.0], values.shape)
         case "equal":
             even[...] = rng.choice([-1.0, 0.5, 1.0, 2.0], even.shape)
             odd[...] = (rng.integers(1, 65, len(odd)) * rng.choice([-0.125, 0.125], len(odd)))[:, None]

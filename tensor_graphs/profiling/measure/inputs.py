@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import atoms_in
 from tensor_graphs.language.composites.scan import SCAN
+from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.normal_numbers import quantiles
@@ -259,7 +260,8 @@ class _BigInput:
         step, count = min(STEP, shape[-1]), int(np.prod(shape[:-1]))
         line = floats(generator(number, "large"), TensorType((step * (count - 1) + shape[-1],), t.dtype), positive=False)
         strides = [step * int(np.prod(shape[i + 1:-1])) for i in range(len(shape) - 1)]
-        self.rows = as_strided(line, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False)
+        bits = line.view(f"u{line.itemsize}")                       # numpy's as_strided does not know every dtype of ml_dtypes
+        self.rows = as_strided(bits, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False).view(line.dtype)
         self.is_table, self.altered = is_table, list[tuple[np.ndarray, np.ndarray]]()
         self.held = np.zeros(len(self.rows), bool)
         """of a table: which rows have their values"""
@@ -383,7 +385,7 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
         if count >= 64:
             at = rng.integers(0, count, 4)
             values[at] = np.array([0.0, -0.0, 1e-30, 8.0], dtype=np.float32)
-        if len(shape) > 1 and shape[0] >= 3 and t.dtype.name != "f16":
+        if len(shape) > 1 and shape[0] >= 3 and t.dtype.smallest_normal < 1e-6:     # what is as small keeps all its digits
             values.reshape(shape[0], -1)[int(rng.integers(0, shape[0]))] *= np.float32(1e-3)
     if positive:
         values = np.abs(values) + np.float32(1e-3)
@@ -672,7 +674,7 @@ def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, n
 
 
 def _is_float(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fV" or array.dtype.name == "bfloat16"
+    return BY_NUMPY[array.dtype].is_float
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:

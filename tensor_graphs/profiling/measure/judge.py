@@ -100,7 +100,7 @@ from tensor_graphs.records.rows import Status, TraceRecord
 
 log = logging.getLogger(__name__)
 
-NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0}
+NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8e5m2": 2.0}
 """unit roundoffs of the output's dtype: where an error is more, it is asked whether rounding explains it (most kernels of a narrow
 dtype compute in f32, and round once)"""
 

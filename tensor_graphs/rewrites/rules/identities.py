@@ -11,6 +11,7 @@ from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTab
 
 TABLE = RuleTable("identity")
 NUMBERS, FLOATS, INTEGERS = ("float", "int", "uint"), ("float",), ("int", "uint")
+UNBOUNDED = tuple(t.name for t in DTYPES.values() if t.has_infinity)
 
 
 def _zero(x: Node) -> Node:
@@ -148,13 +149,13 @@ def or_zero(x: Node) -> Node:
     return x
 
 
-@TABLE.rule("max(x, -1e999)", BITWISE, dtypes=FLOATS)
+@TABLE.rule("max(x, -1e999)", BITWISE, dtypes=UNBOUNDED)
 def max_of_minus_infinity(x: Node) -> Node:
     """NaN stays NaN, and −0 is larger than −∞."""
     return x
 
 
-@TABLE.rule("min(x, 1e999)", BITWISE, dtypes=FLOATS)
+@TABLE.rule("min(x, 1e999)", BITWISE, dtypes=UNBOUNDED)
 def min_of_infinity(x: Node) -> Node:
     return x
 

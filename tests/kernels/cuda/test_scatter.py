@@ -25,7 +25,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated, launched
 
 N, M = tg.dim("n", 0, 100_000), tg.dim("m", 0, 4096)
-NEAR = {"f64": 1e-14, "f32": 2e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
+NEAR = {"f64": 1e-14, "f32": 2e-7, "bf16": 2.0**-8, "f16": 2.0**-11, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 """of a sum beside the largest of them: its rounding to what it is stored in, once"""
 
 
