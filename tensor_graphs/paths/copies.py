@@ -38,11 +38,10 @@ def apart(same: Mapping[Node, Node], known: Collection[Node] = ()) -> dict[Node,
     return found
 
 
-def forced(same: Mapping[Node, Node]) -> list[TensorType]:
-    """Of nodes as `apart` takes them: what is copied because a view of it is none, as a reshape of what is repeated."""
-    lie = apart(same)
-    views = [(node, lie[node.inputs[0]]) for node in same if node.op.facts.view and node.inputs[0] in lie]
-    return [node.type for node, under in views if node.op is not leaves.ITEM and seen(node, under) is None]
+def forced(nodes: Collection[Node], lies: Mapping[Node, Operand]) -> list[TensorType]:
+    """What is copied because a view of a value with gaps is none, as a reshape of what is repeated."""
+    return [n.type for n in nodes if n.op.facts.view and n.op is not leaves.ITEM and n.inputs[0] in lies
+            and seen(n, lies[n.inputs[0]]) is None]
 
 
 def seen(view: Node, x: Operand | None) -> Operand | None:

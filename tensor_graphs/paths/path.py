@@ -300,7 +300,8 @@ class Paths:
     def _handed_on(self, s: Signature, op: CompositeOp) -> float:
         """Seconds of the copies that readers, each in its cheapest way, need of what a definition hands on, its own or a recipe's,
         for one place, on average over all."""
-        reading = self._counted.handed_on(s, op)
+        if (reading := self._counted.handed_on(s, op)) is None:
+            return 0.0
         total = sum(n * self.copied(t) for t, n in reading.copied.items())
         for (reader, at, x), n in reading.by_kernels.items():
             way = self.best(self._tally.first[reader.key])[1]

@@ -7,17 +7,21 @@ Equal layers ask the same: what follows from a node's op, attributes and operand
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, alike, consumers, is_step, walk
+from tensor_graphs.language.node import Node, alike, is_step, walk
 from tensor_graphs.language.part import PartOp, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.reading import Readers, Reading
 
 Lies = tuple[tuple[int, Operand], ...]
 """how the operands of a node lie that are not contiguous, by position"""
@@ -59,85 +63,30 @@ class Tally:
         return counts
 
 
-@dataclass
-class Reading:
-    """Who reads values that lie with gaps, at so many places.
-
-    copied: values that are copied whole, and how many; by kernels: (signature, the positions, how the value lies), and how many.
-    """
-
-    places: int
-    copied: Counter[TensorType] = field(default_factory=Counter)
-    by_kernels: Counter[tuple[Signature, tuple[int, ...], Operand]] = field(default_factory=Counter)
-
-
 class GraphTally:
     """The tally of a whole graph. top: its own signatures, with how often each runs."""
 
     def __init__(self, graph: Graph) -> None:
         self.roots, self.alike, self.tally = graph.roots, graph.alike, Tally()     # not the graph: `_tallies` would keep it
         self.top = list(self.tally.add(graph.alike).items())
-        self._users: dict[Node, list[Node]] = {}
-        self._places: dict[Signature, list[Node]] = {}
-        self._readings: dict[tuple[Signature, str], Reading] = {}
+        self._readers: Readers | None = None
+        self._readings: dict[tuple[Signature, str], Reading | None] = {}
 
-    def handed_on(self, s: Signature, op: CompositeOp) -> Reading:
+    def handed_on(self, s: Signature, op: CompositeOp) -> Reading | None:
         """Who reads what is handed on with gaps where a definition runs (of a composite, or of a recipe of a part), over all its
-        places in the graph. Of one inside of another it depends on how that is computed: as if it were copied, at one place. Of a
-        composite also what is copied before that, where a view is none."""
+        places in the graph; None: nothing is. Of one inside of another it depends on how that is computed: as if it were copied, at
+        one place. Of a composite also what is copied before that, where a view is none."""
         if (key := (s, op.key if isinstance(op, PartOp) else "")) not in self._readings:
             outputs = op.define(s.spec.inputs, s.spec.attrs).outputs
             same = alike(walk(outputs))
-            lie = copies.apart(same)
-            read = self._read(s, outputs, [lie.get(o) for o in outputs])
-            if not isinstance(op, PartOp):
-                read.copied.update({t: n * read.places for t, n in Counter(copies.forced(same)).items()})
-            self._readings[key] = read
-        return self._readings[key]
+            lies, self._readings[key] = copies.apart(same), None
+            forced = copies.forced(same, lies) if lies and not isinstance(op, PartOp) else []
+            if forced or any(o in lies for o in outputs):
+                from tensor_graphs.paths.reading import Readers  # a door: most definitions hand on nothing with gaps
 
-    def _read(self, s: Signature, outputs: Sequence[Node], lie: Sequence[Operand | None]) -> Reading:
-        if not any(lie):
-            return Reading(1)
-        if not self._users:
-            self._users = consumers(self.roots)
-            for node in self._users:
-                if isinstance(node.op, CompositeOp):
-                    self._places.setdefault(self.tally.first[signature_of(node).key], []).append(node)
-        places = self._places.get(s, [])
-        if not places:
-            return Reading(1, Counter(o.type for o, x in zip(outputs, lie, strict=True) if x is not None))
-        made, roots = Reading(len(places)), set(self.roots)
-        known: dict[tuple[Node, int], Operand | None] = {}          # how a view of what lies like this lies, by the alike and id
-        read: Counter[tuple[Node, tuple[int, ...], int]] = Counter()
-        those = {id(x): x for x in lie if x is not None}
-        todo = []
-        for place in places:
-            values = {place: lie[0]} if len(lie) == 1 else {item: lie[item.attrs["index"]] for item in self._users[place]}
-            todo += [(value, x) for value, x in values.items() if x is not None]
-        while todo:
-            value, x = todo.pop()
-            if value in roots:
-                made.copied[value.type] += 1
-            for user in dict.fromkeys(self._users[value]):
-                first = self.alike[user]
-                if not user.op.facts.view:
-                    read[first, tuple([i for i, each in enumerate(user.inputs) if each is value]), id(x)] += 1
-                    continue
-                if (first, id(x)) not in known:
-                    known[first, id(x)] = copies.seen(user, x)
-                view = known[first, id(x)]
-                if view is None:
-                    made.copied[value.type] += 1
-                elif not view.contiguous:
-                    those[id(view)] = view
-                    todo.append((user, view))
-        for (user, at, number), count in read.items():
-            x = those[number]
-            if isinstance(user.op, PartOp):
-                made.copied[TensorType(x.shape, x.dtype)] += count * len(at)
-            else:
-                made.by_kernels[signature_of(user), at, x] += count
-        return made
+                self._readers = self._readers or Readers(self.roots, self.alike, self.tally.first)
+                self._readings[key] = self._readers.of(s, outputs, lies, forced)
+        return self._readings[key]
 
 
 _tallies: WeakKeyDictionary[Graph, GraphTally] = WeakKeyDictionary()
