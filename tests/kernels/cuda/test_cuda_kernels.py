@@ -20,7 +20,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated
 
 N, P = tg.dim("n", 1, 128), tg.dim("p", 0, 1000)
-ROUNDED = {"f64": 1e-14, "f32": 2e-6, "bf16": 8e-3, "f16": 1e-3}
+ROUNDED = {"f64": 1e-14, "f32": 2e-6, "bf16": 8e-3, "f16": 1e-3, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,9 @@ def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everyt
     tg.dot(tg.input("x", (N, 7), tg.f64), tg.input("w", (7, 9), tg.f64)),
     tg.dot(tg.input("x", (3, N, 7)), tg.input("w", (3, 7, P))),
     tg.dot(tg.input("x", (N, 7), tg.i32), tg.input("w", (2, 7, 9), tg.i32)),
-    tg.dot(tg.input("x", (2, N, 20), tg.i8), tg.input("w", (20, 9), tg.i8))], ids=str)
+    tg.dot(tg.input("x", (2, N, 20), tg.i8), tg.input("w", (20, 9), tg.i8)),
+    tg.dot(tg.input("x", (N, 20), tg.f8e4m3), tg.input("w", (20, 9), tg.f8e4m3)),
+    tg.linear(tg.input("x", (N, 35)), tg.input("w", (7, 35), tg.f8e5m2))], ids=str)
 def test_products_of_whatever_there_is(folder: Path, y: Node) -> None:
     graph = make_graph({"y": y})
     inputs = list(graph.inputs.values())
@@ -127,7 +129,7 @@ def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: P
 @pytest.mark.parametrize(("shape", "axis", "dtype"), [
     ((3, 700), 1, tg.f32), ((3, 700), 1, tg.bf16), ((2, 1001), 1, tg.f32), ((1, 9000), 1, tg.f16), ((2, 300), 1, tg.i32),
     ((300, 40), 0, tg.f32), ((2, 50, 3), 1, tg.f64), ((2, 70, 3), 1, tg.i64), ((4, 90), 1, tg.u8), ((5, 1), 1, tg.f32),
-    ((3, 0), 1, tg.f32)])
+    ((3, 0), 1, tg.f32), ((3, 70), 1, tg.f8e5m2), ((40, 3), 0, tg.f8e4m3)])
 def test_sums_of_all_that_come_before(folder: Path, shape: tuple[int, ...], axis: int, dtype: DType) -> None:
     x = tg.input("x", shape, dtype)
     values = drawn([x], {})
