@@ -38,6 +38,9 @@ ENOUGH, FEW_ELEMENTS = 264, 256
 NEAR = 96 << 10
 """bytes of operands without rows that each turn reads, at most: they stay in the cache of a multiprocessor"""
 
+KEPT_WORDS = 32 << 10
+"""words of 4 bytes that the threads of a block keep from turn to turn, at most: half of the registers of a multiprocessor"""
+
 SLOTS = 4
 """turns whose slices have a place in shared memory: a power of two; all but one of them are on their way meanwhile"""
 
@@ -152,8 +155,8 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
         return _text(spec, found, False)                            # rows begin where no pack does
     cuda, bodies, waits, block = _nests(found, aligned, True)
-    if cuda.kept and any(_block_of_all(launch) > block for launch in cuda.launches):
-        cuda, bodies, waits, block = _nests(found, aligned, False)  # a thread has several turns of a nest: it would keep too much
+    if cuda.kept and (cuda.kept_words * block > KEPT_WORDS or any(_block_of_all(launch) > block for launch in cuda.launches)):
+        cuda, bodies, waits, block = _nests(found, aligned, False)  # or a thread has several turns of a nest
     own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
     rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
     room = next((r for r, most in rooms if r.nbytes + own <= most), None)
