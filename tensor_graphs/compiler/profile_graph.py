@@ -553,6 +553,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
         hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
+        hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
         first = next(tiers, [])
         plan = [*hopes, *first] or next(tiers, [])
         return every, hopes, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}

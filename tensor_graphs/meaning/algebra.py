@@ -379,8 +379,9 @@ class Jittered(AsWritten):
             return out
         unsigned = np.dtype(f"u{dtype.itemsize}")
         infinity = int(narrow(np.full(1, np.inf), dtype).view(unsigned)[0])
-        quiet = (infinity & -infinity) >> 1                 # the highest bit of the fraction
-        bits = infinity | quiet | (quiet - 1 if self.seed & 2 else 0) | (1 << (8 * dtype.itemsize - 1) if self.seed & 1 else 0)
+        quiet = (infinity & -infinity) >> 1 if dtype.has_infinity else 0        # the fraction's highest bit; else there is none
+        bits = infinity | quiet | (quiet - 1 if quiet and self.seed & 2 else 0)
+        bits |= 1 << (8 * dtype.itemsize - 1) if self.seed & 1 else 0
         out = np.array(out)                                 # x itself may have come back
         out.view(unsigned)[none] = bits
         return out

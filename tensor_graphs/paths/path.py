@@ -279,10 +279,9 @@ class Paths:
                 if price is not None:
                     found.append(Alternative(kernel.name, kernel, price, copies=0.0 if price.in_place else self._copies(kernel, s)))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                op = s.spec.op
-                ways = [DEFINITION if isinstance(op, PartOp) else replace(DEFINITION, price=Price(self._handed_on(s, op)))]
-                for r in op.recipes if isinstance(op, PartOp) else ():
-                    ways.append(Alternative(r.name, None, Price(self._handed_on(s, r.op)), r))
+                ways = [replace(DEFINITION, price=Price(sum(map(self.copied, self._counted.copied_inside(s)))))]
+                for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():
+                    ways.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
                 found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
                 own = min((self.seconds(s, way) for way in found if way.recipe is None), default=math.inf)
                 if own < math.inf:
@@ -297,10 +296,10 @@ class Paths:
         seconds = sum(n * copies.copied(kernel, s.spec, dict(each), self.copied) for each, n in lies.items() if each)
         return seconds / max(1, sum(lies.values()))
 
-    def _handed_on(self, s: Signature, op: CompositeOp) -> float:
-        """Seconds of the copies that readers, each in its cheapest way, need of what a definition hands on, its own or a recipe's,
-        for one place, on average over all."""
-        if (reading := self._counted.handed_on(s, op)) is None:
+    def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
+        """Seconds of the copies that readers, each in its cheapest way, need of what a recipe hands on, for one part, on average
+        over its places."""
+        if (reading := self._counted.handed_on(s, recipe)) is None:
             return 0.0
         total = sum(n * self.copied(t) for t, n in reading.copied.items())
         for (reader, at, x), n in reading.by_kernels.items():

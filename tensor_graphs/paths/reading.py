@@ -1,4 +1,4 @@
-"""reading: who reads what a definition hands on with gaps, all over a graph, and has it copied. Loaded where there is any."""
+"""reading: who reads what a recipe hands on with gaps, all over a graph, and has it copied. Loaded where there is any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.node import Node, TensorType, consumers
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths import copies
@@ -33,16 +32,15 @@ class Readers:
         self.roots, self.alike, self.users = set(roots), same, consumers(roots)
         self.places: dict[Signature, list[Node]] = {}
         for node in self.users:
-            if isinstance(node.op, CompositeOp):
+            if isinstance(node.op, PartOp):
                 self.places.setdefault(first[signature_of(node).key], []).append(node)
 
-    def of(self, s: Signature, outputs: Sequence[Node], lies: Mapping[Node, Operand], forced: Sequence[TensorType]) -> Reading:
-        """Of all places of a signature, whose definition gives these outputs. lies: how its values lie that are not contiguous.
-        forced: values that it copies itself."""
+    def of(self, s: Signature, outputs: Sequence[Node], lies: Mapping[Node, Operand]) -> Reading:
+        """Of all places of a part, one of whose recipes gives these outputs. lies: how its values lie that are not contiguous."""
         lie, places = [lies.get(o) for o in outputs], self.places.get(s, [])
         if not places:
-            return Reading(1, Counter([*(o.type for o, x in zip(outputs, lie, strict=True) if x is not None), *forced]))
-        made = Reading(len(places), Counter(list(forced) * len(places)))
+            return Reading(1, Counter(o.type for o, x in zip(outputs, lie, strict=True) if x is not None))
+        made = Reading(len(places))
         known: dict[tuple[Node, int], Operand | None] = {}          # how a view of what lies like this lies, by the alike and id
         read: Counter[tuple[Node, tuple[int, ...], int]] = Counter()
         those = {id(x): x for x in lie if x is not None}

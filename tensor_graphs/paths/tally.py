@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, alike, is_step, walk
-from tensor_graphs.language.part import PartOp, known_when_bound
+from tensor_graphs.language.node import Node, TensorType, alike, is_step, walk
+from tensor_graphs.language.part import PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 
@@ -71,21 +71,28 @@ class GraphTally:
         self.top = list(self.tally.add(graph.alike).items())
         self._readers: Readers | None = None
         self._readings: dict[tuple[Signature, str], Reading | None] = {}
+        self._inside: dict[Signature, list[TensorType]] = {}
 
-    def handed_on(self, s: Signature, op: CompositeOp) -> Reading | None:
-        """Who reads what is handed on with gaps where a definition runs (of a composite, or of a recipe of a part), over all its
-        places in the graph; None: nothing is. Of one inside of another it depends on how that is computed: as if it were copied, at
-        one place. Of a composite also what is copied before that, where a view is none."""
-        if (key := (s, op.key if isinstance(op, PartOp) else "")) not in self._readings:
-            outputs = op.define(s.spec.inputs, s.spec.attrs).outputs
-            same = alike(walk(outputs))
-            lies, self._readings[key] = copies.apart(same), None
-            forced = copies.forced(same, lies) if lies and not isinstance(op, PartOp) else []
-            if forced or any(o in lies for o in outputs):
-                from tensor_graphs.paths.reading import Readers  # a door: most definitions hand on nothing with gaps
+    def copied_inside(self, s: Signature) -> list[TensorType]:
+        """What a composite's own definition copies, where a view of what lies with gaps is none; of a part nothing is said."""
+        if s not in self._inside:
+            op = s.spec.op
+            nodes = alike(walk(op.define(s.spec.inputs, s.spec.attrs).outputs if isinstance(op, CompositeOp) else ()))
+            lies = {} if isinstance(op, PartOp) else copies.apart(nodes)
+            self._inside[s] = copies.forced(nodes, lies) if lies else []
+        return self._inside[s]
+
+    def handed_on(self, s: Signature, recipe: PartRecipe) -> Reading | None:
+        """Who reads what a recipe of a part hands on with gaps, over all places of the part in the graph; None: nothing is. Of a
+        part inside of another it depends on how that is computed: as if it were copied, at one place."""
+        if (key := (s, recipe.op.key)) not in self._readings:
+            outputs = recipe.op.define(s.spec.inputs, s.spec.attrs).outputs
+            lies, self._readings[key] = copies.apart(alike(walk(outputs))), None
+            if any(o in lies for o in outputs):
+                from tensor_graphs.paths.reading import Readers  # a door: most recipes hand on nothing with gaps
 
                 self._readers = self._readers or Readers(self.roots, self.alike, self.tally.first)
-                self._readings[key] = self._readers.of(s, outputs, lies, forced)
+                self._readings[key] = self._readers.of(s, outputs, lies)
         return self._readings[key]
 
 

@@ -638,6 +638,13 @@ def test_jittered_moves_only_what_a_scatter_adds_to() -> None:
         np.testing.assert_array_equal(jittered(node, 1, **values), interpret(tg.graph(node), values).outputs["out"])
 
 
+def test_jittered_keeps_no_sign_of_the_one_nan_of_a_dtype_without_infinity() -> None:
+    values = np.array([np.nan, -1.5, 448]).astype(f8e4m3.numpy)
+    bits = np.array([jittered(atomic.bitcast(tg.input("x", (3,), f8e4m3), u8), seed, x=values) for seed in range(4)])
+    assert bits[:, 0].tolist() == [0x7f, 0xff, 0x7f, 0xff]
+    np.testing.assert_array_equal(bits[:, 1:], np.broadcast_to(values.view(np.uint8)[1:], (4, 2)))
+
+
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
 def test_jittered_keeps_neither_sign_nor_payload_of_a_nan_and_every_other_bit(dtype: DType) -> None:
     x = tg.input("x", (3,), dtype)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensor_graphs.language.dtypes import bf16, bool_, f16, f32, f64, i8, i64, u64
+from tensor_graphs.language.dtypes import bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i64, u64
 from tensor_graphs.meaning import error_measure
 from tensor_graphs.meaning.error_measure import ErrorReport, measure, measure_indices, row_errors
 
@@ -227,6 +227,16 @@ def test_of_rows_of_integers_those_that_differ_are_infinitely_wrong():
     assert row_errors(out, ref, i64).tolist() == [0.0, 0.0, INF, 0.0]
     assert row_errors(out, ref, i64, rows=np.array([3, 2])).tolist() == [0.0, INF]
     assert row_errors(np.empty((0, 1)), np.empty((0, 1)), f32).tolist() == []
+
+
+@pytest.mark.parametrize(("dtype", "most", "step"), [(f8e5m2, 57344.0, 8192.0), (f8e4m3, 448.0, 32.0)], ids=str)
+def test_a_kernel_that_gives_the_largest_number_of_eight_bits_where_it_leaves_the_range_is_wrong(dtype, most, step):
+    ref = np.array([[most + step / 4, 1.0], [most + step, 1.0], [most + 1.01 * step, 1.0], [2 * most, 1.0]])
+    saturated = np.array([[most, 1.0]] * 4)
+    assert [e == INF for e in row_errors(saturated, ref, dtype)] == [False, False, True, True]
+    assert measure(saturated[3], ref[3], dtype).mismatch is not None and measure(saturated[0], ref[0], dtype).mismatch is None
+    gone = np.array([[INF if dtype.has_infinity else NAN, 1.0]] * 4)
+    assert row_errors(gone, ref, dtype).tolist() == [0.0] * 4
 
 
 def test_a_wrong_shape_is_a_mismatch():

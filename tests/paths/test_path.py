@@ -240,6 +240,19 @@ def test_a_definition_pays_for_what_is_copied_in_it() -> None:
         assert way.seconds == seconds
 
 
+def test_a_composite_that_is_read_by_one_that_holds_it_has_its_own_price() -> None:
+    @tg.composite
+    def turned_over(x: Node) -> Node:
+        return tg.permute(x, (1, 0))
+
+    @tg.composite
+    def turned_and_more(x: Node) -> Node:
+        return turned_over(x) + 1
+
+    g = tg.graph(turned_and_more(turned_over(tg.input("x", (8, 8), tg.i32))))
+    assert Paths(g, TABLE, lambda k, s: Price(1.0), copied=lambda t: 1.0).cheapest().seconds == 1.0
+
+
 def test_an_opaque_composite_is_never_expanded() -> None:
     @tg.composite(opaque=True)
     def secret(x: Node) -> Node:
