@@ -155,8 +155,8 @@ def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[La
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
         return _text(spec, found, False)                            # rows begin where no pack does
     cuda, bodies, waits, block = _nests(found, aligned, True)
-    if cuda.kept and (cuda.kept_words * block > KEPT_WORDS or any(_block_of_all(launch) > block for launch in cuda.launches)):
-        cuda, bodies, waits, block = _nests(found, aligned, False)  # or a thread has several turns of a nest
+    if cuda.kept and (cuda.kept_words * block > KEPT_WORDS or any(_threads(launch) > block for launch in cuda.launches)):
+        cuda, bodies, waits, block = _nests(found, aligned, False)  # too much to keep, or of several turns for one thread
     own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
     rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
     room = next((r for r, most in rooms if r.nbytes + own <= most), None)
@@ -195,7 +195,7 @@ def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
     """Threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest nest have.
     Raises NotLowered."""
     fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
-    wanted = max(map(_block_of_all, launches))
+    wanted = max(map(_threads, launches))
     if len(fixed) > 1:
         raise NotLowered("its nests have blocks of several sizes whose threads wait for each other")
     largest = max(launch.block for launch in launches)
@@ -205,7 +205,7 @@ def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
     return block
 
 
-def _block_of_all(launch: Launch) -> int:
+def _threads(launch: Launch) -> int:
     """Threads of all groups of a nest."""
     return launch.block * int(d.evaluate(launch.grid, {}))
 

@@ -337,9 +337,9 @@ class PriceBook:
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
         """Seconds that a copy of a value takes, about: on the host, unless no backend in use runs there."""
         nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
-        first = device_of(self.backends[0]) if self.backends else HOST
-        if not any(device_of(name).is_host for name in self.backends) and not first.is_host:
-            device, rates = self.rates.get(first.name, prior_rates(first.kind)), BACKEND_RATES["cuda"]
+        devices = [device_of(name) for name in self.backends]
+        if devices and not any(each.is_host for each in devices):
+            device, rates = self.rates.get(devices[0].name, prior_rates(devices[0].kind)), BACKEND_RATES["cuda"]
             return rates.call_seconds + 2.0 * nbytes / (device.bandwidth * rates.bandwidth_share)
         return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -131,22 +131,31 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
     return out
 
 
+Ways = list[tuple[Signature, Alternative]]
+"""how a path computes each signature that it reaches"""
+
+
+def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
+           book: PriceBook) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
+    """At each of these sizes the path that `compile_graph` would use at the book's prices. Raises NoPathError."""
+    table = by_op(all_kernels(book.backends))
+    for binding in points:
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
+        path = book.as_tried(graph, paths, paths.cheapest(), binding)
+        signatures = {s.key: s for s in paths.known()}
+        yield binding, paths, path, [(signatures[key], way) for key, way in paths.kernels(path).items()]
+
+
 def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
     """The kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
 
     A question's worth is the kernel's share of its path's time. Raises NoPathError.
     """
-    book = PriceBook.of(request, GUESS_MARGIN)
-    table = by_op(all_kernels(request.here))
     out: list[Question] = []
-    for binding in points:
-        paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = book.as_tried(graph, paths, paths.cheapest(), binding)
-        signatures = {s.key: s for s in paths.known()}
-        for key, way in paths.kernels(path).items():
-            if way.kernel is not None and not way.price.measured and path.calls[key]:
-                s = signatures[key]
-                share = way.price.seconds * path.calls[key] / max(path.seconds, 1e-9)
+    for binding, _, path, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+        for s, way in ways:
+            if way.kernel is not None and not way.price.measured and path.calls[s.key]:
+                share = way.price.seconds * path.calls[s.key] / max(path.seconds, 1e-9)
                 out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
     return sorted(out, key=lambda q: -q.worth)
 
@@ -159,21 +168,18 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 
     A question's worth is the share of its path's time that may be saved. Raises NoPathError.
     """
-    book, plain = PriceBook.of(request, GUESS_MARGIN), PriceBook.of(request)
-    table = by_op(all_kernels(request.here))
+    book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(request.here))
+    plain = replace(book, margin=1.0)
     out: list[Question] = []
-    for binding in points:
-        paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = book.as_tried(graph, paths, paths.cheapest(), binding)
-        signatures = {s.key: s for s in paths.known()}
-        for key, way in paths.kernels(path).items():
-            s, kept = signatures[key], paths.seconds(signatures[key], way)
-            if not path.calls[key] or (way.kernel is not None and not way.price.measured):
+    for binding, paths, path, ways in _plans(graph, points, book):
+        for s, way in ways:
+            kept, calls = paths.seconds(s, way), path.calls[s.key]
+            if not calls or (way.kernel is not None and not way.price.measured):
                 continue
             for kernel in matching(s.spec, table):
                 price = plain.price(kernel, s, binding, True)
                 if price is not None and not price.measured and price.seconds * PROMISING < kept:
-                    saved = (kept - price.seconds) * path.calls[key] / max(path.seconds, 1e-9)
+                    saved = (kept - price.seconds) * calls / max(path.seconds, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
@@ -182,13 +188,9 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
              request: Request) -> tuple[Rests, ...]:
     """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
-    book = PriceBook.of(request, GUESS_MARGIN)
-    table = by_op(all_kernels(request.here))
     out = []
-    for binding in (*asked, *others):
-        paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = book.as_tried(graph, paths, paths.cheapest(), binding)
-        ways = [(a, path.calls[key]) for key, a in paths.kernels(path).items()]
+    for binding, _, path, found in _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN)):
+        ways = [(a, path.calls[s.key]) for s, a in found]
         known = sum(a.price.seconds * calls for a, calls in ways if a.price.measured or a.kernel is None)
         taken = path.seconds - sum(a.charge * calls for a, calls in ways)            # what memory is charged takes no time
         out.append(Rests(dict(binding), known / taken if taken > 0.0 else 1.0, binding in asked))
@@ -511,7 +513,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     used: set[Descriptor] = set()
     counted: Asked = Counter()
     done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False     # more: than the budget
-    promised = False                                                # whether such were asked about
+    promised = False                                                # whether what promises to be faster was asked about
     apart = (1.0 - FINAL) * budget
 
     def say(what: str) -> None:

@@ -1,9 +1,9 @@
 """error_measure: how far a result is from the reference, in one number per element that means the same for every op.
 
-Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite); then, per
-row of the error axis, |out − ref| / max(|ref|, rms(row), floor), where the floor is the dtype's smallest normal number
-and 0/0 is 0. Integers and booleans must be equal; indices are judged by the value at the chosen index. A pass is written
-`error <= tolerance`, so that NaN fails.
+Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
+has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
+floor), where the floor is the dtype's smallest normal number and 0/0 is 0. Integers and booleans must be equal; indices are judged
+by the value at the chosen index. A pass is written `error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
@@ -291,17 +291,18 @@ def _is_special(out: Array, ref: Array, dtype: DType) -> bool:
 
 
 def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
-    """Where a NaN or an infinity of one is not answered by the other."""
-    same = (np.isfinite(out) & np.isfinite(ref)) | (np.isnan(out) & np.isnan(ref)) | (out == ref)
+    """Where a NaN or an infinity of one is not answered by the other, or a float of eight bits is there that has left its range."""
+    numbers = np.isfinite(out) & np.isfinite(ref)
+    if dtype.itemsize == 1:
+        numbers &= np.abs(ref) <= _leaves(dtype)
+    same = numbers | (np.isnan(out) & np.isnan(ref)) | (out == ref)
     gone = np.isinf(out) & (np.signbit(out) == np.signbit(ref)) if dtype.has_infinity else np.isnan(out)
     beyond = (np.abs(ref) > dtype.max) & gone
-    if dtype.itemsize == 1:
-        same &= ~((np.abs(ref) > _leaves(dtype)) & np.isfinite(ref) & np.isfinite(out))
     return np.asarray(~(same | beyond))
 
 
 def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
-    """The first (row, column) at which a NaN or an infinity of one is not answered by the other."""
+    """The first (row, column) at which the two are `_unlike`."""
     wrong = _unlike(out, ref, dtype)
     if not wrong.any():
         return None

@@ -76,10 +76,10 @@ class GraphTally:
     def copied_inside(self, s: Signature) -> list[TensorType]:
         """What a composite's own definition copies, where a view of what lies with gaps is none; of a part nothing is said."""
         if s not in self._inside:
-            op = s.spec.op
-            nodes = alike(walk(op.define(s.spec.inputs, s.spec.attrs).outputs if isinstance(op, CompositeOp) else ()))
-            lies = {} if isinstance(op, PartOp) else copies.apart(nodes)
-            self._inside[s] = copies.forced(nodes, lies) if lies else []
+            op, self._inside[s] = s.spec.op, []
+            if isinstance(op, CompositeOp) and not isinstance(op, PartOp):
+                nodes = alike(walk(op.define(s.spec.inputs, s.spec.attrs).outputs))
+                self._inside[s] = copies.forced(nodes, copies.apart(nodes))
         return self._inside[s]
 
     def handed_on(self, s: Signature, recipe: PartRecipe) -> Reading | None:

@@ -28,7 +28,7 @@ from tensor_graphs.runtime.segments.launches import Launches
 from tests.fake import cuda as emulated
 from tests.plans import check, compiled_of
 
-absent = pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU, and it says what happens without one")
+absent = pytest.mark.skipif(cuda.why_missing() is None, reason="of a machine without a GPU, and this one has one")
 X = tg.input("x", (tg.dim("n", 1, 512), 96))
 
 

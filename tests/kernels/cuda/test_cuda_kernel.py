@@ -76,7 +76,7 @@ def test_scratch_comes_last_in_whole_blocks() -> None:
     assert [str(p) for p in call.pieces] == ["256*((n + 63) // 64)"] and str(call.launches[0].grid) == "(n + 63) // 64"
 
 
-@pytest.mark.skipif(cuda.why_missing() is None, reason="there is a GPU, and it says what happens without one")
+@pytest.mark.skipif(cuda.why_missing() is None, reason="of a machine without a GPU, and this one has one")
 def test_without_a_gpu_it_is_registered_and_no_candidate(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         kernel = declared()
