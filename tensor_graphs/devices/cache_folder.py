@@ -94,9 +94,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 def prune(folder: Path, most: int, newest: Path) -> None:
     """Remove the files that were not used for the longest time, until the rest is no more than `most` bytes; `newest` stays."""
-    files = sorted(((s.st_mtime, s.st_size, p) for p in folder.iterdir() for s in [p.stat()]), reverse=True)
+    files = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):                # another process removed it, or gave it its name, since
+            files.append((path.stat(), path))
     total = 0
-    for _, size, path in files:
+    for facts, path in sorted(files, key=lambda file: (file[0].st_mtime, file[1]), reverse=True):
+        size = facts.st_size
         total += size
         if total > most and path != newest:
             path.unlink(missing_ok=True)

@@ -31,3 +31,12 @@ def test_files_that_were_not_used_for_the_longest_time_go_and_the_newest_stays(t
     assert sorted(tmp_path.iterdir()) == sorted(files[1:])
     prune(tmp_path, 10, files[2])
     assert list(tmp_path.iterdir()) == [files[2]]
+
+
+def test_a_file_that_another_process_removes_meanwhile_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "gone").symlink_to(tmp_path / "removed")            # it is listed, and is not there
+    for name in ("old", "new"):
+        (tmp_path / name).write_bytes(b"." * 40)
+    os.utime(tmp_path / "old", (1, 1))
+    prune(tmp_path, 50, tmp_path / "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gone", "new"]
