@@ -5,9 +5,10 @@
 Operands rotate through copies that together are larger than the L2 cache; each contender's launches, one for each copy, are one
 CUDA graph, whose replays are timed by events in turns with the others' (kernels_cuda.py). Printed: microseconds of each of our
 kernels that takes it, Tflop/s of the fastest, torch ÷ it; of f32 torch's own products (float32_matmul_precision "highest") count,
-and those that round operands to TF32 ("high") are beside them. Errors, the largest of ours, are relative to the root of the mean
-square of exact products. Ends with 1 where one of ours is more than twice torch's and beyond one rounding. Needs a GPU of compute
-capability 9.0, and torch.
+and those that round operands to TF32 ("high") are beside them. Of f8 (f8e4m3, results of bf16) the faster of torch's two counts:
+torch._scaled_mm with sums that are added up in f32 and, beside it, with those that stay in tensor cores. Errors, the largest of
+ours, are relative to the root of the mean square of exact products. Ends with 1 where one of ours is more than twice torch's and
+beyond one rounding. Needs a GPU of compute capability 9.0, and torch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,15 @@ SHAPES = [("linear", 4096, 4096, 4096), ("dot", 4096, 4096, 4096), ("linear", 81
           ("linear", 256, 4096, 4096), ("linear", 256, 640, 2048)]
 """op, rows, columns, k"""
 
-KINDS = {"bf16": (tg.bf16, tg.bf16), "f16": (tg.f16, tg.f16), "f32": (tg.f32, tg.f32), "f32 by bf16": (tg.f32, tg.bf16)}
-ROUNDED = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-6}
-OURS = {"tiles": (products.product, products.product_takes), "turned": (products.turned, products.turned_takes),
-        "skinny": (products.skinny, products.skinny_takes)}
+KINDS = {"bf16": (tg.bf16, tg.bf16), "f16": (tg.f16, tg.f16), "f32": (tg.f32, tg.f32), "f32 by bf16": (tg.f32, tg.bf16),
+         "f8": (tg.f8e4m3, tg.f8e4m3)}
+ROUNDED = {tg.bf16: 4e-3, tg.f16: 5e-4, tg.f32: 1e-6}
+PLAIN = {"tiles": (products.product, products.product_takes),
+         "turned": (products.turned, partial(products.turned_takes, products.product_takes)),
+         "skinny": (products.skinny, products.skinny_takes)}
+EIGHT = {"tiles": (products.product, products.scaled_takes), "fast": (products.fast_product, products.scaled_takes),
+         "turned": (products.turned, partial(products.turned_takes, products.scaled_takes))}
+OURS = ("tiles", "fast", "turned", "skinny")
 BYTES, MOST = 200 << 20, 8
 """of all copies, at least; copies, at most"""
 
@@ -52,27 +59,30 @@ def main() -> int:
     device = device_named("cuda:0")
     device.use()
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
-    heads = *OURS, "Tflop/s", "torch", "TF32"
+    heads = *OURS, "Tflop/s", "torch", "rounded"
     print(" " * 40 + "".join(f"{name:>9s}" for name in heads) + f"{'torch ÷ ours':>14s}{'error':>10s}{'torch':>10s}")
-    dtypes = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-    wrong = 0
+    dtypes = {tg.bf16: torch.bfloat16, tg.f16: torch.float16, tg.f32: torch.float32, tg.f8e4m3: torch.float8_e4m3fn}
+    wrong, one = 0, torch.ones((), device="cuda")
     for kind in given.only.split(","):
         of_x, of_w = KINDS[kind]
         for op, rows, columns, k in SHAPES[:given.shapes]:
-            across = op == "dot"
+            across, eight = op == "dot", of_x is tg.f8e4m3
+            if eight:
+                op, across = "linear", False
             if across and of_x is not of_w:
                 continue
             w_shape = (k, columns) if across else (columns, k)
             nodes = tg.input("x", (rows, k), of_x), tg.input("w", w_shape, of_w)
-            spec = Spec.of(tg.dot(*nodes) if across else tg.linear(*nodes))
+            spec = Spec.of(tg.dot(*nodes) if across else tg.scaled_linear(*nodes) if eight else tg.linear(*nodes))
+            of_y = spec.outputs[0].dtype
             nbytes = rows * k * of_x.itemsize + columns * k * of_w.itemsize
             copies = max(2, min(MOST, -(-BYTES // nbytes)))
-            drawn = (((rows, k), dtypes[of_x.name]), (w_shape, dtypes[of_w.name]))
+            drawn = (((rows, k), dtypes[of_x]), (w_shape, dtypes[of_w]))
             sets = [tuple(torch.randn(*shape, device="cuda").to(dtype) for shape, dtype in drawn) for _ in range(copies)]
-            outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_x.name]) for _ in sets]
+            outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_y]) for _ in sets]
             given_to = [[memory_of_tensor(device, t) for t in s] for s in sets]
             for each in given_to:
-                for prepared in products.product_prepares(spec):     # as a weight's is when it is bound
+                for prepared in () if eight else products.product_prepares(spec):     # as a weight's is when it is bound
                     outputs = [device.allocate(int(t.nbytes())) for t in prepared.outputs]
                     Launched(device, prepared.call, outputs, [each[i] for i in prepared.operands], {})()
                     each += outputs
@@ -80,8 +90,8 @@ def main() -> int:
             x, w = (t.double() for t in sets[0])
             right = x @ (w if across else w.T)
             size, errors, kept = right.square().mean().sqrt(), [], []
-            for name, (build, takes) in OURS.items():
-                if takes(spec) is not None or (name != "tiles" and (across or rows > products.MOST_TURNED)):
+            for name, (build, takes) in (EIGHT if eight else PLAIN).items():
+                if takes(spec) is not None or (name in ("turned", "skinny") and (across or rows > products.MOST_TURNED)):
                     continue
                 count = None if name != "skinny" else 2              # it has parts of no weight
                 launched = [Launched(device, build(spec), [memory_of_tensor(device, o)], s[:count], {})
@@ -101,24 +111,29 @@ def main() -> int:
             def theirs(sets: list[Any] = sets, across: bool = across) -> list[Any]:
                 return [x @ (w if across else w.T).to(x.dtype) for x, w in sets]
 
-            def with_precision(name: str, run: Callable[[], Any] = theirs) -> Any:
+            def of_eight(fast: bool, sets: list[Any] = sets) -> list[Any]:
+                return [torch._scaled_mm(x, w.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast) for x, w in sets]
+
+            def with_precision(name: str, run: Callable[[], Any]) -> Any:
                 torch.set_float32_matmul_precision(name)
                 run()
                 graph = captured(torch, run)
                 torch.set_float32_matmul_precision("highest")
                 return graph
 
-            of_torch = float((theirs()[0].double() - right).abs().max() / size)
-            bad = not max(errors) <= max(2 * of_torch, ROUNDED[of_x.name]) or any(e != e for e in errors)
+            run, rounded = (partial(of_eight, False), partial(of_eight, True)) if eight else (theirs, theirs)
+            of_torch = float((rounded()[0].double() - right).abs().max() / size)
+            bad = not max(errors) <= max(2 * of_torch, ROUNDED[of_y]) or any(e != e for e in errors)
             wrong += bad
-            contenders["torch"] = with_precision("highest")
-            if of_x is tg.f32:
-                contenders["TF32"] = with_precision("high")
+            contenders["torch"] = with_precision("highest", run)
+            if of_x is tg.f32 or eight:
+                contenders["rounded"] = with_precision("high", rounded)
             times = microseconds(torch, contenders, len(sets))
             best, torchs = min(times[n] for n in OURS if n in times), times["torch"]
+            torchs = min(torchs, times["rounded"]) if eight else torchs
             each = "".join(f"{times[n]:9.1f}" if n in times else f"{'':9s}" for n in OURS)
             rate, what = 2e-6 * rows * columns * k / best, f"{rows}, {columns}, {k}"
-            print(f"{kind:12s}{op:7s}{what:21s}{each}{rate:9.0f}{torchs:9.1f}{times.get('TF32', 0):9.1f}"
+            print(f"{kind:12s}{op:7s}{what:21s}{each}{rate:9.0f}{times['torch']:9.1f}{times.get('rounded', 0):9.1f}"
                   f"{torchs / best:14.2f}{max(errors):10.1e}{of_torch:10.1e}{'  WRONG' * bad}", flush=True)
             del sets, outs, contenders, kept, x, w, right
     return int(wrong > 0)

@@ -10,6 +10,9 @@
 
 struct Bf16 {};                                                     /* which 16 bits are meant */
 struct F16 {};
+struct E4m3 {};                                                     /* … and which eight */
+struct E5m2 {};
+template <class A, class B> struct Eight {};                        /* eight bits on the left and on the right */
 
 TG_INLINE uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 TG_INLINE uint32_t two_of(Bf16, float low, float high) {             /* rounded, low in the lower half */
@@ -133,11 +136,11 @@ template <int COUNT> TG_INLINE void give_registers() { asm volatile("setmaxnreg.
 template <int COUNT> TG_INLINE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 /* A map of 128 bytes: of an array in global memory, boxes of which the device copies to shared memory. All lanes of a warp call it:
- * draft_map writes it to 128 bytes of shared memory at a multiple of 128, publish_map from there to global memory. Elements of 16 bits; sizes
+ * draft_map writes it to 128 bytes of shared memory at a multiple of 128, publish_map from there to global memory. Elements of BYTES; sizes
  * and boxes from the fastest axis on, bytes from one element of the other axes to the next (multiples of 16); of a box each `every`-th
- * element is copied, along the axes behind the fastest. The fastest axis of a box has 64 elements, whose 128 bytes are a row of shared
+ * element is copied, along the axes behind the fastest. The fastest axis of a box has 128 bytes, which are a row of shared
  * memory; its packs of 16 bytes are moved by the row (swizzle of 128 bytes). What is outside of the array is 0. */
-template <int RANK>
+template <int RANK, int BYTES = 2>
 TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[RANK], const uint64_t (&bytes)[RANK - 1],
                          const uint32_t (&box)[RANK - 1], const uint32_t (&every)[RANK - 1]) {
     const uint32_t at = shared_at(draft), lane = threadIdx.x % 32;
@@ -156,7 +159,7 @@ TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[
         asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], " #before ", %1;" \
                      ::"r"(at), "l"(bytes[before]) : "memory"); \
     }
-        TG_MAP("box_dim", 0, 64);
+        TG_MAP("box_dim", 0, 128 / BYTES);
         TG_MAP("global_dim", 0, size[0]);
         TG_MAP("element_stride", 0, 1);
         TG_MAP_AXIS(1, 0)
@@ -165,17 +168,20 @@ TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[
         TG_MAP_AXIS(4, 3)
 #undef TG_MAP_AXIS
 #undef TG_MAP
-        asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 1;" ::"r"(at) : "memory");           /* u16 */
+        if (BYTES == 1)
+            asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");       /* u8 */
+        else asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 1;" ::"r"(at) : "memory");      /* u16 */
         asm volatile("tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
         asm volatile("tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3;" ::"r"(at) : "memory");  /* 128 bytes */
         asm volatile("tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
     }
     __syncwarp();
 }
-/* Of three axes; a box has box1 rows of one matrix. */
-TG_INLINE void draft_map(void *draft, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
-                         uint64_t bytes2, uint32_t box1) {
-    draft_map<3>(draft, array, {size0, size1, size2}, {bytes1, bytes2}, {box1, 1}, {1, 1});
+/* Of `matrices` that lie one behind the other, with rows of `pitch` elements; a box has box1 rows of one matrix. */
+template <int BYTES>
+TG_INLINE void draft_rows(void *draft, const void *array, uint32_t size, uint32_t rows, uint32_t matrices, int64_t pitch, uint32_t box1) {
+    const uint64_t row = BYTES * pitch;
+    draft_map<3, BYTES>(draft, array, {size, rows, matrices}, {row, row * rows}, {box1, 1}, {1, 1});
 }
 /* map: of global memory, at a multiple of 64. */
 TG_INLINE void publish_map(const void *draft, void *map) {
@@ -185,7 +191,7 @@ TG_INLINE void publish_map(const void *draft, void *map) {
 }
 TG_INLINE void make_map(void *draft, void *map, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
                         uint64_t bytes2, uint32_t box1) {
-    draft_map(draft, array, size0, size1, size2, bytes1, bytes2, box1);
+    draft_map<3>(draft, array, {size0, size1, size2}, {bytes1, bytes2}, {box1, 1}, {1, 1});
     publish_map(draft, map);
 }
 /* Before a thread copies by a map that was made on the device. */
@@ -208,11 +214,11 @@ TG_INLINE void copy_box_to(uint32_t shared, const void *map, uint32_t barrier, i
                  ::"r"(shared), "l"(map), "r"(barrier), "r"(at0), "r"(at1), "r"(at2), "h"(blocks) : "memory");
 }
 
-/* ---- products of a warpgroup: 64 rows, N columns, 16 summed ---- */
+/* ---- products of a warpgroup: 64 rows, N columns, 16 summed, or 32 of eight bits ---- */
 
-/* A tile of 16-bit elements in rows of 128 bytes whose packs are moved as `make_map` does it, from a multiple of 1024 bytes on.
- * Summed along its rows: its other axis goes from row to row (8 rows: 1024 bytes); the next 16 elements are 32 bytes on.
- * Summed across (`across`): its other axis lies along the rows, 64 elements in each, of which the next 64 are `apart` bytes on; the
+/* A tile in rows of 128 bytes whose packs are moved as `make_map` does it, from a multiple of 1024 bytes on.
+ * Summed along its rows: its other axis goes from row to row (8 rows: 1024 bytes); what is summed next is 32 bytes on.
+ * Summed across (`across`; of 16 bits): its other axis lies along the rows, 64 elements in each, of which the next 64 are `apart` bytes on; the
  * next 16 that are summed are 16 rows on, 2048 bytes. */
 TG_INLINE uint64_t tile_along(uint32_t shared) {
     return (uint64_t)(shared >> 4 & 0x3fff) | 1ULL << 16 | 64ULL << 32 | 1ULL << 62;
@@ -307,6 +313,27 @@ template <class T, int N> struct Warpgroup;
 #define TG_WORDS_112 TG_WORDS_96, TG_WORDS96
 #define TG_NAMES_128 TG_NAMES_112 ", " TG_NAMES112
 #define TG_WORDS_128 TG_WORDS_112, TG_WORDS112
+/* Of eight bits, both tiles summed along their rows. */
+#define TG_WARPGROUP_EIGHT(A, B, TYPES, N, LIST, I0, I1, I2, ...) \
+    template <> struct Warpgroup<Eight<A, B>, N> { \
+        template <int A_ACROSS, int B_ACROSS> static TG_INLINE void add(float (&d)[N / 2], uint64_t a, uint64_t b, int keep) { \
+            static_assert(A_ACROSS == 0 && B_ACROSS == 0); \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I2 ", 0;\n" \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPES \
+                         " {" LIST "}, %" #I0 ", %" #I1 ", p, 1, 1;\n}" \
+                         : __VA_ARGS__ : "l"(a), "l"(b), "r"(keep)); \
+        } \
+    };
+#define TG_WARPGROUPS_EIGHT(...) \
+    TG_WARPGROUP_EIGHT(E4m3, E4m3, "e4m3.e4m3", __VA_ARGS__) \
+    TG_WARPGROUP_EIGHT(E4m3, E5m2, "e4m3.e5m2", __VA_ARGS__) \
+    TG_WARPGROUP_EIGHT(E5m2, E4m3, "e5m2.e4m3", __VA_ARGS__) \
+    TG_WARPGROUP_EIGHT(E5m2, E5m2, "e5m2.e5m2", __VA_ARGS__)
+TG_WARPGROUPS_EIGHT(16, TG_NAMES_8, 8, 9, 10, TG_WORDS_8)
+TG_WARPGROUPS_EIGHT(32, TG_NAMES_16, 16, 17, 18, TG_WORDS_16)
+TG_WARPGROUPS_EIGHT(64, TG_NAMES_32, 32, 33, 34, TG_WORDS_32)
+TG_WARPGROUPS_EIGHT(128, TG_NAMES_64, 64, 65, 66, TG_WORDS_64)
+TG_WARPGROUPS_EIGHT(256, TG_NAMES_128, 128, 129, 130, TG_WORDS_128)
 TG_WARPGROUP(Bf16, "bf16", 8, TG_NAMES_4, 4, 5, 6, 7, 8, 9, 10, TG_WORDS_4)
 TG_WARPGROUP(F16, "f16", 8, TG_NAMES_4, 4, 5, 6, 7, 8, 9, 10, TG_WORDS_4)
 TG_WARPGROUP(Bf16, "bf16", 16, TG_NAMES_8, 8, 9, 10, 11, 12, 13, 14, TG_WORDS_8)

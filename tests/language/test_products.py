@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import evaluate
@@ -118,6 +119,57 @@ def test_linear_says_what_a_weight_looks_like():
         "ShapeError at HERE: linear: the bias is f32[3], the weight f32[5, 3]\n  fix: a bias of 5 elements")
     assert said(lambda: tg.linear(x, tg.input("w", (5, 3), tg.i8)), DTypeError) == (
         "DTypeError at HERE: linear (weight) takes float, the operand is i8[5, 3]\n  fix: cast it first")
+
+
+# ---- scaled_linear ---------------------------------------------------------------------------------------------------
+
+
+def narrow(dtype: tg.DType, *shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("x_scale, weight_scale", [(None, None), ((), ()), ((2, 3, 1), (5,)), (None, (5,)), ((2, 3, 1), None)],
+                         ids=str)
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f32], ids=str)
+def test_scaled_linear_is_the_product_of_what_its_operands_and_scales_are(x_scale, weight_scale, dtype):
+    x, w, b = narrow(tg.f8e4m3, 2, 3, 4), narrow(tg.f8e5m2, 5, 4, seed=1), narrow(tg.bf16, 5, seed=2)
+    rng = np.random.default_rng(3)
+    scales = [None if s is None else np.asarray(rng.uniform(0.1, 9, s), np.float32) for s in (x_scale, weight_scale)]
+    a, c = (1.0 if s is None else s.astype(float) for s in scales)
+    expected = x.astype(float) @ w.astype(float).T * a * c + b.astype(float)
+    operands = {"x": x, "w": w, **{name: s for name, s in zip("ac", scales, strict=True) if s is not None}, "b": b}
+    inputs = {name: tg.input(name, v.shape, parse_dtype(v.dtype)) for name, v in operands.items()}
+    node = tg.scaled_linear(inputs["x"], inputs["w"], inputs.get("a"), inputs.get("c"), inputs["b"], dtype=dtype)
+    assert node.dtype is dtype and node.shape == (2, 3, 5)
+    for (found,) in both_ways([node], operands):
+        np.testing.assert_allclose(found.astype(float), expected, rtol=dtype.epsilon)
+
+
+def test_scaled_linear_rounds_once_and_its_product_is_not_of_the_narrow_dtype():
+    x, w = np.full((1, 3), 448, tg.f8e4m3.numpy), np.full((2, 3), 448, tg.f8e4m3.numpy)
+    node = tg.scaled_linear(tg.input("x", x.shape, tg.f8e4m3), tg.input("w", w.shape, tg.f8e4m3), dtype=tg.f32)
+    for (found,) in both_ways([node], {"x": x, "w": w}):
+        np.testing.assert_array_equal(found, np.full((1, 2), 3 * 448.0**2, np.float32))
+
+
+def test_scaled_linear_says_what_it_takes():
+    x, w = tg.input("x", (2, 3), tg.f8e4m3), tg.input("w", (5, 3), tg.f8e4m3)
+    assert said(lambda: tg.scaled_linear(tg.input("y", (2, 3)), w), DTypeError) == (
+        "DTypeError at HERE: scaled_linear: x is f32[2, 3]\n"
+        "  fix: floats of 8 or 16 bits: x.cast(tg.f8e4m3); of wider ones, linear")
+    assert said(lambda: tg.scaled_linear(x, w, dtype=tg.i32), DTypeError) == (
+        "DTypeError at HERE: scaled_linear to i32\n  fix: dtype=tg.f32, or a narrower float")
+    assert said(lambda: tg.scaled_linear(x, w, tg.input("s", (2,))), ShapeError) == (
+        "ShapeError at HERE: scaled_linear: x_scale is f32[2]\n  fix: a scale of [] or [2, 1]")
+    assert said(lambda: tg.scaled_linear(x, w, weight_scale=tg.input("s", (3,))), ShapeError) == (
+        "ShapeError at HERE: scaled_linear: weight_scale is f32[3]\n  fix: a scale of [] or [5]")
+    assert said(lambda: tg.scaled_linear(x, w, tg.input("s", (), tg.bf16)), DTypeError) == (
+        "DTypeError at HERE: scaled_linear: x_scale is bf16[]\n  fix: a scale of f32")
+    assert said(lambda: tg.scaled_linear(x, w, bias=tg.input("b", (3,))), ShapeError) == (
+        "ShapeError at HERE: scaled_linear: the bias is f32[3], the weight f8e4m3[5, 3]\n  fix: a bias of 5 elements")
+    assert said(lambda: tg.scaled_linear(x, tg.input("v", (5, 4), tg.f8e4m3)), ShapeError) == (
+        "ShapeError at HERE: scaled_linear of f8e4m3[2, 3] and the weight f8e4m3[5, 4]: the last axis of x has to be the second of "
+        "a weight[out, in]\n  fix: weight.T when it is stored as [in, out]")
 
 
 # ---- gather_linear ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensor_graphs.kernels.cuda.products import MAPS_BYTES, MOST_STAGES, pairs_of, parts_of, split_sums, tile_launch
+from tensor_graphs.kernels.cuda.products import (
+    MAPS_BYTES,
+    MOST_STAGES,
+    PIECE_OF_FLOATS,
+    pairs_of,
+    parts_of,
+    split_sums,
+    tile_launch,
+)
 from tensor_graphs.kernels.cuda.texts import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d
@@ -141,10 +149,11 @@ def conv(spec: Spec) -> LaunchCall:
     stage = (parts_x * PLACES + parts_w * tiling.wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
     splits = split_sums(d.bounds(tiling.count)[1], steps, parts_x * parts_w)
+    kind = "F16" if x.dtype is f16 else "Bf16"
     numbers: dict[str, object] = {
-        "KIND": "F16" if x.dtype is f16 else "Bf16", "COLUMNS": tiling.wide, "STAGES": stages, "SPLITS": splits,
-        "PARTS_X": parts_x, "PARTS_W": parts_w, "W_PREPARED": 1, "CHANNELS": channels, "PACKED": packed, "OUTPUTS": outputs,
-        "TILE_N": tiling.images, "TILE_H": tiling.rows, "TILE_W": tiling.places, "TAPS": taps, "SEEN_W": seen}
+        "KIND": kind, "KIND_Y": kind, "PIECE": PIECE_OF_FLOATS if parts_x == 3 else 0, "COLUMNS": tiling.wide, "STAGES": stages,
+        "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "W_PREPARED": 1, "CHANNELS": channels, "PACKED": packed,
+        "OUTPUTS": outputs, "TILE_N": tiling.images, "TILE_H": tiling.rows, "TILE_W": tiling.places, "TAPS": taps, "SEEN_W": seen}
     for name, (first, second) in (("IN", axes.size), ("OUT", axes.places), ("KERNEL", axes.window), ("STRIDE", axes.stride),
                                   ("PAD", axes.before), ("DILATION", axes.dilation)):
         numbers |= {f"{name}_H": first, f"{name}_W": second}

@@ -17,9 +17,6 @@ static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t images, in
             }
         sum += piece;
     }
-#ifdef BIAS
-    sum += WIDE_B(bias[out]);
-#endif
-    return sum;
+    return ended(sum, 0, out, TG_GIVEN);
 }
 TG_INLINE int64_t elements_of(int64_t images) { return images * OUTPUTS * OUT_H * OUT_W; }

@@ -81,16 +81,14 @@ TG_INLINE int64_t place_of(const Tile &tile, int row, const int64_t *sizes) {
     return ((image * OUTPUTS + tile.column) * OUT_H + h) * OUT_W + v;
 }
 TG_INLINE int64_t columns_of(const Tile &tile, const int64_t *sizes) { return OUTPUTS - tile.column; }
-#ifdef BIAS
-TG_INLINE float bias_in(const Tile &tile, int row, int column, const B *bias) { return WIDE_B(bias[tile.column + column]); }
-#endif
+TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return 0; }
+TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.column + column; }
 #define TG_PLACE (2ULL * PACKED)                                     /* bytes from one element to the next */
 #define DRAFT_A(draft) \
     draft_map<5>(draft, seen, {TG_RUN, TG_RUNS, OUT_W, IN_H, (uint32_t)(PARTS_X * sizes[0])}, \
                  {TG_PLACE * DILATION_W, TG_PLACE * STRIDE_W, TG_PLACE * SEEN_W, TG_PLACE * SEEN_W * IN_H}, \
                  {1, TILE_W, TILE_H * STRIDE_H, TILE_N}, {1, 1, STRIDE_H, 1})
-#define DRAFT_B(draft) \
-    draft_map(draft, w_parts, TG_RUN, OUTPUTS, PARTS_W * KERNEL_H * TG_RUNS, 2 * TG_RUN, 2LL * TG_RUN * OUTPUTS, COLUMNS)
+#define DRAFT_B(draft) draft_rows<2>(draft, w_parts, TG_RUN, OUTPUTS, PARTS_W * KERNEL_H * TG_RUNS, TG_RUN, COLUMNS)
 TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {
     const int from = step % TG_OF_RUN * 64, run = step / TG_OF_RUN, h = tile.row * STRIDE_H - PAD_H + run / TG_RUNS * DILATION_H;
 #pragma unroll

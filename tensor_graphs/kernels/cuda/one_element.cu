@@ -14,9 +14,6 @@ static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t rows, int6
             piece = fmaf(WIDE_X(left[k]), WIDE_W(right[ACROSS ? k * WIDTH : k]), piece);
         sum += piece;
     }
-#ifdef BIAS
-    sum += WIDE_B(bias[column]);
-#endif
-    return sum;
+    return ended(sum, row, column, TG_GIVEN);
 }
 TG_INLINE int64_t elements_of(int64_t rows) { return MATRICES * rows * WIDTH; }

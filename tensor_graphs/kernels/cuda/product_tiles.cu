@@ -1,6 +1,7 @@
-/* product_tiles: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (+ bias[j]) for many rows, as tensor_tiles.cu makes tiles; eight rows of
- * tiles lie beside each other, so that boxes come from the L2 cache. `parts` makes those of floats first, or W_PREPARED says that those
- * of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few.
+/* product_tiles: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (by scales, + bias[j]) for many rows, as tensor_tiles.cu makes tiles; eight
+ * rows of tiles lie beside each other, so that boxes come from the L2 cache. `parts` makes those of floats first, or W_PREPARED says that
+ * those of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few. Floats of eight bits
+ * are summed along the rows of both (ACROSS 0).
  * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, else 1), PITCH_X, PITCH_W (elements of
  * a row of what is multiplied). */
 #include "float_parts.cuh"
@@ -8,7 +9,9 @@
 #include "tensor_cores.cuh"
 #endif
 
-#define TG_STEPS ((INNER + 63) / 64)
+#define TG_BYTES (PARTS_X == 3 ? 2 : (int)sizeof(X))                /* of an element that is multiplied */
+#define TG_OF_A_STEP (128 / TG_BYTES)
+#define TG_STEPS ((INNER + TG_OF_A_STEP - 1) / TG_OF_A_STEP)
 #define TG_A_BYTES (128 * 128)
 #define TG_A_COPIED TG_A_BYTES
 #define TG_B_BYTES (COLUMNS * 128)
@@ -58,9 +61,8 @@ TG_INLINE int64_t place_of(const Tile &tile, int row, const int64_t *sizes) {
     return tile.row + row < WIDTH ? (int64_t)tile.column * WIDTH + tile.row + row : -1;
 }
 TG_INLINE int64_t columns_of(const Tile &tile, const int64_t *sizes) { return sizes[0] - tile.column; }
-#ifdef BIAS
-TG_INLINE float bias_in(const Tile &tile, int row, int column, const B *bias) { return WIDE_B(bias[tile.row + row]); }
-#endif
+TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return tile.column + column; }
+TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.row + row; }
 #else
 #define TG_ACROSS_TILES ((WIDTH + COLUMNS - 1) / COLUMNS)
 TG_INLINE int64_t tiles_of(const int64_t *sizes) { return MATRICES * ((sizes[0] + 127) / 128) * TG_ACROSS_TILES; }
@@ -74,9 +76,8 @@ TG_INLINE int64_t place_of(const Tile &tile, int row, const int64_t *sizes) {
     return tile.row + row < sizes[0] ? (tile.matrix * sizes[0] + tile.row + row) * WIDTH + tile.column : -1;
 }
 TG_INLINE int64_t columns_of(const Tile &tile, const int64_t *sizes) { return WIDTH - tile.column; }
-#ifdef BIAS
-TG_INLINE float bias_in(const Tile &tile, int row, int column, const B *bias) { return WIDE_B(bias[tile.column + column]); }
-#endif
+TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return tile.row + row; }
+TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.column + column; }
 #endif
 
 #if PARTS_X == 3
@@ -90,28 +91,27 @@ TG_INLINE float bias_in(const Tile &tile, int row, int column, const B *bias) { 
 #define TG_RIGHT w
 #endif
 #ifdef TURNED
-#define DRAFT_A(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W, 2 * PITCH_W, 2LL * WIDTH * PITCH_W, 128)
-#define DRAFT_B(draft) draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X, 2 * PITCH_X, 2 * PITCH_X * sizes[0], COLUMNS)
+#define DRAFT_A(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, INNER, WIDTH, PARTS_W, PITCH_W, 128)
+#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X, PITCH_X, COLUMNS)
 #else
-#define DRAFT_A(draft) \
-    draft_map(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X * MATRICES_X, 2 * PITCH_X, 2 * PITCH_X * sizes[0], 128)
+#define DRAFT_A(draft) draft_rows<TG_BYTES>(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X * MATRICES_X, PITCH_X, 128)
 #if ACROSS
-#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, WIDTH, INNER, PARTS_W * MATRICES_W, 2 * PITCH_W, 2LL * PITCH_W * INNER, 64)
+#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, WIDTH, INNER, PARTS_W * MATRICES_W, PITCH_W, 64)
 #else
-#define DRAFT_B(draft) draft_map(draft, TG_RIGHT, INNER, WIDTH, PARTS_W * MATRICES_W, 2 * PITCH_W, 2LL * WIDTH * PITCH_W, COLUMNS)
+#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, INNER, WIDTH, PARTS_W * MATRICES_W, PITCH_W, COLUMNS)
 #endif
 #endif
 TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {
 #pragma unroll
     for (int a = 0; a < PARTS_A; a++)
-        copy_box(to + a * TG_A_BYTES, map, ready, step * 64, tile.row, a * MATRICES_X + (MATRICES_X == 1 ? 0 : tile.matrix));
+        copy_box(to + a * TG_A_BYTES, map, ready, step * TG_OF_A_STEP, tile.row, a * MATRICES_X + (MATRICES_X == 1 ? 0 : tile.matrix));
 #pragma unroll
     for (int b = 0; b < PARTS_B; b++) {
         const uint32_t at = to + PARTS_A * TG_A_BYTES + b * TG_B_BYTES;
         const int matrix = b * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
         if (B_ACROSS)
             for (int c = 0; c < COLUMNS; c += 64) copy_box(at + c * 128, map + 128, ready, tile.column + c, step * 64, matrix);
-        else copy_box(at, map + 128, ready, step * 64, tile.column, matrix);
+        else copy_box(at, map + 128, ready, step * TG_OF_A_STEP, tile.column, matrix);
     }
 }
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensor_graphs.kernels.cuda.texts import (
     ALIGNED,
     FLOATS,
@@ -18,7 +20,7 @@ from tensor_graphs.kernels.cuda.texts import (
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32
 from tensor_graphs.language.node import TensorType
 
 TILE_ROWS = 128
@@ -26,6 +28,14 @@ TILE_ROWS = 128
 
 STEPS_OF_A_SPLIT, MOST_STAGES = (8, 4), 8
 """of tensor_tiles.cu: steps of each part of a sum that is cut, at least, of 16 bits and of floats; stages, at most"""
+
+STEP_BYTES = 128
+"""of tensor_tiles.cu: of each row in a step"""
+
+PIECE_OF_FLOATS, PIECES_OF_EIGHT_BITS = 4, {f32: 1}
+"""of tensor_tiles.cu: steps whose sums tensor cores keep, of parts of floats; of eight bits as many, or by the result's dtype"""
+
+EIGHT_BITS = {f8e4m3: "E4m3", f8e5m2: "E5m2"}
 
 LEAST_PADDED = 64
 """elements of rows whose parts are made longer"""
@@ -45,7 +55,7 @@ TILED, SKINNY = f"{ELEMENTS} product_tiles.cu tensor_tiles.cu", f"{ELEMENTS} ski
 def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
     """(matrices of y, of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
     x, w = spec.inputs[:2]
-    if spec.op.name == "linear":
+    if spec.op.name != "dot":
         return 1, 1, 1, rows_of(x), int(w.shape[1]), int(w.shape[0]), 0
     k, columns = (int(s) for s in w.shape[-2:])
     of_w = int(d.evaluate(d.product(w.shape[:-2]), {}))
@@ -113,14 +123,51 @@ def _pitch(elements: int) -> int:
     return -(-elements // 8) * 8
 
 
+def scaled_takes(spec: Spec) -> str | None:
+    x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
+    if x.dtype not in EIGHT_BITS or w.dtype not in EIGHT_BITS:
+        return "floats of eight bits only"
+    if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], y)):
+        return "a result and a bias of f32, bf16 or f16"
+    if (why := static(*w.shape)) is not None:
+        return why
+    columns, k = (int(s) for s in w.shape)
+    if k == 0 or columns == 0 or k % ALIGNED:
+        return "rows of a multiple of 16 elements only"
+    high = d.bounds(rows_of(x))[1]
+    return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
+
+
+def _steps(spec: Spec) -> int:
+    """Of a sum."""
+    x = spec.inputs[0]
+    return -(-_matrices(spec)[4] * min(x.dtype.itemsize, 2) // STEP_BYTES)
+
+
+def _piece(spec: Spec) -> int:
+    """Steps whose sums tensor cores keep; 0: all."""
+    if spec.inputs[0].dtype in EIGHT_BITS:
+        return PIECES_OF_EIGHT_BITS.get(spec.outputs[0].dtype, PIECE_OF_FLOATS)
+    return PIECE_OF_FLOATS if spec.inputs[0].dtype is f32 else 0
+
+
 def product(spec: Spec) -> LaunchCall:
+    return _product(spec, _piece(spec))
+
+
+def fast_product(spec: Spec) -> LaunchCall:
+    """Of eight bits, with sums that stay in tensor cores."""
+    return _product(spec, 0)
+
+
+def _product(spec: Spec, piece: int) -> LaunchCall:
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(spec, down)
-    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)))
+    wide = _columns_of_a_tile(spec, down, piece)
+    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece)
 
 
-def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, turned: bool = False) -> LaunchCall:
+def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False) -> LaunchCall:
     """wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
@@ -129,13 +176,19 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, turned: bool = False
     of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
-    splits = split_sums(most, -(-k // 64), parts_x * parts_w)
+    splits = split_sums(most, _steps(spec), parts_x * parts_w)
+    kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
+    kind = "F16" if x.dtype is f16 else "Bf16"
     numbers: dict[str, object] = {
-        "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages,
-        "SPLITS": splits, "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x,
-        "MATRICES_W": of_w, "PITCH_X": _pitch(k), "PITCH_W": _pitch(columns if across else k)}
+        "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
+        "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
+        "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
+        "PITCH_X": _pitch(k), "PITCH_W": _pitch(columns if across else k)}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
+    for name in ("x_scale", "weight_scale"):
+        if (scale := spec.role(name)) is not None:
+            more[name.upper()] = int(scale.rank > 0)
     text = text_of(TILED, numbers | more, types)
     made = rows * (matrices * columns)
     launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
@@ -171,10 +224,10 @@ FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
 and adding up sums that were cut"""
 
 
-def _columns_of_a_tile(spec: Spec, down: int) -> int:
+def _columns_of_a_tile(spec: Spec, down: int, piece: int) -> int:
     """With which all tiles take the least time. down: rows of tiles."""
-    _, _, _, _, k, columns, _ = _matrices(spec)
-    (of_x, of_w), steps = parts_of(spec), -(-k // 64)
+    columns = _matrices(spec)[5]
+    (of_x, of_w), steps = parts_of(spec), _steps(spec)
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
@@ -182,7 +235,7 @@ def _columns_of_a_tile(spec: Spec, down: int) -> int:
         each = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
         return -(-tiles // MULTIPROCESSORS) * each + MEETING * (splits > 1)
 
-    return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if of_x == 3 else 256))), key=time)
+    return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
 
 
 def product_traffic(spec: Spec) -> Dim:
@@ -195,10 +248,15 @@ def product_traffic(spec: Spec) -> Dim:
 
 
 def product_steps(spec: Spec) -> Dim:
-    """Of whole tiles, SHARE products of which take as long as one of f32; two floats take six of them, a float by bf16 three."""
-    matrices, _, _, rows, k, columns, _ = _matrices(spec)
-    pairs = pairs_of(*parts_of(spec))
-    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * k * columns * pairs // SHARE)
+    """Of whole tiles, SHARE products of which take as long as one of f32, twice as many of eight bits; two floats take six of them,
+    a float by bf16 three."""
+    matrices, _, _, rows, _, columns, _ = _matrices(spec)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec) // SHARE)
+
+
+def _summed(spec: Spec) -> int:
+    """Products of 16 bits that take as long as those of one element of y."""
+    return _matrices(spec)[4] * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
 
 
 # ---- products of a few dozen rows --------------------------------------------------------------------------------------
@@ -207,8 +265,9 @@ MOST_TURNED = 256
 """rows of x that are the columns of a tile"""
 
 
-def turned_takes(spec: Spec) -> str | None:
-    if (why := product_takes(spec)) is not None:
+def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
+    """takes: what tiles take that are not turned."""
+    if (why := takes(spec)) is not None:
         return why
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
@@ -216,22 +275,22 @@ def turned_takes(spec: Spec) -> str | None:
 def _rows_beside(spec: Spec) -> int:
     """Columns of a tile."""
     x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], 128 if x.dtype is f32 else MOST_TURNED):
+    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec) else MOST_TURNED):
         wide *= 2
     return wide
 
 
 def turned_steps(spec: Spec) -> Dim:
     """As `product_steps`."""
-    _, _, _, rows, k, columns, _ = _matrices(spec)
-    wide, pairs = _rows_beside(spec), pairs_of(*parts_of(spec))
-    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * k * pairs // SHARE)
+    _, _, _, rows, _, columns, _ = _matrices(spec)
+    wide = _rows_beside(spec)
+    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec) // SHARE)
 
 
 def turned(spec: Spec) -> LaunchCall:
     rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec)
     down = -(-columns // TILE_ROWS)
-    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, turned=True)
+    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, _piece(spec), turned=True)
 
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64

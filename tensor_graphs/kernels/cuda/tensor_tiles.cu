@@ -5,18 +5,21 @@
  * left out. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
  * 2021), so that those of floats are made of pieces: of all small parts, and of four steps of the large ones each. Of few tiles the
  * sums are cut into SPLITS, each of a block of a cluster; these add up what they find in each other's shared memory.
- * Given by the text before: KIND (Bf16, F16: what is multiplied), COLUMNS, STAGES, SPLITS; PARTS_A, PARTS_B (3 of floats, else 1) of the
- * left and the right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
+ * Of eight bits they keep fewer bits of sums still, so that PIECE steps (of 128 numbers) are a piece.
+ * Given by the text before: KIND (Bf16, F16, or Eight<left, right>: what is multiplied), KIND_Y (Bf16 or F16, where y is of these), COLUMNS,
+ * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, else 1) of the left and the
+ * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
  * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH, whose first is `char *maps`;
  * and
  *   tiles_of(sizes), tile_of(number, sizes): how many, and where one lies;
- *   make_maps(draft, map, …): two maps; copy_step(to, ready, map, tile, step, sizes): the boxes of a step;
+ *   DRAFT_A(draft), DRAFT_B(draft): a map of each operand; copy_step(to, ready, map, tile, step, sizes): the boxes of a step;
  *   place_of(tile, row, sizes): where an element of y lies, of this row of the tile and its first column, or -1; columns_of(tile,
- *   sizes): those that there are; bias_in(tile, row, column, bias); and what plain_elements.cu is given. */
+ *   sizes): those that there are; row_of(tile, row, column), column_of(tile, row, column): which of x and of y they are; and what
+ *   plain_elements.cu is given. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define TG_FLOATS (PARTS_A * PARTS_B > 1)
-#define TG_CHUNK (TG_FLOATS ? 4 : TG_STEPS)
+#define TG_CHUNK (PIECE ? PIECE : TG_STEPS)
 #define TG_STAGE (PARTS_A * TG_A_BYTES + PARTS_B * TG_B_BYTES)
 
 /* Stages of shared memory, and the barriers of each: `full` when its boxes have come, `empty` when they are read. */
@@ -32,10 +35,15 @@ struct Ring {
 /* By a warpgroup: its 64 rows. */
 TG_INLINE void sums_of_tile(float (&d)[COLUMNS / 2], int steps, Ring &ring) {
     const uint32_t half = (threadIdx.x / 128 - 1) * (64 * 128);
-#if TG_FLOATS
-    float small[COLUMNS / 2], total[COLUMNS / 2];
+#if PIECE
+    float total[COLUMNS / 2];
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) small[i] = total[i] = 0;
+    for (int i = 0; i < COLUMNS / 2; i++) total[i] = 0;
+#endif
+#if TG_FLOATS
+    float small[COLUMNS / 2];
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) small[i] = 0;
 #endif
     for (int chunk = 0; chunk < steps; chunk += TG_CHUNK) {
         const int end = min(steps, chunk + TG_CHUNK);
@@ -79,13 +87,19 @@ TG_INLINE void sums_of_tile(float (&d)[COLUMNS / 2], int steps, Ring &ring) {
         if (threadIdx.x % 32 == 0) arrive(before);
 #if TG_FLOATS
         hold(small);
+#endif
+#if PIECE
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i++) total[i] += d[i];
 #endif
     }
 #if TG_FLOATS
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) d[i] = total[i] + small[i];
+    for (int i = 0; i < COLUMNS / 2; i++) total[i] += small[i];
+#endif
+#if PIECE
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) d[i] = total[i];
 #endif
 }
 
@@ -97,10 +111,9 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
     bool again = false;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
-#ifdef BIAS
         const int h = i / 2 % 2, column = i / 4 * 8 + 2 * t + i % 2;
-        if (places[h] >= 0 && column < columns) d[i] += bias_in(tile, row + 8 * h, column, bias);
-#endif
+        if (places[h] >= 0 && column < columns)
+            d[i] = ended(d[i], row_of(tile, row + 8 * h, column), column_of(tile, row + 8 * h, column), TG_GIVEN);
         again = again || says_nothing(d[i]);
     }
 #pragma unroll
@@ -112,7 +125,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
             for (int j = 0; j < COLUMNS / 8; j += 4) {
                 uint32_t word[4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) word[i] = two_of(KIND(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
+                for (int i = 0; i < 4; i++) word[i] = two_of(KIND_Y(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
                 turn_quad(word, t);
                 if (is && 8 * (j + t) < columns)
                     put_pack<4>((uint32_t *)(out + 8 * (j + t)), Pack<uint32_t, 4>{{word[0], word[1], word[2], word[3]}});
@@ -167,9 +180,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, float
 #pragma unroll
         for (int e = 0; e < WIDE; e++)
             if (column + e < columns) {
-#ifdef BIAS
-                sum.at[e] += bias_in(tile, row, column + e, bias);
-#endif
+                sum.at[e] = ended(sum.at[e], row_of(tile, row, column + e), column_of(tile, row, column + e), TG_GIVEN);
                 if (says_nothing(sum.at[e])) sum.at[e] = one_element(TG_GIVEN, sizes[0], place + (column + e) * TG_APART);
                 stored.at[e] = NARROW_Y(sum.at[e]);
             }

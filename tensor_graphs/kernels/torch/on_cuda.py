@@ -6,9 +6,11 @@ other begins. Narrow floats are taken where torch computes in f32 inside of one 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tensor_graphs.devices.device import DeviceError, Memory
@@ -71,6 +73,7 @@ def captured(work: Callable[[Any], None]) -> _Replay | None:
     operator waits for the device, or asks for what may not be captured."""
     import torch
 
+    one(torch.device("cuda", torch.cuda.current_device()))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
@@ -132,6 +135,60 @@ def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) ->
         wide = torch.promote_types(wide, each.dtype)
     y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if bias is None else bias.to(wide))
     outs[0].copy_(y)
+
+
+ROLES = ("x", "weight", "x_scale", "weight_scale", "bias")
+
+FROM_89 = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+"""architectures that multiply floats of eight bits; scales of rows are for those behind the first"""
+
+
+@functools.cache
+def one(device: Any) -> Any:
+    """The scale of what has none. Made before operators are captured: what is made meanwhile is the graph's own."""
+    import torch
+
+    return torch.ones((), device=device)
+
+
+def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], fast: bool) -> None:
+    import torch
+
+    x, weight, x_scale, weight_scale, bias = tuple[Any, ...](operand(ins, attrs, ROLES, name) for name in ROLES)
+    y = outs[0].view(-1, outs[0].shape[-1])
+    if not y.numel():
+        return
+    scales = [one(y.device) if s is None else s.reshape(shape) if s.dim() else s
+              for s, shape in ((x_scale, (-1, 1)), (weight_scale, (1, -1)))]
+    torch._scaled_mm(x.reshape(-1, x.shape[-1]), weight.t(), scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=y.dtype,
+                     use_fast_accum=fast, out=y)
+
+
+def scaled_linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """By cuBLAS on tensor cores, whose sums of floats of eight bits are added up in f32 every few products."""
+    _scaled_mm(outs, ins, attrs, fast=False)
+
+
+def scaled_linear_fast(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """The same with sums that stay in tensor cores, which keep fewer bits of them."""
+    _scaled_mm(outs, ins, attrs, fast=True)
+
+
+def scaled_linear_takes(of_rows: bool, spec: Spec) -> str | None:
+    """of_rows: whether scales are those of rows."""
+    x, weight, x_scale, weight_scale, bias = map(spec.role, ROLES)
+    assert x is not None and weight is not None
+    kinds, y = {x.dtype.name, weight.dtype.name}, spec.outputs[0]
+    if not kinds <= {"f8e4m3", "f8e5m2"} or kinds == {"f8e5m2"}:
+        return "floats of eight bits, of which one at least is f8e4m3"
+    if any(not isinstance(s, int) or s % 16 or s == 0 for s in weight.shape):
+        return "a weight whose sizes are multiples of 16"
+    if y.dtype.name not in ("bf16", "f16", "f32") or (bias is not None and (bias.dtype is not y.dtype or y.dtype.itemsize != 2)):
+        return "a result of bf16, f16 or f32, and a bias of the first two that is as the result"
+    wanted = [s is not None and s.rank > 0 for s in (x_scale, weight_scale)]
+    if wanted != [of_rows, of_rows]:
+        return "scales of the rows of both" if of_rows else "scales of one number"
+    return "a result of bf16" if of_rows and y.dtype.name != "bf16" else None
 
 
 def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
@@ -248,7 +305,7 @@ def product_steps(spec: Spec) -> Dim:
     """Of each output a product with a row of the last operand's, or (of a window) of what one output channel has."""
     x, weight = spec.inputs[:2]
     each = x.shape[-1] if spec.op.name != "conv" else d.product(weight.shape[1:])
-    return d.product(spec.outputs[0].shape) * each * 2 // (SHARE if x.dtype.itemsize == 2 else 1)
+    return d.product(spec.outputs[0].shape) * each * 2 // {1: 2 * SHARE, 2: SHARE}.get(x.dtype.itemsize, 1)
 
 
 def attention_steps(spec: Spec) -> Dim:
@@ -258,13 +315,21 @@ def attention_steps(spec: Spec) -> Dim:
     return d.product((*q.shape, k.shape[0])) * 4 // share
 
 
-ARITHMETIC = {"linear": product_steps, "dot": product_steps, "conv": product_steps, "attention": attention_steps}
+ARITHMETIC = {"attention": attention_steps, **dict.fromkeys(("linear", "scaled_linear", "dot", "conv"), product_steps)}
 
 
 def kernels() -> list[Kernel]:
     found = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
     other = backend.kernels_of(NAME, {"attention": (cudnn_attention, cudnn_attention_takes)}, __name__, True, ARITHMETIC)
-    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other)]
+    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other), *_scaled("", scaled_linear, False, FROM_89),
+            *_scaled("_fast", scaled_linear_fast, False, FROM_89), *_scaled("_rows", scaled_linear, True, FROM_89[1:])]
+
+
+def _scaled(mark: str, function: ops.Function, of_rows: bool, arch: tuple[str, ...]) -> list[Kernel]:
+    table = {"scaled_linear": (function, partial(scaled_linear_takes, of_rows))}
+    reads = backend.DTYPES | backend.ONLY_READ
+    return [replace(k, name=f"{k.name}{mark}", requirements={"arch": arch})
+            for k in backend.kernels_of(NAME, table, __name__, True, ARITHMETIC, reads)]
 
 
 def copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -93,6 +93,7 @@ from tensor_graphs.language.composites.products import attention as attention
 from tensor_graphs.language.composites.products import dot as dot
 from tensor_graphs.language.composites.products import gather_linear as gather_linear
 from tensor_graphs.language.composites.products import linear as linear
+from tensor_graphs.language.composites.products import scaled_linear as scaled_linear
 from tensor_graphs.language.composites.random import normal as normal
 from tensor_graphs.language.composites.random import random_bits as random_bits
 from tensor_graphs.language.composites.random import threefry2x32 as threefry2x32

@@ -1,4 +1,5 @@
-"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b), gather_linear (by a chosen W) and attention.
+"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b), scaled_linear (of narrow floats with scales), gather_linear
+(by a chosen W) and attention.
 
 Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the
 oracle can judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft
@@ -20,8 +21,8 @@ from tensor_graphs.language.composites.elementary import tanh, wide
 from tensor_graphs.language.composites.normalisation import softmax
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
-from tensor_graphs.language.dtypes import i32
-from tensor_graphs.language.errors import AttributeValueError, ShapeError
+from tensor_graphs.language.dtypes import DType, bf16, f32, i32
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
@@ -184,6 +185,59 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
         raise ShapeError(f"linear: the bias is {show(bias)}, the weight {show(weight)}",
                          fix=f"a bias of {format_dim(weight.shape[0])} elements")
     return atomic.add(out, broadcast_to(atomic.cast(bias, x.dtype), out.shape))
+
+
+# ---- scaled_linear ---------------------------------------------------------------------------------------------------
+
+
+def _scaled_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    out = times_rows(roles["x"], roles["weight"])
+    with np.errstate(all="ignore"):
+        for name in ("x_scale", "weight_scale"):
+            out = out * roles[name] if name in roles else out
+        return out + roles["bias"] if "bias" in roles else out
+
+
+def _scaled(out: Node, name: str, scale: Node, *shapes: tuple[Dim, ...]) -> Node:
+    """Times one of the scales, which has one of these shapes."""
+    if scale.dtype is not f32:
+        raise DTypeError(f"scaled_linear: {name} is {show(scale)}", fix="a scale of f32")
+    if not any(len(s) == scale.rank and all(map(same_dim, s, scale.shape)) for s in shapes):
+        wanted = " or ".join(f"[{', '.join(map(format_dim, s))}]" for s in shapes)
+        raise ShapeError(f"scaled_linear: {name} is {show(scale)}", fix=f"a scale of {wanted}")
+    return atomic.mul(out, broadcast_to(scale, out.shape))
+
+
+@library(direct=_scaled_linear_direct, facts=OpFacts(product=True, sought=False, piecewise=("weight",)))
+def scaled_linear(x: Node, weight: Node, x_scale: Node | None = None, weight_scale: Node | None = None, bias: Node | None = None, *,
+                  dtype: DType = bf16) -> Node:
+    """(x[…, k] · weight[out, k]ᵀ) · x_scale · weight_scale + bias[out] = […, out], in `dtype`: a product of quantised values.
+
+    x and weight are floats of 8 or 16 bits, which may differ; all is computed in f32 and rounded once. Scales are f32, where there
+    are some: x_scale is one number, [], or one of each row, […, 1]; weight_scale one number, or one of each output, [out]. The bias
+    may have any float dtype. As torch.nn.functional.scaled_mm with scales of a tensor or of rows. Raises ShapeError, DTypeError.
+    """
+    for name, operand in (("x", x), ("weight", weight)):
+        if not operand.dtype.is_float or operand.dtype.itemsize > 2:
+            raise DTypeError(f"scaled_linear: {name} is {show(operand)}",
+                             fix="floats of 8 or 16 bits: x.cast(tg.f8e4m3); of wider ones, linear")
+    if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
+        raise ShapeError(f"scaled_linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the second of a "
+                         "weight[out, in]", fix="weight.T when it is stored as [in, out]")
+    if not dtype.is_float or dtype.itemsize > 4:
+        raise DTypeError(f"scaled_linear to {dtype.name}", fix="dtype=tg.f32, or a narrower float")
+    out: Node = linear(atomic.cast(x, f32), weight)
+    if x_scale is not None:
+        out = _scaled(out, "x_scale", x_scale, (), (*x.shape[:-1], 1))
+    if weight_scale is not None:
+        out = _scaled(out, "weight_scale", weight_scale, (), weight.shape[:1])
+    if bias is not None:
+        need("scaled_linear (bias)", bias, "float")
+        if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
+            raise ShapeError(f"scaled_linear: the bias is {show(bias)}, the weight {show(weight)}",
+                             fix=f"a bias of {format_dim(weight.shape[0])} elements")
+        out = atomic.add(out, broadcast_to(atomic.cast(bias, f32), out.shape))
+    return atomic.cast(out, dtype)
 
 
 # ---- gather_linear ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f32, f64, i32, i64, u32
+from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f8e4m3, f16, f32, f64, i32, i64, u32
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import ITEM
 from tensor_graphs.language.node import Node, Op, apply
@@ -262,6 +262,16 @@ def linear(draw: CaseDraw) -> Node:
                                          (f32, draw.dtype), shapes=((out, k), (out,))))
 
 
+def scaled_linear(draw: CaseDraw) -> Node:
+    draw.dims = 3
+    k, out, lead = draw.pick(3, 64, 48), draw.pick(2, 32, 80), draw.shape(0, 2)
+    x_scale, weight_scale = draw.pick(((), ()), (None, None), ((*lead, 1), (out,)), (None, ()), ((), (out,)))
+    scales = [None if shape is None else draw.tensor(shape, f32) for shape in (x_scale, weight_scale)]
+    weight = draw.tensor((out, k), draw.pick(draw.dtype, f8e4m3, draw.dtype, bf16))
+    return compose("scaled_linear", draw.tensor((*lead, k)), weight, *scales,
+                   draw.tensor((out,), draw.pick(bf16, f32)) if draw.pick(False, True) else None, dtype=draw.pick(bf16, f32, f16))
+
+
 def gather_linear(draw: CaseDraw) -> Node:
     k, out, matrices, lead = draw.size(least=1), draw.pick(3, 17, 1), draw.pick(4, 1, 9), draw.shape(1, 2)
     shared = draw.pick((*lead[:-1], 1), lead)                       # a row of x for all indices of the last axis, or for each
@@ -455,7 +465,7 @@ CASES: dict[str, Case] = {
     "gated": gated, "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
     "logsumexp": along_axis("logsumexp", least=1, keepdims=True), "mean": mean("mean"), "var": mean("var"),
     "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
-    "linear_argmax": linear_argmax,
+    "linear_argmax": linear_argmax, "scaled_linear": scaled_linear,
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
     "windows": windows, "max_pool": max_pool, "avg_pool": avg_pool, "conv": conv, "upsample": upsample,
     "group_norm": group_norm, "batch_norm": batch_norm,
@@ -468,7 +478,7 @@ CASES: dict[str, Case] = {
 """Every op whose operands are not all alike, or that has attributes."""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
-        "gather_linear": 5, "layer_norm": 5}
+        "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10}
 """ops with more instances than VARIANTS"""
 
 STANDS_FOR = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.composites import dot, linear, rms_norm
+from tensor_graphs.language.composites import dot, linear, rms_norm, scaled_linear
 from tensor_graphs.language.composites.indexing import concat
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
 TABLE = RuleTable("product")
 FLOATS = ("float",)
+EIGHT_BITS = ("f8e4m3", "f8e5m2")
 
 
 @TABLE.rule("dot(x, permute(w, axes=(1, 0)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k]")
@@ -42,6 +44,19 @@ def bias_into_linear(x: Node, w: Node, b: Node, s: Any) -> Node | None:
 def bias_out_of_linear(x: Node, w: Node, b: Node) -> Node:
     made: Node = linear(x, w)
     return made + atomic.cast(b, made.dtype)
+
+
+@TABLE.rule("linear(cast(x, dtype=t), w)", REASSOCIATING, dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k]")
+def linear_of_eight_bits(x: Node, w: Node, t: DType) -> Node:
+    """What is widened for a product alone, multiplied as it is."""
+    made: Node = scaled_linear(x, w, dtype=t)
+    return made
+
+
+@TABLE.rule("linear(cast(x, dtype=t), w, b)", REASSOCIATING, dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
+def linear_of_eight_bits_with_bias(x: Node, w: Node, b: Node, t: DType) -> Node:
+    made: Node = scaled_linear(x, w, bias=b, dtype=t)
+    return made
 
 
 @TABLE.rule("permute(dot(x, y), axes=(1, 0))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m]")

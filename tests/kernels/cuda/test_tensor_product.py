@@ -17,6 +17,8 @@ from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.cuda import backend, products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated, launched
@@ -36,15 +38,31 @@ def dot(of_x: DType, lead: Sequence[int], k: int, columns: int, one_for_all: boo
     return tg.dot(tg.input("x", (*lead, N, k), of_x), tg.input("w", (k, columns) if one_for_all else (*lead, k, columns), of_x))
 
 
+def scaled(of_x: DType, of_w: DType, k: int, columns: int, scales: str = "", biased: bool = False, dtype: DType = tg.bf16,
+           rows: Dim = N) -> Node:
+    """scales: "one" number of each operand, or of each of its "rows"."""
+    shapes = {"one": ((), ()), "rows": ((rows, 1), (columns,))}.get(scales, ())
+    given = [tg.input(name, shape) for name, shape in zip("ac", shapes, strict=False)] or [None, None]
+    return tg.scaled_linear(tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w), *given,
+                            tg.input("b", (columns,)) if biased else None, dtype=dtype)
+
+
 def drawn(y: Node, rows: int, seed: int = 1) -> list[np.ndarray]:
     draw = np.random.default_rng(seed)
     return [draw.standard_normal([int(d.evaluate(s, {"n": rows})) for s in i.shape]).astype(i.dtype.numpy) for i in y.inputs]
 
 
 def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    x, w, *bias = (a.astype(np.float64) for a in arrays)
-    found = x @ (w.T if y.op.name == "linear" else w)
-    return found + bias[0] if bias else found
+    assert isinstance(y.op, CompositeOp)
+    roles = y.op.by_role([a.astype(np.float64) for a in arrays], y.attrs)
+    if y.op.name == "dot":
+        return np.asarray(roles["a"] @ roles["b"])
+    found = roles["x"] @ roles["weight"].T * roles.get("x_scale", 1.0) * roles.get("weight_scale", 1.0)
+    return np.asarray(found + roles.get("bias", 0.0))
+
+
+def turned_takes(spec: Spec) -> str | None:
+    return products.turned_takes(products.product_takes, spec)
 
 
 def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0,
@@ -64,6 +82,22 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
     return found
 
 
+EIGHT = [(tg.f8e4m3, tg.f8e4m3), (tg.f8e4m3, tg.f8e5m2), (tg.f8e5m2, tg.f8e4m3), (tg.f8e5m2, tg.f8e5m2)]
+
+
+@pytest.mark.parametrize(("of_x", "of_w"), [EIGHT[1], *(pytest.param(*each, marks=pytest.mark.long) for each in EIGHT)])
+@pytest.mark.parametrize("rows", [64, pytest.param(16, marks=pytest.mark.long), pytest.param(4096, marks=pytest.mark.long)])
+def test_texts_for_eight_bits_compile(of_x: DType, of_w: DType, rows: int) -> None:
+    for dtype, scales, biased in ((tg.bf16, "rows", True), (tg.f32, "one", False), (tg.f16, "", False)):
+        spec = Spec.of(scaled(of_x, of_w, 512, 2048, scales, biased, dtype, rows))
+        assert products.scaled_takes(spec) is None
+        calls = [products.product(spec), products.fast_product(spec)]
+        if products.turned_takes(products.scaled_takes, spec) is None:
+            calls.append(products.turned(spec))
+        for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):    # on the second without the tiles
+            assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
 @pytest.mark.parametrize(("of_x", "of_w"), KINDS)
 @pytest.mark.parametrize("rows", [64, *(pytest.param(n, marks=pytest.mark.long) for n in (1024, 4096))])
 def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> None:
@@ -72,14 +106,16 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
     for y in nodes:
         spec = Spec.of(y)
         assert products.product_takes(spec) is None
-        calls = [products.product(spec), *([products.turned(spec)] if products.turned_takes(spec) is None else [])]
+        calls = [products.product(spec), *([products.turned(spec)] if turned_takes(spec) is None else [])]
         for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):    # on the second without the tiles
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("y", [linear(tg.bf16, tg.bf16, 24, 37, True), linear(tg.f32, tg.f32, 8, 5), dot(tg.f16, (), 16, 24),
                                dot(tg.f32, (3,), 16, 8), dot(tg.bf16, (2, 2), 8, 8, True), linear(tg.f32, tg.f32, 75, 65),
-                               tg.dot(tg.input("x", (N, 16)), tg.input("w", (3, 16, 8)))])
+                               tg.dot(tg.input("x", (N, 16)), tg.input("w", (3, 16, 8))),
+                               scaled(tg.f8e4m3, tg.f8e5m2, 32, 7, "rows", True),
+                               scaled(tg.f8e5m2, tg.f8e4m3, 16, 24, "one", dtype=tg.f32)])
 def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y: Node) -> None:
     call = products.product(Spec.of(y)).otherwise
     assert call is not None
@@ -112,6 +148,38 @@ GRAPHS = [
         ((), 64, 64, False), ((3,), 72, 136, False), ((2, 2), 320, 256, False), ((5,), 128, 8, True))),
     *(tg.dot(tg.input("x", (N, 72), kind), tg.input("w", (5, 72, 136), kind)) for kind in (tg.bf16, tg.f32)),
     linear(tg.f32, tg.f32, 1332, 130, True), linear(tg.f32, tg.f32, 67, 65), dot(tg.f32, (3,), 75, 131)]
+
+
+@pytest.mark.parametrize(("y", "why"), [
+    (scaled(tg.bf16, tg.f8e4m3, 32, 16), "eight bits only"), (scaled(tg.f8e4m3, tg.f8e4m3, 24, 16), "a multiple of 16"),
+    (scaled(tg.f8e4m3, tg.f8e4m3, 32, 16, dtype=tg.f8e4m3), "a result and a bias of"),
+    (tg.scaled_linear(tg.input("x", (8, 16), tg.f8e4m3), tg.input("w", (N, 16), tg.f8e4m3)), "sizes that are known")])
+def test_what_it_does_not_take_of_eight_bits_is_said(y: Node, why: str) -> None:
+    said = products.scaled_takes(Spec.of(y))
+    assert said is not None and why in said
+
+
+NEAR_EIGHT = {"bf16": 2.0**-7, "f16": 2e-3, "f32": 1e-3}
+"""of a result of eight bits beside the largest: tensor cores keep some 13 bits of the sum of a piece"""
+
+
+OF_EIGHT = [scaled(*kinds, k, columns, scales, biased, dtype) for kinds in EIGHT for k, columns, scales, biased, dtype in (
+    (16, 8, "", False, tg.bf16), (128, 37, "rows", True, tg.f32), (640, 2048, "one", False, tg.bf16),
+    (2048, 640, "rows", True, tg.f16), (4096, 130, "", True, tg.f32))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", OF_EIGHT, ids=str)
+def test_tiles_of_eight_bits_multiply_as_the_definition_does(y: Node) -> None:
+    device, spec = device_named("cuda:0"), Spec.of(y)
+    for rows in (1, 17, 128, 300, 1111):
+        arrays = drawn(y, rows)
+        wanted = exact(y, arrays)
+        for call, shift, near in ((products.product(spec), 0, 1), (products.product(spec), 1, 1), (products.turned(spec), 0, 1),
+                                  (products.fast_product(spec), 0, 8)):
+            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            allowed = near * NEAR_EIGHT[y.dtype.name] * np.abs(wanted).max()
+            np.testing.assert_allclose(found.astype(float), wanted, atol=allowed, rtol=0)
 
 
 @pytest.mark.gpu

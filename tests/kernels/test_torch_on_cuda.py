@@ -1,0 +1,63 @@
+"""kernels/torch/on_cuda.py: its functions on tensors of the CPU, where torch has the same operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.torch import on_cuda
+from tensor_graphs.kernels.torch.ops import tensor
+from tensor_graphs.language.dtypes import DType, parse_dtype
+from tensor_graphs.language.node import Node
+
+
+def product(rows: int = 6, k: int = 32, out: int = 48, x: DType = tg.f8e4m3, w: DType = tg.f8e4m3,
+            scales: tuple[tuple[int, ...] | None, ...] = (None, None), bias: DType | None = None, dtype: DType = tg.bf16) -> Node:
+    given = [None if s is None else tg.input(name, s) for name, s in zip("ac", scales, strict=True)]
+    return tg.scaled_linear(tg.input("x", (rows, k), x), tg.input("w", (out, k), w), *given,
+                            None if bias is None else tg.input("b", (out,), bias), dtype=dtype)
+
+
+ONE, ROWS = ((), ()), ((6, 1), (48,))
+TAKEN: list[tuple[bool, Callable[[], Node]]] = [
+    (False, product), (False, lambda: product(x=tg.f8e5m2, dtype=tg.f32)),
+    (False, lambda: product(scales=((), None), bias=tg.bf16)),
+    (False, lambda: product(scales=ONE, dtype=tg.f16, bias=tg.f16)), (False, lambda: product(rows=0)),
+    (True, lambda: product(scales=ROWS)), (True, lambda: product(scales=ROWS, bias=tg.bf16)),
+    (True, lambda: product(rows=1, scales=((1, 1), (48,))))]
+
+
+@pytest.mark.parametrize("of_rows, made", TAKEN)
+def test_a_product_of_eight_bits_is_that_of_its_numbers_and_scales(of_rows: bool, made: Callable[[], Node]) -> None:
+    node, rng = made(), np.random.default_rng(0)
+    spec = Spec.of(node)
+    assert on_cuda.scaled_linear_takes(of_rows, spec) is None and on_cuda.scaled_linear_takes(not of_rows, spec) is not None
+    values = [rng.uniform(0.2, 3, t.shape).astype(t.dtype.numpy) if t.rank != 2 or t.dtype is tg.f32
+              else rng.normal(size=t.shape).astype(t.dtype.numpy) for t in spec.inputs]
+    out = np.empty(node.shape, node.dtype.numpy)
+    on_cuda.scaled_linear([tensor(out)], [tensor(np.asarray(v)) for v in values], node.attrs)
+    inputs = {i.attrs["name"]: v for i, v in zip(node.inputs, values, strict=True)}
+    expected = tg.interpret(tg.graph(node), inputs).outputs["out"].astype(float)
+    np.testing.assert_allclose(out.astype(float), expected, rtol=0, atol=2 * node.dtype.epsilon * np.abs(expected).max(initial=0))
+    assert parse_dtype(out.dtype) is node.dtype
+
+
+@pytest.mark.parametrize("made, why", [
+    (lambda: product(x=tg.f8e5m2, w=tg.f8e5m2), "floats of eight bits, of which one at least is f8e4m3"),
+    (lambda: product(x=tg.bf16), "floats of eight bits, of which one at least is f8e4m3"),
+    (lambda: product(k=24), "a weight whose sizes are multiples of 16"),
+    (lambda: product(out=40), "a weight whose sizes are multiples of 16"),
+    (lambda: product(bias=tg.f32), "a result of bf16, f16 or f32, and a bias of the first two that is as the result"),
+    (lambda: product(dtype=tg.f32, bias=tg.f32), "a result of bf16, f16 or f32, and a bias of the first two that is as the result"),
+    (lambda: product(scales=(None, (48,))), "scales of one number")])
+def test_what_cublas_does_not_multiply_is_refused(made: Callable[[], Node], why: str) -> None:
+    assert on_cuda.scaled_linear_takes(False, Spec.of(made())) == why
+
+
+def test_scales_of_rows_are_for_results_of_bf16() -> None:
+    assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=ROWS, dtype=tg.f32))) == "a result of bf16"
+    assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=(None, (48,))))) == "scales of the rows of both"
