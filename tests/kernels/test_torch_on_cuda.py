@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Spec
@@ -61,3 +62,14 @@ def test_what_cublas_does_not_multiply_is_refused(made: Callable[[], Node], why:
 def test_scales_of_rows_are_for_results_of_bf16() -> None:
     assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=ROWS, dtype=tg.f32))) == "a result of bf16"
     assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=(None, (48,))))) == "scales of the rows of both"
+
+
+def test_a_convolution_rounds_no_floats_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, multiplied = [], torch.conv1d
+    monkeypatch.setattr(torch, "conv1d", lambda *given: (asked.append(torch.backends.cudnn.allow_tf32), multiplied(*given))[1])
+    node = tg.conv(tg.input("x", (1, 2, 9)), tg.input("w", (3, 2, 4)))
+    x, w = (np.random.default_rng(i).normal(size=t.shape).astype(np.float32) for i, t in enumerate(node.inputs))
+    out, before = np.empty(node.shape, np.float32), torch.backends.cudnn.allow_tf32
+    on_cuda.conv([tensor(out)], [tensor(x), tensor(w)], node.attrs)
+    np.testing.assert_allclose(out, tg.interpret(tg.graph(node), {"x": x, "w": w}).outputs["out"], rtol=1e-5, atol=1e-6)
+    assert asked == [False] and torch.backends.cudnn.allow_tf32 is before

@@ -41,12 +41,14 @@ def value(nodes: list[Node], given: dict[Node, Any], use_direct: bool = True, di
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One call of a composite: arrays (None is an absent operand) and attributes."""
+    """One call of a composite: arrays (None is an absent operand) and attributes. dtypes: of the operands, where they are not those
+    of the arrays; what is computed of floats is not rounded."""
 
     name: str
     operands: tuple[Any, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+    dtypes: tuple[DType, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.note}".strip()
@@ -63,7 +65,8 @@ class Sample:
             if a is None:
                 nodes.append(None)
                 continue
-            node = leaves.input(f"x{i}", a.shape, _DTYPES[a.dtype.kind, a.dtype.itemsize])
+            dtype = self.dtypes[i] if self.dtypes else _DTYPES[a.dtype.kind, a.dtype.itemsize]
+            node = leaves.input(f"x{i}", a.shape, dtype)
             nodes.append(node)
             given[node] = a
         made = self.op(*nodes, **self.attrs)
@@ -151,6 +154,10 @@ SAMPLES = (
     Sample("dot", (normal(2, 3, 4), normal(4)), note="by a vector"),
     Sample("linear", (normal(2, 3, 4), normal(5, 4), normal(5))),
     Sample("linear", (normal(3, 4), normal(5, 4), None), note="bare"),
+    Sample("scaled_linear", (normal(2, 3, 4), normal(5, 4), positive(2, 3, 1), positive(5), normal(5)), {"dtype": f32},
+           dtypes=(bf16, bf16, f32, f32, f32)),
+    Sample("scaled_linear", (normal(3, 4), normal(5, 4), None, positive(), None), {"dtype": f32}, "one scale",
+           dtypes=(bf16, bf16, f32, f32, f32)),
     Sample("gather_linear", (normal(2, 1, 4), normal(3, 5, 4), integers(-1, 4, 2, 2), normal(3, 5))),
     Sample("gather_linear", (normal(2, 3, 4), normal(3, 5, 4), integers(0, 3, 2, 3), None), note="bare, a row for each"),
     Sample("attention", (normal(3, 4, 6), normal(5, 2, 6), normal(5, 2, 6), None), {"scale": 0.4}),

@@ -237,7 +237,17 @@ def several(spec: Spec) -> str | None:
 
 
 TABLE |= {"sum": (sums, over_axes), "mean": (mean, over_axes), "cumsum": (cumsum, floats), "batch_norm": (batch_norm, several)}
-TABLE["conv"] = ops.TABLE["conv"][0], lambda spec: floats(spec) or ops.evenly_padded(spec.attrs, 3)
+
+
+def conv(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """cuDNN rounds floats to TF32 unless it is told not to, which is not the same math."""
+    import torch
+
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        ops.conv(outs, ins, attrs)
+
+
+TABLE["conv"] = conv, lambda spec: floats(spec) or ops.evenly_padded(spec.attrs, 3)
 
 
 def any_floats(spec: Spec) -> str | None:
