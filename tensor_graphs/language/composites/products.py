@@ -166,6 +166,22 @@ def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return out
 
 
+def _need_rows(op: str, x: Node, weight: Node) -> None:
+    if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
+        raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)}: the last axis of x has to be the second of a "
+                         "weight[out, in]", fix="weight.T when it is stored as [in, out]")
+
+
+def _with_bias(op: str, out: Node, weight: Node, bias: Node | None) -> Node:
+    if bias is None:
+        return out
+    need(f"{op} (bias)", bias, "float")
+    if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
+        raise ShapeError(f"{op}: the bias is {show(bias)}, the weight {show(weight)}",
+                         fix=f"a bias of {format_dim(weight.shape[0])} elements")
+    return atomic.add(out, broadcast_to(atomic.cast(bias, out.dtype), out.shape))
+
+
 @library(direct=_linear_direct, gradient=_linear_gradient, facts=OpFacts(product=True, mentioned=True, piecewise=("weight",)))
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored as in torch.nn.Linear.
@@ -174,17 +190,8 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """
     need("linear", x, "float")
     need("linear (weight)", weight, "float")
-    if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
-        raise ShapeError(f"linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the "
-                         "second of a weight[out, in]", fix="weight.T when it is stored as [in, out]")
-    out: Node = dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0)))
-    if bias is None:
-        return out
-    need("linear (bias)", bias, "float")
-    if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
-        raise ShapeError(f"linear: the bias is {show(bias)}, the weight {show(weight)}",
-                         fix=f"a bias of {format_dim(weight.shape[0])} elements")
-    return atomic.add(out, broadcast_to(atomic.cast(bias, x.dtype), out.shape))
+    _need_rows("linear", x, weight)
+    return _with_bias("linear", dot(x, atomic.permute(atomic.cast(weight, x.dtype), (1, 0))), weight, bias)
 
 
 # ---- scaled_linear ---------------------------------------------------------------------------------------------------
@@ -221,9 +228,7 @@ def scaled_linear(x: Node, weight: Node, x_scale: Node | None = None, weight_sca
         if not operand.dtype.is_float or operand.dtype.itemsize > 2:
             raise DTypeError(f"scaled_linear: {name} is {show(operand)}",
                              fix="floats of 8 or 16 bits: x.cast(tg.f8e4m3); of wider ones, linear")
-    if x.rank == 0 or weight.rank != 2 or not same_dim(x.shape[-1], weight.shape[1]):
-        raise ShapeError(f"scaled_linear of {show(x)} and the weight {show(weight)}: the last axis of x has to be the second of a "
-                         "weight[out, in]", fix="weight.T when it is stored as [in, out]")
+    _need_rows("scaled_linear", x, weight)
     if not dtype.is_float or dtype.itemsize > 4:
         raise DTypeError(f"scaled_linear to {dtype.name}", fix="dtype=tg.f32, or a narrower float")
     out: Node = linear(atomic.cast(x, f32), weight)
@@ -231,13 +236,7 @@ def scaled_linear(x: Node, weight: Node, x_scale: Node | None = None, weight_sca
         out = _scaled(out, "x_scale", x_scale, (), (*x.shape[:-1], 1))
     if weight_scale is not None:
         out = _scaled(out, "weight_scale", weight_scale, (), weight.shape[:1])
-    if bias is not None:
-        need("scaled_linear (bias)", bias, "float")
-        if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
-            raise ShapeError(f"scaled_linear: the bias is {show(bias)}, the weight {show(weight)}",
-                             fix=f"a bias of {format_dim(weight.shape[0])} elements")
-        out = atomic.add(out, broadcast_to(atomic.cast(bias, f32), out.shape))
-    return atomic.cast(out, dtype)
+    return atomic.cast(_with_bias("scaled_linear", out, weight, bias), dtype)
 
 
 # ---- gather_linear ---------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_what_it_does_not_take_of_eight_bits_is_said(y: Node, why: str) -> None:
 
 
 NEAR_EIGHT = {"bf16": 2.0**-7, "f16": 2e-3, "f32": 1e-3}
-"""of a result of eight bits beside the largest: tensor cores keep some 13 bits of the sum of a piece"""
+"""of a result of eight bits beside the largest: tensor cores keep some 14 bits of the sum of a piece"""
 
 
 OF_EIGHT = [scaled(*kinds, k, columns, scales, biased, dtype) for kinds in EIGHT for k, columns, scales, biased, dtype in (
