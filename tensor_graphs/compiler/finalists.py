@@ -181,7 +181,7 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0
-    record_whole(judge, graph, found, kernels, at)
+    record_whole(judge, graph, found, kernels, at, request.here)
     return len(found)
 
 

@@ -213,7 +213,7 @@ class _PathWalk:
             kernels = kernels_of(several)
             at = {n: int(s) for n, s in self.binding.items()}
             found = measure_whole(judge, self.graph, group, kernels, at, self.backends, ROUNDS, SECONDS)
-            record_whole(judge, self.graph, found, kernels, at)
+            record_whole(judge, self.graph, found, kernels, at, self.backends)
         except NotDeployed as e:
             if len(group) > 1:                                      # one of them may be to blame: each alone
                 return sum(self._run(judge, [p]) for p in group)

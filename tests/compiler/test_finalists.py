@@ -147,6 +147,16 @@ def test_what_a_profile_ran_as_a_whole_is_on_file_and_not_run_again(database: Da
     assert whole is not None and NEAR * whole.seconds <= tried[0].seconds
 
 
+def test_a_path_that_only_copies_is_run_as_a_whole_and_found_again(database: Database) -> None:
+    """No kernel of its own says on which backend it ran."""
+    graph, backends = tg.graph({"y": tg.upsample(tg.input("x", (4, 4, 8, 8), tg.f32), (2, 2))}), ("c", "gen")
+    request = Request(graph, None, backends, database)
+    with Judge(database) as judge:
+        ran = try_finalists(judge, graph, {}, request, time.perf_counter() + 30.0, lambda what: None)
+    tried = PriceBook.of(request).tried(graph, {})
+    assert ran == len(tried) >= 2 and not all(each.path.identities for each in tried)
+
+
 @pytest.fixture
 def stepping(database: Database) -> Iterator[Graph]:
     """A graph with a state, whose softmax somebody's kernel computes too: so outputs are compared with the plain path's."""

@@ -147,14 +147,15 @@ class PartRow:
 
 
 def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
-                 ) -> None:
-    """Store what whole runs took, each as a trace of its path."""
+                 backends: Sequence[str]) -> None:
+    """Store what whole runs took, each as a trace of its path. backends: that ran them; a path that only copies is filed under them
+    all, as no kernel of its own says where it ran."""
     judge.database.ensure_graph(whole_graph_record(graph))
     among = [each.path.id for each in found]
     for each in found:
-        backends = {kernels[name].backend for name in each.path.choices.values() if name in kernels}
+        computing = {kernels[name].backend for name in each.path.choices.values() if name in kernels} or backends
         judge.database.add_trace(TraceRecord(
-            path_implementation(each.path), path_workload(graph, binding), path_environment(backends, judge.threads), "in_graph",
+            path_implementation(each.path), path_workload(graph, binding), path_environment(computing, judge.threads), "in_graph",
             "PASSED", max_relative_error=each.error if each.path.all_steps else None,
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
