@@ -6,9 +6,10 @@ Operands rotate through copies that together are larger than the L2 cache; each 
 CUDA graph, whose replays are timed by events in turns with the others' (kernels_cuda.py). Printed: microseconds of each of our
 kernels that takes it, Tflop/s of the fastest, torch ÷ it; of f32 torch's own products (float32_matmul_precision "highest") count,
 and those that round operands to TF32 ("high") are beside them. Of f8 (f8e4m3, results of bf16) the faster of torch's two counts:
-torch._scaled_mm with sums that are added up in f32 and, beside it, with those that stay in tensor cores. Errors, the largest of
-ours, are relative to the root of the mean square of exact products. Ends with 1 where one of ours is more than twice torch's and
-beyond one rounding. Needs a GPU of compute capability 9.0, and torch.
+torch._scaled_mm with sums that are added up in f32 and, beside it, with those that stay in tensor cores; neither it nor ours take
+rows of which the bytes are no multiple of 16. Errors, the largest of ours, are relative to the root of the mean square of exact
+products. Ends with 1 where one of ours is more than twice torch's and beyond one rounding. Needs a GPU of compute capability 9.0,
+and torch.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main() -> int:
             across, eight = op == "dot", of_x is tg.f8e4m3
             if eight:
                 op, across = "linear", False
-            if across and of_x is not of_w:
+            if (across and of_x is not of_w) or (eight and k % 16):
                 continue
             w_shape = (k, columns) if across else (columns, k)
             nodes = tg.input("x", (rows, k), of_x), tg.input("w", w_shape, of_w)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +57,28 @@ def test_a_product_of_eight_bits_is_that_of_its_numbers_and_scales(of_rows: bool
     (lambda: product(scales=(None, (48,))), "scales of one number")])
 def test_what_cublas_does_not_multiply_is_refused(made: Callable[[], Node], why: str) -> None:
     assert on_cuda.scaled_linear_takes(False, Spec.of(made())) == why
+
+
+def test_cublas_is_given_rows_without_gaps_at_addresses_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, multiplied = dict[str, torch.Tensor](), torch._scaled_mm
+
+    def seen(x: torch.Tensor, w: torch.Tensor, **how: Any) -> torch.Tensor:
+        given.update(x=x, w=w.t(), out=how["out"])
+        return multiplied(x, w, **how)
+
+    monkeypatch.setattr(torch, "_scaled_mm", seen)
+    rng = np.random.default_rng(0)
+
+    def apart(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """Columns that lie as rows would, one element behind a round address."""
+        values = torch.from_numpy(rng.normal(size=rows * columns + 1)).to(dtype)
+        return values[1:].view(columns, rows).t()
+
+    x, w = apart(6, 32, torch.float8_e4m3fn), apart(48, 32, torch.float8_e4m3fn)
+    out = torch.empty(6 * 48 + 1, dtype=torch.bfloat16)[1:].view(6, 48)
+    on_cuda.scaled_linear([out], [x, w], product().attrs)
+    assert all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in given.values())
+    torch.testing.assert_close(out.double(), x.double() @ w.double().t(), rtol=0, atol=2 * tg.bf16.epsilon * float(out.abs().max()))
 
 
 def test_scales_of_rows_are_for_results_of_bf16() -> None:

@@ -151,6 +151,12 @@ def one(device: Any) -> Any:
     return torch.ones((), device=device)
 
 
+def _in_rows(t: Any) -> Any:
+    """As cuBLASLt takes it: without gaps, and from a multiple of 16 bytes on."""
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()
+
+
 def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], fast: bool) -> None:
     import torch
 
@@ -158,10 +164,14 @@ def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]
     y = outs[0].view(-1, outs[0].shape[-1])
     if not y.numel():
         return
-    scales = [one(y.device) if s is None else s.reshape(shape) if s.dim() else s
+    scales = [one(y.device) if s is None else s.reshape(shape).contiguous() if s.dim() else s
               for s, shape in ((x_scale, (-1, 1)), (weight_scale, (1, -1)))]
-    torch._scaled_mm(x.reshape(-1, x.shape[-1]), weight.t(), scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=y.dtype,
-                     use_fast_accum=fast, out=y)
+    is_far = y.data_ptr() % 16 != 0                                 # from what cuBLASLt writes to
+    made = torch._scaled_mm(_in_rows(x).view(-1, x.shape[-1]), _in_rows(weight).t(), scale_a=scales[0], scale_b=scales[1],
+                            bias=None if bias is None else _in_rows(bias), out_dtype=y.dtype, use_fast_accum=fast,
+                            out=torch.empty_like(y) if is_far else y)
+    if is_far:
+        y.copy_(made)
 
 
 def scaled_linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
