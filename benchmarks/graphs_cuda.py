@@ -57,13 +57,21 @@ GEOMEAN, LEAST, WRONG, TIMES_TORCHS = 1.15, 0.9, 1e-3, 3.0
 
 def product_cases(torch: Any) -> list[Case]:
     """The products of products_cuda.py, as graphs."""
-    found = []
+    found, one = [], torch.ones((), device="cuda")
+
+    def of_eight(x: Any, w: Any) -> Any:                            # by cuBLASLt, in the faster of its two ways
+        is_eight = x.dtype is torch.float8_e4m3fn                   # else they are doubles, for what is right
+        return torch._scaled_mm(x, w.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True) if is_eight else x @ w.T
+
     for op, rows, columns, k in SHAPES:
         for dtype in (tg.bf16, tg.f16):
             given = {"x": Given((rows, k), dtype), "w": Given((columns, k) if op == "linear" else (k, columns), dtype, weight=True,
                                                              scale=0.05)}
             functions = (tg.linear, torch.nn.functional.linear) if op == "linear" else (tg.dot, torch.matmul)
             found.append(Case("sized", f"{op} {dtype} {rows}, {columns}, {k}", given, *functions))
+        if op == "linear":
+            given = {"x": Given((rows, k), tg.f8e4m3), "w": Given((columns, k), tg.f8e4m3, weight=True, scale=0.05)}
+            found.append(Case("sized", f"{op} {tg.f8e4m3} {rows}, {columns}, {k}", given, tg.scaled_linear, of_eight))
     return found
 
 

@@ -9,6 +9,8 @@ from tensor_graphs.codegen import cuda_streams, loops
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
 from tensor_graphs.codegen.grouped import grouped
+from tensor_graphs.codegen.handed_on import handed_on
+from tensor_graphs.codegen.long_rows import rows_in_parts
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.streams import streamed
@@ -34,4 +36,4 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)
             s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    return in_parts(grouped(program))
+    return in_parts(rows_in_parts(grouped(handed_on(program))))

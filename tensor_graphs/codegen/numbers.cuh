@@ -292,6 +292,15 @@ struct Max {
     template <class T> TG_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
 };
 
+/* The sum of N floats (a power of 2), of pairs, then of pairs of these; they are overwritten. */
+template <int N> TG_INLINE float added(float (&x)[N]) {
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
+}
+
 /* GROUP threads (a power of 2); more than a warp are the whole block, and shared has room for a number of each warp. */
 template <int GROUP, class T, class F> TG_INLINE T reduced(T x, F combine, T *shared) {
 #pragma unroll

@@ -73,7 +73,7 @@ HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
 """of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
 
 SHORT_SUM, FEW_NUMBERS = 64, 4
-"""numbers of a reduction across memory that one thread computes, of a window of several axes and of one"""
+"""numbers of a reduction across memory that one thread computes, of a window (several axes, or one that is several) and of one"""
 
 SHORT = 256
 """packs of a row of which each thread of a block takes one where there may be few turns"""
@@ -95,6 +95,9 @@ FAR = 4 << 20
 
 WAIT = "after_those_before();"
 """of a kernel: what it writes and reads comes after"""
+
+FAR_APART = 64
+"""bytes of a pack that are too many: a thread reads 16 of them at once, and of a line of 128 bytes two threads read then"""
 
 LOWEST = {bf16: "0xff80", f16: "0xfc00"}
 """bits of -inf, of dtypes whose maxima are taken two at a time"""
@@ -324,7 +327,8 @@ class _Cuda(_Renderer):
                 and all(_uniform(a, axis, pack) for a in v.args))
 
     def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
-        """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes."""
+        """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes; of the
+        widest, where those of a pack would lie so far from the next thread's that a warp reads them piece by piece."""
         found: list[tuple[int, int]] = []
         if not self.aligned:
             return 1
@@ -338,7 +342,9 @@ class _Cuda(_Renderer):
         if not found:
             return 1
         most = max(size for size, _ in found)
-        pack = max(1, 16 // min(width for size, width in found if size == most))
+        pack, widest = max(1, 16 // min(width for size, width in found if size == most)), max(width for _, width in found)
+        if pack * widest >= FAR_APART:
+            pack = max(1, 16 // widest)
         while not all(_divides(pack, axis.size) for _, axis in along):
             pack //= 2
         return pack
@@ -646,9 +652,11 @@ class _Cuda(_Renderer):
             return False
         (s,) = nest.stages
         turns = d.product(a.size for a in s.reduce)
+        window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None
+                                          for v in values_in(s.value) if v.op == "load" for _ in s.reduce)
         return (s.monoid is not None and s.scan is None and s.within is None and not s.joined and bool(s.axes or nest.axes)
                 and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(turns)
-                and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if len(s.reduce) > 1 else FEW_NUMBERS))
+                and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
 
     def one_each(self, i: int, nest: Nest) -> None:
         write, (s,) = self.write, nest.stages
@@ -1029,16 +1037,19 @@ class _Cuda(_Renderer):
         write = self.write
         kind, start, combine, done = accumulator(s)
         part, pack = f"part_{s.target.name}", loop.pack
-        if not loop.turns and s.monoid == "sum" and kind == "float":    # long, so that what floats drop adds up
+        long = not loop.turns and s.monoid == "sum" and kind == "float"
+        if long:                                                    # so that what floats drop adds up
             kind, done = "double", "(float)({})"
+        few = long and pack > 1                                     # a pack at a time: each step to f64 takes as long as four sums
         lowest = None                                               # of narrow floats that are compared two at a time, as they are
         if s.monoid == "max" and s.value.op == "load" and not s.value.args and self.packable(s.value, loop.axes[-1], pack):
             lowest = LOWEST.get(s.value.attr[0].dtype)
-        write(f"{kind} {part}[{pack}];")
+        parts = 1 if few else pack
+        write(f"{kind} {part}[{parts}];")
         if lowest:
             write(f"Pack<uint16_t, {pack}> most_{part};")
         write("#pragma unroll")
-        write(f"for (int lane = 0; lane < {pack}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
+        write(f"for (int lane = 0; lane < {parts}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
         self.in_sum = {s.value.number} if s.value.dtype is f32 and is_shifted(self.program, nest, s) else set()
         self.registers_of(loop)
         self.open_loop(loop)
@@ -1054,10 +1065,15 @@ class _Cuda(_Renderer):
             if lowest:
                 write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
             else:
+                if few:
+                    write(f"float few_{part}[{pack}];")
                 self.open_lanes(axis, pack)
                 self.declare(s.value)
-                write(f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+                write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
+                      f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
                 self.close_lanes(axis)
+                if few:
+                    write(f"{part}[0] += (double)added<{pack}>(few_{part});")
             self.open_axes.append(axis.name)
         self.close_loop(loop)
         if lowest:
@@ -1065,7 +1081,7 @@ class _Cuda(_Renderer):
             write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {_widened(s.value.attr[0], f'most_{part}.at[lane]')};")
         self.held, self.in_sum = {}, set()
         write("#pragma unroll")
-        write(f"for (int lane = 1; lane < {pack}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
+        write(f"for (int lane = 1; lane < {parts}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
         shared = f"warps_{s.target.name}" if group > 32 else f"({kind} *)0"
         total = done.format(f"reduced<{group}>({part}[0], {combine}, {shared})")
         if _is_number(s.target):
@@ -1079,7 +1095,7 @@ class _Cuda(_Renderer):
         """Reductions of which each thread has its own."""
         write = self.write
         kind, start, combine, done = accumulator(s)
-        double = s.monoid == "sum" and s.value.dtype is f32
+        double = s.monoid == "sum" and s.value.dtype is f32 and _most(s.reduce) > SHORT_SUM
         self.open_loop(loop)
         write(f"{'double' if double else kind} total = {start};")
         self.declare(s.value, only_ready=True)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import render_cuda
+from tensor_graphs.codegen import long_rows, render_cuda
 from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
+from tensor_graphs.codegen.cuda_program import program_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.c_code import ToolchainError
@@ -116,6 +117,10 @@ def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
             "tails": (tg.erfc(x * 3.0),), "outputs of each other": of_each_other(r, given("u", dtype, 9, 264)),
             "groups": (tg.silu(tg.group_norm(image, gain, gain, groups=3)),), "groups of one": (tg.group_norm(image, groups=12),),
             "windows": (tg.max_pool2d(image, 3, stride=2, padding=1),), "sums of windows": (tg.avg_pool2d(image, 2),),
+            "windows of a channel each": (tg.conv(image, given("w", dtype, 12, 1, 3, 3), padding=1, groups=12),),
+            "long rows in parts": (tg.mean(given("x", dtype, 70, 2, 520), axis=(0, 2)),),
+            "the largest of long rows": (tg.reduce_max(given("x", dtype, 2, 40_000), axis=1),),
+            "weights of eight bits": ((tg.cast(given("q", tg.i8, 5, 8192), tg.f32) * given("r", tg.f32, 1, 8192)).sum(axis=1),),
             "outputs of each other, one by one": of_each_other(given("r", dtype, 7, 5), given("u", dtype, 7, 5))}
 
 
@@ -141,6 +146,40 @@ def test_a_group_is_a_turn_whose_threads_share_its_sums() -> None:
 def test_a_window_is_reduced_by_one_thread() -> None:
     call = call_of(definition_of(tg.max_pool2d(given("x", tg.f32, 4, 8, 32, 32), 2)))
     assert [launch.grid for launch in call.launches] == [4 * 8 * 16 * 16 // render_cuda.FLAT] and "shared" not in call.text
+
+
+def test_a_window_of_one_channel_is_stored_by_the_thread_that_sums_it() -> None:
+    call = call_of(definition_of(tg.conv(given("x", tg.f32, 4, 8, 32, 32), given("w", tg.f32, 8, 1, 3, 3), padding=1, groups=8)))
+    assert [launch.grid for launch in call.launches] == [4 * 8 * 32 * 32 // render_cuda.FLAT] and "shared" not in call.text
+
+
+def test_a_reduction_that_something_else_reads_too_is_not_handed_on() -> None:
+    total = given("x", tg.f32, 64, 8, 300).sum(axis=2)
+    program = program_of(definition_of(tg.reshape(total, (8, 64)), tg.exp(total)))
+    assert sum(s.monoid is not None for nest in program.nests for s in nest.stages) == 1
+    assert [a.name for a in program.scratch], "it is kept for both"
+
+
+def test_long_rows_that_are_few_are_summed_by_many_blocks() -> None:
+    call = call_of(definition_of(tg.mean(given("x", tg.f32, 256, 64, 784), axis=(0, 2))))
+    first, _ = call.launches
+    assert first.grid == long_rows.BLOCKS
+
+
+@pytest.mark.parametrize("shape", [(64, 4096), (long_rows.FEW + 1, 1 << 16)])
+def test_rows_that_are_short_or_many_stay_whole(shape: tuple[int, ...]) -> None:
+    assert not program_of(definition_of(given("x", tg.f32, *shape).sum(axis=1))).scratch
+
+
+def test_a_warp_reads_the_widest_of_very_different_operands_in_whole_lines() -> None:
+    q, x = given("q", tg.i8, 2048, 8192), given("x", tg.f32, 1, 8192)
+    text = call_of(definition_of((tg.cast(q, tg.f32) * x).sum(axis=1))).text
+    assert "Pack<float, 4>" in text and "Pack<int8_t, 4>" in text and "Pack<float, 16>" not in text
+
+
+def test_a_long_sum_goes_on_in_f64_once_for_each_pack() -> None:
+    text = call_of(definition_of(given("x", tg.f32, 1000, 100_000).sum(axis=1))).text
+    assert "+= (double)added<4>(" in text and text.count("(double)") == 1
 
 
 def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarray], shift: int) -> None:

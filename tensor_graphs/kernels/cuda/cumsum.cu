@@ -5,6 +5,7 @@
  * turn; no later element is ever in a sum.
  * Given by the text before: T (as stored), A, C, WIDE_T (an A of a T), NARROW_T (a T of a C), INNER, PACK (elements of a lane), PARTS. */
 #define AHEAD 8
+#define TURNS 4                                                     /* of a warp, whose packs come while those before are added up */
 
 /* The first element of a part, a multiple of what a warp takes at a time. */
 TG_INLINE int64_t begin_of(int64_t count, int64_t part) {
@@ -32,6 +33,11 @@ TG_INLINE Pack<T, PACK> some_of(const T *from, int64_t at, int64_t end) {
     for (int e = 0; e < PACK; e++)
         if (at + e < end) x.at[e] = from[at + e];
     return x;
+}
+/* A lane's packs of so many turns; none behind the end of the part. */
+TG_INLINE void some_turns(Pack<T, PACK> (&packs)[TURNS], const Place &p, int64_t at) {
+#pragma unroll
+    for (int k = 0; k < TURNS; k++, at += 32 * PACK) packs[k] = at < p.end ? some_of(p.from, at, p.end) : Pack<T, PACK>{};
 }
 #else
 TG_INLINE int64_t number() { return blockIdx.x * 256LL + threadIdx.x; }
@@ -86,28 +92,36 @@ extern "C" __global__ void __launch_bounds__(256) cumsum(T *__restrict__ y, cons
     for (int64_t q = lane; q < p.part; q += 32) sum += sums[q * lines + p.line];
     sum = reduced<32>(sum, Sum(), (C *)0);
 #endif
-    Pack<T, PACK> next = p.begin + lane * PACK < p.end ? some_of(p.from, p.begin + lane * PACK, p.end) : Pack<T, PACK>{};
-    for (int64_t i = p.begin; i < p.end; i += 32 * PACK) {
-        const int64_t mine = i + lane * PACK, after = mine + 32 * PACK;
-        Pack<T, PACK> some = next;
-        if (after < p.end) next = some_of(p.from, after, p.end);
-        A part[PACK], all = 0, before = 0;
+    Pack<T, PACK> next[TURNS];
+    some_turns(next, p, p.begin + lane * PACK);
+    for (int64_t first = p.begin; first < p.end; first += TURNS * 32 * PACK) {
+        Pack<T, PACK> now[TURNS];
 #pragma unroll
-        for (int e = 0; e < PACK; e++) part[e] = all += mine + e < p.end ? WIDE_T(some.at[e]) : (A)0;
+        for (int k = 0; k < TURNS; k++) now[k] = next[k];
+        some_turns(next, p, first + (TURNS * 32 + lane) * PACK);
 #pragma unroll
-        for (int step = 1; step < 32; step *= 2) {                  /* of twice as many lanes at a time, those before this one */
-            const A other = __shfl_xor_sync(0xffffffffu, all, step);
-            if (lane & step) before = other + before;
-            all = lane & step ? other + all : all + other;
+        for (int k = 0; k < TURNS; k++) {
+            const int64_t i = first + k * 32 * PACK, mine = i + lane * PACK;
+            if (i >= p.end) break;
+            Pack<T, PACK> some = now[k];
+            A part[PACK], all = 0, before = 0;
+#pragma unroll
+            for (int e = 0; e < PACK; e++) part[e] = all += mine + e < p.end ? WIDE_T(some.at[e]) : (A)0;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {              /* of twice as many lanes at a time, those before this one */
+                const A other = __shfl_xor_sync(0xffffffffu, all, step);
+                if (lane & step) before = other + before;
+                all = lane & step ? other + all : all + other;
+            }
+#pragma unroll
+            for (int e = 0; e < PACK; e++) some.at[e] = NARROW_T(sum + (C)(A)(before + part[e]));
+            if (mine + PACK <= p.end) put_pack<PACK>(to + mine, some);
+            else
+#pragma unroll
+                for (int e = 0; e < PACK; e++)
+                    if (mine + e < p.end) to[mine + e] = some.at[e];
+            sum += all;
         }
-#pragma unroll
-        for (int e = 0; e < PACK; e++) some.at[e] = NARROW_T(sum + (C)(A)(before + part[e]));
-        if (mine + PACK <= p.end) put_pack<PACK>(to + mine, some);
-        else
-#pragma unroll
-            for (int e = 0; e < PACK; e++)
-                if (mine + e < p.end) to[mine + e] = some.at[e];
-        sum += all;
     }
 #else
 #if PARTS > 1

@@ -1,0 +1,82 @@
+"""long_rows: long reductions along memory in parts, where a nest has fewer turns than a device has multiprocessors.
+
+    nest over i in 0..64                                           nest over i in 0..64, p in 0..16
+        t = sum over r in 0..256, k in 0..784 of x[r, i, k]    →       tp = sum over q in 0..16, k in 0..784 of x[16 p + q, i, k]
+        y[i] = t / 200704                                          nest over i in 0..64
+                                                                       t = sum over p in 0..16 of tp
+                                                                       y[i] = t / 200704
+
+A reduction of everything to one number is cut before (arrange.py), one across memory after (columns.py).
+
+In: an arranged program.  Out: the same, changed in place; what it computes stays, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.codegen.arrange import Entangled, changed, in_chunks
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+FEW = 132
+"""turns of a nest that is cut, at most: a block for each multiprocessor"""
+
+BLOCKS = 1024
+"""turns and parts together that keep a device busy"""
+
+LEAST = 1 << 12
+"""elements of a part, at least; of a row that is cut there are eight parts"""
+
+
+def rows_in_parts(program: StageProgram) -> StageProgram:
+    """Cut the rows that are few and long."""
+    program.nests = [made for nest in program.nests for made in _cut(program, nest)]
+    return program
+
+
+def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
+    """A reduction of long rows in parts, and what these come to, with all that is made of it; as it is where there is none."""
+    s = _long_row(program, nest)
+    if s is None:
+        return [nest]
+    first, *rest = s.reduce
+    turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
+    elements = d.bounds(d.product(a.size for a in s.reduce))[1]
+    parts = min(count, -(-BLOCKS // turns), elements // LEAST)
+    wanted = -(-count // parts)
+    chunk = next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)      # the last part is as long
+    part, inner, change = in_chunks(first, chunk)
+    try:
+        value = changed(program, s.value, change, {first.name}, part.name)
+    except Entangled:
+        return [nest]
+    offset: Dim = 0
+    for axis in nest.axes:
+        offset = offset * axis.size + axis.symbol
+    made = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
+    total = Axis(f"{first.name}t", part.size)
+    read = program.values.load(made, offset * part.size + total.symbol)
+    of_parts = Stage(made, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, (inner, *rest), s.monoid,
+                     f"{s.note}, in parts")
+    whole = replace(s, value=read, reduce=(total,), note=f"{s.note} of the parts")
+    nest.stages = [whole if each is s else each for each in nest.stages]
+    return [Nest((*nest.axes, part), [of_parts]), nest]
+
+
+def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
+    """The only reduction of a nest of few turns, where it is long, the same in all turns, and made of nothing of the nest's own."""
+    reductions = [s for s in nest.stages if s.monoid is not None]
+    if len(reductions) != 1 or not nest.axes or nest.tile is not None or any(s.axes or s.within is not None for s in nest.stages):
+        return None
+    (s,) = reductions
+    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
+    if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW or s.monoid == "product":
+        return None
+    if not all(d.is_static(a.size) for a in s.reduce) or d.bounds(d.product(a.size for a in s.reduce))[1] < 8 * LEAST:
+        return None
+    if any(a.name in v.symbols for v in program.values.gathered.values() for a in s.reduce):
+        return None
+    here = [each.target for each in nest.stages]
+    return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s
