@@ -117,6 +117,20 @@ def test_a_number_as_exponent_becomes_the_cheapest_op(exponent, op):
     check(node, values**exponent, x=values)
 
 
+@pytest.mark.parametrize("base", [-np.inf, -0.0, np.inf, 0.0, 4.0])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 2.0, -1.0])
+def test_a_tensor_as_exponent_is_no_root_whatever_its_shape(base, exponent):
+    """pow of C (F.10.4.4): (−∞)^½ is +∞ and (−0)^½ is +0, of which the square roots are NaN and −0."""
+    with np.errstate(all="ignore"):
+        (right,) = np.power([base], [exponent])
+    for shape in ((), (1,), (3,)):
+        x, y = tg.input("x", shape), tg.input("y", ())
+        expanded = tg.expand(tg.reshape(y, (1,) * len(shape)), shape)
+        for (found,) in both_ways([tg.pow(x, expanded)], {"x": np.full(shape, base, np.float32), "y": np.array(exponent, np.float32)}):
+            np.testing.assert_array_equal(found, np.full(shape, right))
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(np.full(shape, right)))
+
+
 def test_a_power_of_two_with_a_tensor_as_exponent_is_exp2():
     y = tg.input("y", (3,))
     assert (2 ** y).op.name == "exp2"

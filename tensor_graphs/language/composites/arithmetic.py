@@ -249,8 +249,8 @@ def _mod(x: Node, y: Node) -> Node:
 def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
     with np.errstate(all="ignore"):
-        if x.dtype.kind == "f":
-            return np.asarray(np.power(x, y))
+        if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
+            return np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C")).reshape(x.shape)
         power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
         odd = (y & 1).astype(bool)
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
