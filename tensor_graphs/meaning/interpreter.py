@@ -17,6 +17,7 @@ written with sums as if added in another order; where the two differ, an answer 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,14 +106,30 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
     with np.errstate(all="ignore"):
         found = _Walk(leaf_values, binding, mode, use_direct, jitter).run(nodes)
-        return [_own(x, node.dtype, mode) for x, node in zip(found, nodes, strict=True)]
+        given = [any(x is before for before in found[:i]) for i, x in enumerate(found)]
+        return [_own(x, node.dtype, mode, again) for x, node, again in zip(found, nodes, given, strict=True)]
 
 
-def _own(x: Array, dtype: DType, mode: Mode) -> Array:
-    """A fresh array: inside of the walk they are read-only, and some are views of what was given."""
+def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
+    """An array that nobody else has: inside of the walk they are read-only, and some are views of what was given. What the walk
+    made and nothing else sees is handed on, unless it was before (`again`): 100 MB of fresh memory take as long as many an op."""
     if mode != "real" and dtype.kind == "float":
         x = narrow(x, dtype)
+    if not again and isinstance(x.base, np.ndarray) and _seen_by(x) == _ALONE:
+        made = x.base
+        whole = (made.shape, made.strides, made.dtype) == (x.shape, x.strides, x.dtype)
+        if whole and made.flags.owndata and made.flags.writeable and made.flags.c_contiguous:
+            return made
     return np.array(x, order="C")
+
+
+def _seen_by(view: Array) -> int:
+    """References to the array behind a view, those of this function included."""
+    made = view.base
+    return sys.getrefcount(made)
+
+
+_ALONE = _seen_by(np.empty(1).view())
 
 
 # ---- what is given ---------------------------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def test_a_tensor_as_exponent_is_no_root_whatever_its_shape(base, exponent):
     for shape in ((), (1,), (3,)):
         x, y = tg.input("x", shape), tg.input("y", ())
         expanded = tg.expand(tg.reshape(y, (1,) * len(shape)), shape)
-        for (found,) in both_ways([tg.pow(x, expanded)], {"x": np.full(shape, base, np.float32), "y": np.array(exponent, np.float32)}):
+        given = {"x": np.full(shape, base, np.float32), "y": np.array(exponent, np.float32)}
+        for (found,) in both_ways([tg.pow(x, expanded)], given):
             np.testing.assert_array_equal(found, np.full(shape, right))
             np.testing.assert_array_equal(np.signbit(found), np.signbit(np.full(shape, right)))
 

@@ -76,6 +76,27 @@ def test_results_share_no_memory_with_what_was_given():
         np.testing.assert_array_equal(held, VALUES)
 
 
+def test_results_can_be_written_to_and_share_no_memory_with_each_other():
+    x = tg.input("x", (3, 4), tg.f64)
+    y, constant = tg.exp(x), tg.constant(np.arange(4.0), tg.f64)
+    graph = tg.graph({"y": y, "again": y, "turned": tg.permute(y, (1, 0)), "part": tg.slice(y, [(0, 2, 1), (0, 4, 1)]),
+                      "x": x, "constant": constant, "more": tg.upsample(x, (2,))})
+    given = np.random.default_rng(0).normal(size=(3, 4))
+    first = tg.interpret(graph, {"x": given}).outputs
+    kept = {name: a.copy() for name, a in first.items()}
+    for name, array in first.items():
+        array[...] = -1.0
+        assert all(not np.shares_memory(array, other) for n, other in first.items() if n != name), name
+    for name, array in tg.interpret(graph, {"x": given}).outputs.items():
+        np.testing.assert_array_equal(array, kept[name])
+
+
+def test_what_the_oracle_made_itself_is_handed_on_without_a_copy():
+    x = tg.input("x", (256, 1024), tg.f64)
+    graph, given = tg.graph(tg.tanh(x)), {"x": np.ones((256, 1024))}
+    assert peak(lambda: interpret(graph, given)) < 1.5 * given["x"].nbytes
+
+
 def test_a_state_that_is_not_given_is_zero():
     k = tg.state("k", (2, 3))
     np.testing.assert_array_equal(interpret(tg.graph(k.read())).outputs["out"], np.zeros((2, 3)))
