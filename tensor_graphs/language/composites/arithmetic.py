@@ -250,7 +250,7 @@ def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
     x, y = roles["x"], roles["y"]
     with np.errstate(all="ignore"):
         if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
-            return np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C")).reshape(x.shape)
+            return np.asarray(np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C"))).reshape(x.shape)
         power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
         odd = (y & 1).astype(bool)
         inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
