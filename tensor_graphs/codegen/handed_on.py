@@ -31,7 +31,7 @@ def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim |
     """Where a reduction stores its numbers when it does what the next stage does; None where that is more than storing."""
     if s.monoid is None or s.scan is not None or last.monoid is not None or last.scan is not None or s.level != last.level:
         return None
-    if s.target.role != "scratch" or s.target.dtype is not last.target.dtype or s.target.dtype is not s.value.dtype:
+    if s.target.role != "scratch" or s.target.dtype not in (s.value.dtype, last.target.dtype):      # it would be rounded twice
         return None
     if any(each.within is not None or each.joined or each.tiled or each.product for each in (s, last)) or nest.tile is not None:
         return None

@@ -148,8 +148,9 @@ def test_a_window_is_reduced_by_one_thread() -> None:
     assert [launch.grid for launch in call.launches] == [4 * 8 * 16 * 16 // render_cuda.FLAT] and "shared" not in call.text
 
 
-def test_a_window_of_one_channel_is_stored_by_the_thread_that_sums_it() -> None:
-    call = call_of(definition_of(tg.conv(given("x", tg.f32, 4, 8, 32, 32), given("w", tg.f32, 8, 1, 3, 3), padding=1, groups=8)))
+@pytest.mark.parametrize("dtype", [tg.f32, bf16])
+def test_a_window_of_one_channel_is_stored_by_the_thread_that_sums_it(dtype: DType) -> None:
+    call = call_of(definition_of(tg.conv(given("x", dtype, 4, 8, 32, 32), given("w", dtype, 8, 1, 3, 3), padding=1, groups=8)))
     assert [launch.grid for launch in call.launches] == [4 * 8 * 32 * 32 // render_cuda.FLAT] and "shared" not in call.text
 
 
