@@ -7,6 +7,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,15 +20,35 @@ PATIENCE = 2.0
 """seconds for which a command may take to end in order; a third Ctrl-C after that ends it at once"""
 
 
+SOON = 1e-3
+"""seconds after which an interruption that was lost is raised again"""
+
+
 class _InOrder:
-    """The handler of a running command: raises KeyboardInterrupt once."""
+    """The handler of a running command: raises KeyboardInterrupt once, and again where that got lost: what is raised while Python
+    clears up an object (`__del__`, what waits for a weak reference) ends there, and nobody hears of it."""
 
     def __init__(self) -> None:
         self.first: float | None = None
         self.count = 0
         self.code = CODE
+        self.is_lost = False
+
+    def lost(self, told: sys.UnraisableHookArgs) -> None:
+        """The hook for what cannot be raised where it happened."""
+        if told.exc_type is not KeyboardInterrupt:
+            sys.__unraisablehook__(told)
+            return
+        self.is_lost = True
+        main = threading.main_thread().ident
+        again = threading.Timer(SOON, signal.pthread_kill, (main, self.code - 128))     # what a hook raises is lost as well
+        again.daemon = True
+        again.start()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self.is_lost:
+            self.is_lost = False
+            raise KeyboardInterrupt
         self.count += 1
         if self.first is None:
             self.first, self.code = time.monotonic(), 128 + signum
@@ -44,6 +65,7 @@ def while_running() -> None:
     for ends in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(ends) is not signal.SIG_IGN:            # a shell's background job stays deaf
             signal.signal(ends, _handler)
+    sys.unraisablehook = _handler.lost
 
 
 @contextmanager

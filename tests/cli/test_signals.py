@@ -126,6 +126,35 @@ except KeyboardInterrupt:
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 130
 
 
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_comes_while_an_object_is_cleared_up_is_not_lost(ends: signal.Signals) -> None:
+    """Python discards what is raised there. Here it comes there twice before anybody can hear of it."""
+    program = f"""
+import os, time, weakref
+from tensor_graphs.cli import ctrl_c
+
+class Value:
+    def __del__(self):
+        os.kill(os.getpid(), {int(ends)})
+        time.sleep(0.05)
+
+def callback(_):
+    time.sleep(0.1)
+
+ctrl_c.while_running()
+try:
+    value = Value()
+    kept = weakref.ref(value, callback)
+    del value
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+    ctrl_c.leave(130)
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + ends, "heard\n", "")
+
+
 def test_a_program_that_imports_the_package_keeps_its_own_ctrl_c() -> None:
     code = "import signal, tensor_graphs; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 0
