@@ -25,6 +25,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
 from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, rebuild, walk
@@ -117,7 +118,8 @@ class CompositeOp:
             operands.append(self._operand(name, value))
         if self.variadic:
             operands += [self._operand(self.variadic, v) for v in bound.arguments.get(self.variadic, ())]
-        attrs = {name: _attribute(self.name, name, bound.arguments[name]) for name in self.attributes}
+        attrs = {name: _attribute(self.name, name, bound.arguments[name], self.signature.parameters[name].default)
+                 for name in self.attributes}
         if absent:
             attrs["absent"] = tuple(absent)
         node = apply(self, operands, attrs)
@@ -198,8 +200,11 @@ class CompositeOp:
         return definition
 
 
-def _attribute(op: str, name: str, value: Any) -> Any:
-    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, dtypes by name become dtypes."""
+def _attribute(op: str, name: str, value: Any, default: Any = None) -> Any:
+    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, and what names a dtype one, where the default
+    is one."""
+    if isinstance(default, DType):
+        return parse_dtype(value)
     if isinstance(value, (list, tuple)):
         return tuple(_attribute(op, name, v) for v in value)
     if isinstance(value, np.generic):

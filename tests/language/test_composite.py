@@ -233,3 +233,22 @@ def test_a_definition_is_written_out_once_for_all_that_use_it():
     for level in range(1, 61):
         op = both(op, level)
     assert len(walk(c.expand_all([op(X, Y)]))) < 200
+
+
+def test_a_dtype_may_be_named_wherever_one_is_an_attribute():
+    key, ids = tg.input("key", (2,), tg.u32), tg.input("ids", (3,), tg.i32)
+    x, w = tg.input("x", (2, 16), tg.f8e4m3), tg.input("w", (4, 16), tg.f8e4m3)
+    table = tg.input("table", (5, 4))
+    calls = {"scaled_linear": lambda dtype: tg.scaled_linear(x, w, dtype=dtype),
+             "one_hot": lambda dtype: tg.one_hot(ids, size=5, dtype=dtype),
+             "embedding": lambda dtype: tg.embedding(table, ids, dtype=dtype),
+             "uniform": lambda dtype: tg.uniform(key, shape=(4,), dtype=dtype),
+             "normal": lambda dtype: tg.normal(key, shape=(4,), dtype=dtype),
+             "rope_table": lambda dtype: tg.rope_table(ids, head_dim=4, theta=1e4, dtype=dtype)[0]}
+    takes = {name for name, op in c.LIBRARY.items() if any(isinstance(p.default, tg.DType) for p in op.signature.parameters.values())}
+    assert takes <= calls.keys()
+    for name, call in calls.items():
+        assert call("float16").dtype is tg.f16 and call(np.float32) is not None, name
+        for wrong in (None, "f99", 3):
+            with pytest.raises(DTypeError, match=r"(?s) is no dtype.*fix: one of f16"):
+                call(wrong)
