@@ -76,9 +76,9 @@ def _widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Gr
     return widen(graph, parse_dtype(word), last_step=last_step)
 
 
-def as_written(graph: Graph, why: str = "") -> Intermediates:
+def as_written(graph: Graph, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
     """The graph as it is."""
-    predicted = predicted_error(graph)
+    predicted = predicted_error(graph, backends)
     return Intermediates(graph, False, predicted, why or f"as written, predicted error {predicted:.1e}")
 
 
@@ -99,7 +99,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
             wide, images = said_anew(wide, recipes, fused, backends)
         there[key] = wide, images
     made, images = there[key]
-    return Intermediates(made, True, predicted_error(graph), f"{word}, {why}", graph, images)
+    return Intermediates(made, True, predicted_error(graph, backends), f"{word}, {why}", graph, images)
 
 
 @phase("prepare")
@@ -108,25 +108,26 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     if wanted == "as_written":
-        return as_written(graph)
+        return as_written(graph, backends=backends)
     if wanted != "auto":
         return rewritten(graph, wanted, backends=backends)
-    predicted = predicted_error(graph)
+    predicted = predicted_error(graph, backends)
     if predicted <= tolerance or _widened(graph) is graph:
-        return as_written(graph)
-    return rewritten(graph, _narrowest(graph, tolerance), f"since rounding the values as they are written is predicted to cost "
-                 f"{predicted:.1e}, beyond the tolerance {tolerance:.1e}", backends)
+        return as_written(graph, backends=backends)
+    why = (f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the tolerance "
+           f"{tolerance:.1e}")
+    return rewritten(graph, _narrowest(graph, tolerance, backends), why, backends)
 
 
-def _narrowest(graph: Graph, tolerance: float) -> str:
+def _narrowest(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
     """The word for the narrowest intermediates with which the prediction is within the tolerance, or hardly above that of the
     widest."""
     *others, widest = WIDER
     for word in others:
         made = _widened(graph, word, last_step=True)
         if made is not graph:
-            left = predicted_error(made)
-            if left <= tolerance or left <= NO_BETTER * predicted_error(_widened(graph, widest, last_step=True)):
+            left = predicted_error(made, backends)
+            if left <= tolerance or left <= NO_BETTER * predicted_error(_widened(graph, widest, last_step=True), backends):
                 return word
     return widest
 
@@ -146,6 +147,6 @@ def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
         return
     if decided.wide:
         yield as_written(graph, f"as written, since no path with wider values between the ops is within the tolerance "
-                                f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too")
+                                f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too", backends)
     elif _widened(graph) is not graph:
         yield rewritten(graph, why="since no path is accurate enough as the graph is written", backends=backends)

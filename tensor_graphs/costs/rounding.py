@@ -11,16 +11,19 @@ much depends on the numbers; the factor is fitted to one model of random weights
 (decision 0006 has the tables). For n roundings of one dtype the sum grows like 2·u·n^1.5.
 
 What only chooses or moves values rounds nothing, and neither do leaves: a bf16 weight is exactly the number that it is. A kernel's
-own inner roundings count as its one; how good kernels are is measured, each by itself. States are taken as exact, so what a
-recurrence adds up over many steps is not seen.
+own inner roundings count as its one; how good kernels are is measured, each by itself. A composite that no kernel computes runs by
+its definition, of which every value rounds. States are taken as exact, so what a recurrence adds up over many steps is not seen.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+from tensor_graphs.kernels.kernel import Kernel, Spec
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.graph import Graph
@@ -33,23 +36,24 @@ CAST = ATOMIC["cast"]
 AMPLIFICATION = 3.0
 """by how much √k roundings behind a node amplify what it rounds"""
 
-_predicted: weakref.WeakKeyDictionary[Graph, float] = weakref.WeakKeyDictionary()
+_predicted: weakref.WeakKeyDictionary[Graph, dict[tuple[str, ...], float]] = weakref.WeakKeyDictionary()
 
 
-def predicted_error(graph: Graph) -> float:
+def predicted_error(graph: Graph, backends: Sequence[str] = ()) -> float:
     """The relative error of the graph's outputs and states, if every value is rounded to its dtype. See the module's docstring.
 
-    0 for a graph that rounds nothing. One walk, remembered with the graph.
+    backends: whose kernels there are; without any, or where one writes kernels for what it is given, each composite of the library
+    has one. 0 for a graph that rounds nothing. One walk, remembered with the graph.
     """
-    found = _predicted.get(graph)
-    if found is None:
-        found = _predicted[graph] = _predict(expand_all(graph.roots, _is_one_step))
-    return found
+    known, key = _predicted.setdefault(graph, {}), () if writes_kernels(backends) else tuple(backends)
+    if key not in known:
+        known[key] = _predict(expand_all(graph.roots, partial(_is_one_step, by_op(all_kernels(key)) if key else None)))
+    return known[key]
 
 
-def _is_one_step(node: Node) -> bool:
+def _is_one_step(table: Mapping[str, list[Kernel]] | None, node: Node) -> bool:
     """Composites outside of the library have no kernels: their definitions run."""
-    return LIBRARY.get(node.op.name) is node.op
+    return LIBRARY.get(node.op.name) is node.op and (table is None or bool(matching(Spec.of(node), table)))
 
 
 def _predict(roots: Sequence[Node]) -> float:

@@ -201,8 +201,8 @@ class CompositeOp:
 
 
 def _attribute(op: str, name: str, value: Any, default: Any = None) -> Any:
-    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, and what names a dtype one, where the default
-    is one."""
+    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, names of dtypes dtypes where the default is
+    one."""
     if isinstance(default, DType):
         return parse_dtype(value)
     if isinstance(value, (list, tuple)):

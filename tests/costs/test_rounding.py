@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import tensor_graphs as tg
@@ -11,6 +12,7 @@ from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.rewrites.widen import widen
 
@@ -71,3 +73,18 @@ def test_the_models_are_where_they_were_measured() -> None:
     assert 4.8e-4 <= predicted_error(gemma) < 1e-3
     assert 2e-5 < predicted_error(bert_graph(MINILM)) < 1e-3
     assert predicted_error(widen(gemma, last_step=True)) < 1e-6
+
+
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy"), ("torch", "numpy"), ("gen", "numpy")])
+@pytest.mark.parametrize(("build", "x", "y"), [
+    (lambda x, y: x ** y, [1000, 1.5, 3.0], [2, 101, 7]), (lambda x, y: x ** 64, [1.5, 0.9, 2.0], [1, 1, 1]),
+    (lambda x, y: x ** -2, [1000, 1.5, 0.3], [1, 1, 1]), (tg.mod, [-2.265625, 83, 5.5], [0.376953125, -0.1, 1.25])])
+def test_what_no_kernel_computes_is_as_accurate_as_is_asked_for(build, x, y, backends, tmp_path):
+    """Each value of a definition would be rounded to bf16 and amplified: 3.7 % of 1000²."""
+    a, b = tg.input("x", (3,), tg.bf16), tg.input("y", (3,), tg.bf16)
+    graph = tg.graph(build(a, b))
+    given = {"x": np.array(x, tg.bf16.numpy), "y": np.array(y, tg.bf16.numpy)}
+    given = {name: given[name] for name in graph.inputs}
+    plan = tg.compile(graph, database=tmp_path / "own.db", backends=backends)
+    right = tg.interpret(graph, given).outputs["out"]
+    assert measure(tg.bind(plan, {}).run(given)["out"], right, tg.bf16).within(plan.tolerance)
