@@ -64,7 +64,7 @@ def why_missing(index: int = 0) -> str | None:
         (status,) = driver.cuInit(0)
     except RuntimeError as e:                                       # the driver's library is not there
         log.debug("the driver's library: %s", e)
-        return "NVIDIA's driver is not here; release 580 or newer is needed"
+        return "NVIDIA's driver is not here (it is installed with the system, not by pip); release 580 or newer is needed"
     if int(status):
         return f"NVIDIA's driver finds no device it can use ({status.name})"
     status, count = driver.cuDeviceGetCount()

@@ -46,9 +46,13 @@ def device_named(name: str) -> Device:
             _made(kind, int(index))
         return _devices[name]
     except (KeyError, TypeError):
-        missing = (numbered and importlib.import_module(MAKERS[kind]).why_missing(int(index))) or ""
+        text = str(name).lower()
+        maker = kind if numbered else "cuda" if text.startswith(("cuda", "gpu", "nvidia")) else ""
+        missing = (maker and importlib.import_module(MAKERS[maker]).why_missing(int(index) if numbered else 0)) or ""
+        others = f"one of those{missing and ', or this one'}"
+        meant = f"{maker}:0 is how the first GPU is named" if maker and not numbered else others
         raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}{missing and f' ({missing})'}\n"
-                            f"  fix: one of those{missing and ', or what is missing there'}; tg devices lists all") from None
+                            f"  fix: {meant}{missing and ', once that is installed'}; tg devices lists all") from None
 
 
 def of_kind(kind: str) -> Device | None:

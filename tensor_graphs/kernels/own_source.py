@@ -26,9 +26,11 @@ LARGEST_INT = 2**63 - 1
 
 
 def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
-    """What a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints, or of floats."""
-    kinds = (int, np.integer, Expr) if what == "ints" else (int, float, np.integer, np.floating)
-    fix = ("ints=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if what == "ints" else
+    """What a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints (bytes of
+    scratch, too), or of floats."""
+    whole = what in ("ints", "scratch")
+    kinds = (int, np.integer, Expr) if whole else (int, float, np.integer, np.floating)
+    fix = (f"{what}=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if whole else
            f"{what}=lambda spec: [spec.attrs[\"eps\"]], or a list of numbers")
     if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
         wanted = "neither a sequence of numbers nor a function of the spec" if called == what else "no sequence of numbers"
@@ -36,7 +38,7 @@ def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any,
     for i, each in enumerate(given):
         if isinstance(each, bool) or not isinstance(each, kinds):
             raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
-        if what == "ints" and isinstance(each, (int, np.integer)) and not -LARGEST_INT - 1 <= each <= LARGEST_INT:
+        if whole and isinstance(each, (int, np.integer)) and not -LARGEST_INT - 1 <= each <= LARGEST_INT:
             raise KernelError(f"kernel {name!r}: number {i} of {called} is {shown_int(int(each))}, which does not fit 64 bits")
     return tuple(given)
 

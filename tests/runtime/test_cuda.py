@@ -36,8 +36,14 @@ X = tg.input("x", (tg.dim("n", 1, 512), 96))
 def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
     for name in ("cuda", "gencuda", "torchcuda"):
         assert load_backend(name) == [] and why_missing(name)
-    with pytest.raises(UnknownDevice, match="no device is named 'cuda:0'"):
+    with pytest.raises(UnknownDevice, match=r"'cuda:0'.*\n  fix: one of those, or this one, once that is installed"):
         device_named("cuda:0")
+
+
+@pytest.mark.parametrize("name", ["cuda", "CUDA:0", "cuda:-1", "gpu"])
+def test_a_name_that_a_gpu_has_elsewhere_is_told_ours(name: str) -> None:
+    with pytest.raises(UnknownDevice, match=r"\n  fix: cuda:0 is how the first GPU is named"):
+        device_named(name)
 
 
 @absent

@@ -48,6 +48,9 @@ TRIED = "sm_90"
 MOST_THREADS = 1024
 """of a block"""
 
+MOST_SHARED = 227 << 10
+"""bytes of a block's shared memory on any GPU so far (compute capability 9.0 and 10.0)"""
+
 Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
 Count = Dim | Callable[[Spec], Dim]
 
@@ -93,10 +96,13 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
-    if type(shared) is not int or shared < 0:                       # how much there is the device says when it runs
-        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
+    if type(shared) is not int or not 0 <= shared <= MOST_SHARED:   # how much a device has it says when it runs
+        raise KernelError(f"kernel {name!r}: shared is {shared!r}\n"
+                          f"  fix: shared=0, or the bytes that a block takes, {MOST_SHARED} at most")
     for what, given in (("ints", ints), ("scratch", scratch)):
-        require_given(name, what, given, "ints")
+        numbers = require_given(name, what, given, what)
+        if what == "scratch" and numbers is not None:
+            _pieces(name, numbers)
     if callable(grid):
         require_function(name, "grid", grid, ("spec",))
     else:
@@ -113,13 +119,10 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
                           f"  fix: extern \"C\" __global__ void {entry}(…)")
 
     def build(spec: Spec) -> LaunchCall:
-        wholes, bytes_of = (require_numbers(name, "ints", given_for(each, spec), f"what {what} returns" if callable(each) else what)
+        wholes, bytes_of = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
                             for what, each in (("ints", ints), ("scratch", scratch)))
         blocks = _blocks(name, given_for(grid, spec), "what grid returns" if callable(grid) else "grid")
-        if any(d.bounds(each)[1] < 0 for each in bytes_of):
-            raise KernelError(f"kernel {name!r}: scratch is {bytes_of}\n  fix: bytes of each piece, none below 0")
-        pieces = tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
-        return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, pieces)
+        return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, _pieces(name, bytes_of))
 
     kernel = Kernel(
         name=name, backend=NAME, op=op_name(op), composite=own_composite(op), build=build,
@@ -137,6 +140,13 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
             raise KernelError(f"kernel {name!r}: {entry!r} of its source is no kernel that can be launched\n"
                               f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it")
     return registered(kernel, place, registry.why_missing(NAME))
+
+
+def _pieces(name: str, bytes_of: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The pieces of scratch, each up to where the next one begins. Raises KernelError for one of fewer than no bytes."""
+    if any(d.bounds(each)[1] < 0 for each in bytes_of):
+        raise KernelError(f"kernel {name!r}: scratch is {list(bytes_of)}\n  fix: bytes of each piece, none below 0")
+    return tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
 
 
 def _blocks(name: str, given: Any, called: str) -> Dim:

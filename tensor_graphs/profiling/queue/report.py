@@ -160,7 +160,8 @@ class ProfileReport:
     """whole paths, where these were asked for, in the order in which they are listed"""
 
     def __str__(self) -> str:
-        verdicts, lines = [str(v) for v in self.verdicts], self.summary()
+        ended = ["interrupted (Ctrl-C); the same call goes on from there"] if self.interrupted else []
+        verdicts, lines = [str(v) for v in self.verdicts], [*self.summary(), *ended]
         whole = wrapped([*verdicts, *lines])                        # of few verdicts, each to its end, where the reason is
         return "\n".join(whole) if len(whole) <= SCREEN_LINES else fitted([*verdicts, *lines], "verdicts", keep=len(lines))
 
