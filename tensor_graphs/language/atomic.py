@@ -525,7 +525,9 @@ not_equal: Callable[[Node, Node], Node] = _binary("not_equal", "x ≠ y as bool;
 def cast(x: Node, dtype: DType | str) -> Node:
     """x in another dtype; x itself when it has it already.
 
-    Any dtypes: float -> int truncates and saturates, NaN gives 0; int -> int wraps. Raises DTypeError (no dtype has that name).
+    Any dtypes: float -> int truncates and saturates, NaN gives 0; int -> int wraps. Floats are real numbers between ops: what is
+    cast to a narrower float and back inside of a graph may keep its digits, so that is no way to round. Raises DTypeError (no dtype
+    has that name).
     """
     dt = parse_dtype(dtype)
     return x if x.dtype == dt else apply(ATOMIC["cast"], (x,), {"dtype": dt})
