@@ -53,24 +53,36 @@ FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned 
 }"""
 
 
+NO_DRIVER = "NVIDIA's driver is not here (it is installed with the system, not by pip); release 580 or newer is needed"
+
+
 def why_missing(index: int = 0) -> str | None:
-    """None, or why there is no such GPU for us here: for people, with what to do."""
+    """None, or all that is missing before there is such a GPU for us here: for people, with what to do."""
     reason = nvrtc.why_missing()
     if reason is not None:
-        return reason
+        return reason if _has_driver() else f"{reason}; {NO_DRIVER}"
     from cuda.bindings import driver
 
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as e:                                       # the driver's library is not there
         log.debug("the driver's library: %s", e)
-        return "NVIDIA's driver is not here (it is installed with the system, not by pip); release 580 or newer is needed"
+        return NO_DRIVER
     if int(status):
         return f"NVIDIA's driver finds no device it can use ({status.name})"
     status, count = driver.cuDeviceGetCount()
     if int(status) or index >= count:
         return f"cuda:{index} is not here; the driver lists {0 if int(status) else count} devices"
     return None
+
+
+def _has_driver() -> bool:
+    """Whether its library is there, as far as can be said without cuda.bindings."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def make_known(index: int = 0) -> Device | None:

@@ -29,19 +29,22 @@ DEVICE = "cuda"
 IMPORTS = ("torch",)
 
 
+HAS_NONE = "this torch has no CUDA (install a build that has)"
+
+
 def available() -> str | None:
     from tensor_graphs.devices import cuda
 
-    reason = backend.available()
-    if reason is not None:
-        return f"{reason}, and this one wants a build with CUDA"
-    reason = cuda.why_missing()
-    if reason is None:
+    reason, without = cuda.why_missing(), backend.available()
+    if without is not None:
+        without = f"{without}, and this one wants a build with CUDA"
+    elif reason is not None:
+        without = HAS_NONE if versions()["torch"].endswith("+cpu") else None      # as its name says; it is not imported for that
+    else:
         import torch
 
-        if not torch.cuda.is_available():
-            reason = "this torch has no CUDA (install a build that has)"
-    return reason
+        without = None if torch.cuda.is_available() else HAS_NONE
+    return "; ".join(filter(None, (reason, without))) or None
 
 
 def versions() -> dict[str, str]:
