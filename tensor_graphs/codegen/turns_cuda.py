@@ -108,7 +108,7 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
         why = loops_of(step, updates=False)
         if isinstance(why, str):
             return f"in its step: {why}"
-        program = program_of(step)
+        program = program_of(step, alone=True)
     except RowsMeet as e:
         return f"its rows depend on each other: {e}"
     except NotLowered as e:
