@@ -107,12 +107,10 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
-    if wanted == "as_written":
-        return as_written(graph, backends=backends)
-    if wanted != "auto":
+    if wanted in REWRITTEN:
         return rewritten(graph, wanted, backends=backends)
     predicted = predicted_error(graph, backends)
-    if predicted <= tolerance or _widened(graph) is graph:
+    if wanted == "as_written" or predicted <= tolerance or _widened(graph) is graph:
         return as_written(graph, backends=backends)
     why = (f"since rounding the values as they are written is predicted to cost {predicted:.1e}, beyond the tolerance "
            f"{tolerance:.1e}")

@@ -49,8 +49,7 @@ def device_named(name: str) -> Device:
         text = str(name).lower()
         maker = kind if numbered else "cuda" if text.startswith(("cuda", "gpu", "nvidia")) else ""
         missing = (maker and importlib.import_module(MAKERS[maker]).why_missing(int(index) if numbered else 0)) or ""
-        others = f"one of those{missing and ', or this one'}"
-        meant = f"{maker}:0 is how the first GPU is named" if maker and not numbered else others
+        meant = f"{maker}:0 is how a GPU is named" if maker and not numbered else f"one of those{missing and ', or this one'}"
         raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}{missing and f' ({missing})'}\n"
                             f"  fix: {meant}{missing and ', once that is installed'}; tg devices lists all") from None
 

@@ -43,7 +43,7 @@ def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "CUDA:0", "cuda:-1", "gpu"])
 def test_a_name_that_a_gpu_has_elsewhere_is_told_ours(name: str) -> None:
-    with pytest.raises(UnknownDevice, match=r"\n  fix: cuda:0 is how the first GPU is named"):
+    with pytest.raises(UnknownDevice, match=r"\n  fix: cuda:0 is how a GPU is named"):
         device_named(name)
 
 

@@ -493,9 +493,8 @@ def mod(x: Operand, y: Operand) -> Node:
 
 
 def pow(x: Operand, y: Operand) -> Node:
-    """x^y. A number as exponent becomes products (0 to 64), sqrt (½), rsqrt (−½) or reciprocal (−1); 2^y is exp2.
-
-    So x^½ of −∞ and −0 is what a root gives, NaN and −0; with a tensor as exponent it is what C's pow gives, +∞ and +0.
+    """x^y. A number as exponent becomes products (0 to 64), sqrt (½: NaN of −∞, where C's pow and a tensor as exponent give +∞),
+    rsqrt (−½) or reciprocal (−1); 2^y is exp2.
 
     Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
