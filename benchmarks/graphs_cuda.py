@@ -59,7 +59,7 @@ def product_cases(torch: Any) -> list[Case]:
     """The products of products_cuda.py, as graphs."""
     found, one = [], torch.ones((), device="cuda")
 
-    def of_eight(x: Any, w: Any) -> Any:                            # by cuBLASLt, in the faster of its two ways
+    def of_eight(x: Any, w: Any) -> Any:                            # by cuBLASLt, sums in tensor cores
         is_eight = x.dtype is torch.float8_e4m3fn                   # else they are doubles, for what is right
         return torch._scaled_mm(x, w.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True) if is_eight else x @ w.T
 

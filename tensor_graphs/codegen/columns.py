@@ -5,8 +5,10 @@ In: a program as it was arranged.  Out: the same, changed in place: a nest of pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensor_graphs.codegen.arrange import Entangled, changed, in_chunks
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -46,25 +48,36 @@ def why_whole(nest: Nest) -> str | None:
     return None if d.is_static(stage.reduce[0].size) else "how many rows there are is known when it runs"
 
 
+def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
+    """The parts of an axis, the turns of one, and a value that runs over both in its place; None where it cannot be said so."""
+    part, inner, change = in_chunks(over, chunk)
+    if any(over.name in v.symbols for v in program.values.gathered.values()):
+        return None
+    try:
+        return part, inner, changed(program, value, change, {over.name}, part.name)
+    except Entangled:
+        return None
+
+
+def flat(axes: Sequence[Axis]) -> Dim:
+    """The index of a turn of all of them, the last one fastest."""
+    offset: Dim = 0
+    for axis in axes:
+        offset = offset * axis.size + axis.symbol
+    return offset
+
+
 def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
     """A reduction of columns in parts of so many rows, and what these come to; as it is where that is no part."""
     if why_whole(nest) is not None:
         return [nest]
     (stage,) = nest.stages
     first, own = stage.reduce[0], (*nest.axes, *stage.axes)
-    rows = d.bounds(first.size)[1]
-    if not 0 < chunk < rows:
+    made = value_in_parts(program, stage.value, first, chunk) if 0 < chunk < d.bounds(first.size)[1] else None
+    if made is None:
         return [nest]
-    part, inner, change = in_chunks(first, chunk)
-    if any(first.name in v.symbols for v in program.values.gathered.values()):
-        return [nest]
-    try:
-        value = changed(program, stage.value, change, {first.name}, part.name)
-    except Entangled:
-        return [nest]
-    offset: Dim = 0
-    for axis in own:
-        offset = offset * axis.size + axis.symbol
+    part, inner, value = made
+    offset = flat(own)
     whole = d.product(a.size for a in own)
     parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size * whole, 0)
     total = Axis(f"{first.name}t", part.size)

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.codegen.arrange import Entangled, changed, in_chunks
+from tensor_graphs.codegen.columns import flat, value_in_parts
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, values_in
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dims import Dim
 
 FEW = 132
 """turns of a nest that is cut, at most: a block for each multiprocessor"""
@@ -47,14 +46,11 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
     parts = min(count, -(-BLOCKS // turns), elements // LEAST)
     wanted = -(-count // parts)
     chunk = next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)      # the last part is as long
-    part, inner, change = in_chunks(first, chunk)
-    try:
-        value = changed(program, s.value, change, {first.name}, part.name)
-    except Entangled:
+    cut = value_in_parts(program, s.value, first, chunk)
+    if cut is None:
         return [nest]
-    offset: Dim = 0
-    for axis in nest.axes:
-        offset = offset * axis.size + axis.symbol
+    part, inner, value = cut
+    offset = flat(nest.axes)
     made = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
     total = Axis(f"{first.name}t", part.size)
     read = program.values.load(made, offset * part.size + total.symbol)
@@ -75,8 +71,6 @@ def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
     if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW or s.monoid == "product":
         return None
     if not all(d.is_static(a.size) for a in s.reduce) or d.bounds(d.product(a.size for a in s.reduce))[1] < 8 * LEAST:
-        return None
-    if any(a.name in v.symbols for v in program.values.gathered.values() for a in s.reduce):
         return None
     here = [each.target for each in nest.stages]
     return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s

@@ -648,12 +648,12 @@ class _Cuda(_Renderer):
 
     def is_short(self, nest: Nest) -> bool:
         """Whether it is reductions across memory of few numbers each, of which a thread has one (a window's)."""
-        if len(nest.stages) != 1:
+        if len(nest.stages) != 1 or not nest.stages[0].reduce:
             return False
         (s,) = nest.stages
         turns = d.product(a.size for a in s.reduce)
-        window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None
-                                          for v in values_in(s.value) if v.op == "load" for _ in s.reduce)
+        loads = (v for v in values_in(s.value) if v.op == "load")
+        window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None for v in loads)
         return (s.monoid is not None and s.scan is None and s.within is None and not s.joined and bool(s.axes or nest.axes)
                 and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(turns)
                 and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
@@ -1040,7 +1040,7 @@ class _Cuda(_Renderer):
         long = not loop.turns and s.monoid == "sum" and kind == "float"
         if long:                                                    # so that what floats drop adds up
             kind, done = "double", "(float)({})"
-        few = long and pack > 1                                     # a pack at a time: each step to f64 takes as long as four sums
+        few = long and pack > 1                                     # a pack at a time: a step to f64 costs four sums of f64
         lowest = None                                               # of narrow floats that are compared two at a time, as they are
         if s.monoid == "max" and s.value.op == "load" and not s.value.args and self.packable(s.value, loop.axes[-1], pack):
             lowest = LOWEST.get(s.value.attr[0].dtype)

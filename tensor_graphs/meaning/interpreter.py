@@ -106,8 +106,8 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
     with np.errstate(all="ignore"):
         found = _Walk(leaf_values, binding, mode, use_direct, jitter).run(nodes)
-        given = [any(x is before for before in found[:i]) for i, x in enumerate(found)]
-        return [_own(x, node.dtype, mode, again) for x, node, again in zip(found, nodes, given, strict=True)]
+        twice = [any(x is before for before in found[:i]) for i, x in enumerate(found)]
+        return [_own(x, node.dtype, mode, again) for x, node, again in zip(found, nodes, twice, strict=True)]
 
 
 def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
