@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def devices(
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the constants now, whatever the age of those on file (2–4 s).")
+        bool,
+        typer.Option("--measure", help="Measure the constants now, whatever the age of those on file (2–4 s; a GPU's ten more)."),
     ] = False,
     threads: options.Threads = None,
     db: options.DatabaseAt = None,
@@ -37,6 +38,8 @@ def devices(
     from tensor_graphs.devices.known import devices as known_devices
     from tensor_graphs.kernels.registry import BACKENDS, device_of, load_backend, why_missing
     from tensor_graphs.profiling.measure.calibration import measure_device
+    from tensor_graphs.profiling.measure.gpu_speeds import no_kernel
+    from tensor_graphs.profiling.measure.links import NAMES as LINK
     from tensor_graphs.profiling.measure.speeds import FLOPS, flops_kernel
     from tensor_graphs.records import NoDatabase, queries
 
@@ -75,8 +78,11 @@ def devices(
         with options.status("measuring memory and arithmetic", json):
             measure_device(store, tuple(here), threads=threads, anew=True)
     now = datetime.now(UTC)
-    measured = {name: queries.constants(store, environment) for name, environment in here.items()}
-    refused = {name: {n: why for n in FLOPS if isinstance(why := flops_kernel(name, n), str)} for name in here}
+    at_home = [name for name in here if device_of(name).is_host]
+    known = {name: queries.constants(store, environment, device_of(name).name) for name, environment in here.items()}
+    measured = {name: {n: c for n, c in constants.items() if n not in LINK} for name, constants in known.items()}
+    refused = {name: {n: why for n in FLOPS if isinstance(why := flops_kernel(name, n), str)} for name in at_home}
+    refused |= {name: no_kernel(name) for name in here if device_of(name).kind == "cuda"}
     for row in rows:
         constants = sorted(measured.get(row["backend"], {}).items(), key=_order)
         row["constants"] = {
@@ -89,8 +95,7 @@ def devices(
     for name in (r["backend"] for r in rows if r["device"] not in (None, HOST.name)):
         device = device_of(name)
         for way, pair in (("upload", (HOST.name, device.name)), ("download", (device.name, HOST.name))):
-            constants_there = queries.constants(store, here[name], device.name)
-            values = {n.removeprefix(f"{way}_"): c.value for n, c in constants_there.items() if n.startswith(way)}
+            values = {n.removeprefix(f"{way}_"): c.value for n, c in known[name].items() if n in LINK and n.startswith(way)}
             links.append({"from": pair[0], "to": pair[1], "backend": name, **values})
     others = [d for d in known_devices() if d is not HOST]
     if json:
@@ -103,7 +108,10 @@ def devices(
                         "memory_bytes": cpu.memory_bytes,
                         "cores": usable_cores(),
                     },
-                    *({"device": d.name, "name": d.hardware()[0], "memory_bytes": d.hardware()[1]} for d in others),
+                    *(
+                        {"device": d.name, "name": d.hardware()[0], "memory_bytes": d.hardware()[1], "at_most": dict(d.peaks())}
+                        for d in others
+                    ),
                 ],
                 "backends": rows,
                 "transfers": links,
@@ -113,14 +121,18 @@ def devices(
         return
     print(f"cpu  {cpu.hardware_name}, {usable_cores()} cores, {cpu.memory_bytes / 2**30:.0f} GiB")
     for d in others:
-        print(f"{d.name}  {d.hardware()[0]}, {d.hardware()[1] / 2**30:.0f} GiB")
+        name, nbytes, properties = d.hardware()
+        said = [name, f"{nbytes / 2**30:.0f} GiB", *(f"{key.replace('_', ' ')} {value}" for key, value in properties)]
+        print(f"{d.name}  {', '.join(said)}")
     for r in rows:
         software = ", ".join(f"{k} {v}" for k, v in r["software"].items())
         where = f" on {r['device']}" if r["device"] not in (None, HOST.name) else ""
         what = f"{r['kernels']} kernels{where}" if r["available"] else f"missing: {r['why_not']}"
         print(f"  {r['backend']:8s} {what}{f'  ({software})' if software else ''}")
-    for line in table({name: constants for name, constants in measured.items() if constants}, refused, now):
-        print(line)
+    for device in (HOST, *others):
+        ours = {n: constants for n, constants in measured.items() if constants and device_of(n) is device}
+        for line in table(ours, refused, now, device.peaks() if device is not HOST else None, device.name):
+            print(line)
     if not others:
         print(f"transfers  none: {NO_TRANSFERS}")
     for link in links:
@@ -129,21 +141,36 @@ def devices(
 
 
 def table(
-    known: Mapping[str, Mapping[str, DeviceConstant]], refused: Mapping[str, Mapping[str, str]], now: datetime
+    known: Mapping[str, Mapping[str, DeviceConstant]],
+    refused: Mapping[str, Mapping[str, str]],
+    now: datetime,
+    peaks: Mapping[str, float] | None = None,
+    device: str = "",
 ) -> list[str]:
-    """Lines: what each backend delivers and the memory by working set, each with its age.
+    """Lines: what each backend of a device delivers and the memory by working set, each with its age.
 
-    known: backend -> constants. The memory is the device's: shown once, as the newest of them has it.
+    known: backend -> constants. The memory is the device's: shown once, as the newest of them has it. peaks: of a device that is
+    not the host, what its driver says of it; device: its name.
     """
+    from tensor_graphs.costs.known_rates import FLOPS as F32
     from tensor_graphs.costs.known_rates import READ, RUN
+    from tensor_graphs.profiling.measure.gpu_speeds import CLOCK, PRODUCTS
     from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, working_set
 
+    where = "" if peaks is None else f" of {device}"
     if not known:
-        return ["nothing is measured yet: tg devices --measure"]
-    columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [Gflop/s]" for name in FLOPS}
-    columns |= {CALL: "call [µs]", RUN: "run [µs]"}
-    scale = {**dict.fromkeys(FLOPS, 1e-9), CALL: 1e6, RUN: 1e6}
-    lines = ["", f"{'speed':10s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"]
+        return [f"nothing is measured yet{where}: tg devices --measure"]
+    flops = FLOPS if peaks is None else (F32, "flops_f64", *PRODUCTS)
+    unit, scaled = ("Gflop/s", 1e-9) if peaks is None else ("Tflop/s", 1e-12)
+    columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops}
+    columns |= {CALL: "call [µs]", RUN: "run [µs]"} if peaks is None else {CALL: "call [µs]", CLOCK: "clock [GHz]"}
+    scale = {**dict.fromkeys(flops, scaled), CALL: 1e6, RUN: 1e6, CLOCK: 1e-9}
+    lines = ["", ""] if peaks is None else ["", f"{device}:", ""]
+    lines[-1] = f"{'speed':12s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"
+    if peaks is not None:
+        cells = [f"{peaks[n] * scale[n]:.3g}" if n in peaks else "" for n in columns]
+        widths = [len(title) + 2 for title in columns.values()]
+        lines.append("  at most   " + "".join(f"{c:>{w}s}" for c, w in zip(cells, widths, strict=True)) + "  as its driver says")
     notes = []
     for backend, constants in known.items():
         cells = []
@@ -153,7 +180,7 @@ def table(
             cells.append(f"{cell:>{len(title) + 2}s}")
             notes += [f"  none: {backend} has no kernel for {name}: {why}"] if name not in constants and why else []
         stamps = [c.timestamp for n, c in constants.items() if n in columns and c.timestamp is not None]
-        lines.append(f"  {backend:8s}" + "".join(cells) + f"  {_ago(stamps, now)}")
+        lines.append(f"  {backend:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
     lines += notes
     newest = max(
         (c for c in known.values() if READ in c), key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC), default=None
@@ -162,12 +189,14 @@ def table(
         sizes = sorted({size[1] for n in newest if (size := working_set(n)) is not None})
         names = [(_bytes(n), f"[{n} B]") for n in sizes] or [("no cache", "")]
         lines += ["", "memory [GB/s], by bytes that are used again and again"]
-        lines.append(" " * 10 + "".join(f"{title:>9s}" for title, _ in names) + "  measured")
+        lines.append(" " * 12 + "".join(f"{title:>9s}" for title, _ in names) + "  measured")
         for name, title in ((READ, "read"), (COPY, "copy")):
             values = [newest.get(name + size) for _, size in names]
             stamps = [v.timestamp for v in values if v is not None and v.timestamp is not None]
             cells = [f"{'?' if v is None else f'{v.value / 1e9:.1f}':>9s}" for v in values]
-            lines.append(f"  {title:8s}" + "".join(cells) + f"  {_ago(stamps, now)}")
+            lines.append(f"  {title:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
+        if peaks is not None and READ in peaks:
+            lines.append(f"  at most {peaks[READ] / 1e9:.0f} GB/s of memory, as its driver says")
     return [*lines, ""]
 
 

@@ -28,8 +28,8 @@ from tensor_graphs.costs.filing import (
     verdict_key,
     verify_workload,
 )
-from tensor_graphs.costs.known_rates import known_links, known_rates
-from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, prior_rates, says_of
+from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, says_of
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.origin import out_of_reach
@@ -141,8 +141,7 @@ class PriceBook:
         here = [name for name in self.backends if why_missing(name) is None]
         for device in {device_of(name) for name in here}:
             ours = [name for name in here if device_of(name) is device]
-            known = known_rates(self.database, ours, self.threads) if device.is_host else None      # else it was of the host
-            self.rates[device.name] = known or prior_rates(device.kind)
+            self.rates[device.name] = known_rates(self.database, ours, self.threads) or prior_rates(device)
             if not device.is_host:
                 self.links |= known_links(self.database, device, ours, self.threads)
         self._timed_on = None
@@ -339,7 +338,7 @@ class PriceBook:
         nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
         devices = [device_of(name) for name in self.backends]
         if devices and not any(each.is_host for each in devices):
-            device, rates = self.rates.get(devices[0].name, prior_rates(devices[0].kind)), BACKEND_RATES["cuda"]
+            device, rates = self.rates.get(devices[0].name, prior_rates(devices[0])), BACKEND_RATES["cuda"]
             return rates.call_seconds + 2.0 * nbytes / (device.bandwidth * rates.bandwidth_share)
         return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
 

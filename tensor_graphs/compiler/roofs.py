@@ -1,7 +1,8 @@
 """roofs: how far each step of a plan is from the least that the device lets it take: a table of kernels, and the roofline picture.
 
 A step takes at least the slower of its bytes at the bandwidth of memory and its arithmetic at the device's flop/s for its dtype,
-both as calibration measured them (profiling/measure/speeds.py). What it takes beyond that is lost time, which sorts the table.
+both as calibration measured them (profiling/measure/speeds.py, gpu_speeds.py). What it takes beyond that is lost time, which sorts
+the table.
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009.
 """
 
@@ -16,6 +17,7 @@ from tensor_graphs.compiler import svg
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import FLOPS, READ
 from tensor_graphs.costs.roofline import DeviceRates, work
+from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.language import dims as d
@@ -26,6 +28,9 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import constants
 
 FLOPS_F64, FLOPS_BF16 = "flops_f64", "flops_bf16_weights"
+NAMES = (FLOPS, FLOPS_F64, FLOPS_BF16, "flops_bf16", "flops_f16", "flops_f8e4m3")
+
+MEASURED = "measured"
 
 LARGEST, SMALLEST = 15.0, 3.0
 """pixels: radius of a step that takes all of the time, and of one that takes none"""
@@ -35,35 +40,46 @@ COLOURS = ("#36c", "#c33", "#2e8b57", "#8e44ad", "#d08000")
 
 @dataclass(frozen=True)
 class Roof:
-    """What a device was measured to deliver: byte/s from memory, flop/s by the constant's name. measured: else priors."""
+    """What a device delivers: byte/s from memory, flop/s by the constant's name. source: measured, or whose word it is."""
 
     device: str
     bandwidth: float
     flops: Mapping[str, float]
-    measured: bool
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        return self.source == MEASURED
 
     @staticmethod
     def of(device: str, database: Database, backends: Sequence[str], threads: int | None = None) -> Roof:
-        """The best that any of these backends, all of this device, was measured to reach."""
-        rows = [constants(database, environment_of(b, threads)) for b in backends if why_missing(b) is None]
+        """The best that any of these backends, all of this device, was measured to reach; what was not, as its maker says."""
+        rows = [constants(database, environment_of(b, threads), device) for b in backends if why_missing(b) is None]
         best: dict[str, float] = {}
         for name, row in (each for r in rows for each in r.items()):
             best[name] = max(best.get(name, 0.0), row.value)
-        prior, known = DeviceRates(), READ in best and FLOPS in best
-        flops = {name: value for name, value in best.items() if name in (FLOPS, FLOPS_F64, FLOPS_BF16)}
-        return Roof(device, best[READ], flops, True) if known else Roof(device, prior.bandwidth, {FLOPS: prior.flops}, False)
+        peaks, source = dict(device_named(device).peaks()), "at most, as its driver says"
+        if READ in best and FLOPS in best:
+            peaks, source = {**peaks, **best}, MEASURED
+        elif not peaks:
+            peaks, source = {READ: DeviceRates.bandwidth, FLOPS: DeviceRates.flops}, "priors"
+        return Roof(device, peaks[READ], {name: peaks[name] for name in NAMES if name in peaks}, source)
 
     def peak(self, spec: Spec) -> str:
-        """The constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one was not measured."""
+        """The constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known, and on a
+        GPU for all that is no product, which its tensor cores do not compute."""
         names = {t.dtype.name for t in (*spec.inputs, *spec.outputs)}
-        wanted = FLOPS_F64 if "f64" in names else FLOPS_BF16 if "bf16" in names else FLOPS
+        if "f64" in names or FLOPS_BF16 in self.flops:
+            wanted = FLOPS_F64 if "f64" in names else FLOPS_BF16 if "bf16" in names else FLOPS
+        else:
+            floats = [t.dtype for t in spec.inputs if t.dtype.is_float]
+            wanted = f"flops_{max(floats, key=lambda t: t.itemsize).name}" if floats and spec.op.facts.product else FLOPS
         return wanted if wanted in self.flops else FLOPS
 
     def __str__(self) -> str:
         peaks = [f"{name.removeprefix('flops_').replace('_', ' ')} {value / 1e9:.1f} Gflop/s"
                  for name, value in self.flops.items()]
-        source = "measured" if self.measured else "priors"
-        return f"{self.device}: read {self.bandwidth / 1e9:.1f} GB/s, {', '.join(peaks)} ({source})"
+        return f"{self.device}: read {self.bandwidth / 1e9:.1f} GB/s, {', '.join(peaks)} ({self.source})"
 
 
 @dataclass(frozen=True)
@@ -159,7 +175,8 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
         at = {n: known[n] for n in signature.dim_names}
         nbytes, flops = work(signature, tuple(sorted(at.items())))
         nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        flops = flops if kernel.arithmetic is None else float(d.evaluate(kernel.arithmetic(signature.spec), at))
+        if kernel.arithmetic is not None and device == HOST.name:   # of a GPU's kernels it is for guesses: in units of f32
+            flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
         peak = roof.peak(signature.spec)
         moved, computed = nbytes / roof.bandwidth, flops / roof.flops[peak]
         steps.append(Stood(e.title, kernel.name, device, e.calls, e.seconds / e.margin, e.measured, nbytes, flops,

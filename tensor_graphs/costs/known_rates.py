@@ -9,7 +9,7 @@ from tensor_graphs.costs.roofline import DeviceRates, LinkRates
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.devices.known import HOST
-from tensor_graphs.kernels.registry import why_missing
+from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import constants
 from tensor_graphs.records.rows import DeviceConstant
@@ -23,9 +23,15 @@ def known_rates(database: Database, backends: Sequence[str], threads: int | None
     return rates_in(database, [environment_of(b, threads) for b in backends if why_missing(b) is None])
 
 
+def prior_rates(device: Device) -> DeviceRates:
+    """Of a device that was not measured: as its maker says, else those of a small CPU."""
+    peaks = device.peaks()
+    return DeviceRates(peaks[READ], peaks[FLOPS]) if peaks else DeviceRates()
+
+
 def rates_in(database: Database, environments: Sequence[Environment]) -> DeviceRates | None:
     """The best of what was measured in these environments; None where nothing was."""
-    rows = [constants(database, each) for each in environments]
+    rows = [constants(database, each, device_of(each.backend).name) for each in environments]
     bandwidth = max((r[READ].value for r in rows if READ in r), default=None)
     flops = max((r[FLOPS].value for r in rows if FLOPS in r), default=None)
     if bandwidth is None or flops is None:

@@ -41,14 +41,6 @@ class DeviceRates:
     run_seconds: float = 10e-6
 
 
-PRIORS = {"cuda": DeviceRates(2e12, 2e13, 10e-6)}
-"""rates of a kind of device until they were measured; of other kinds those of a small CPU"""
-
-
-def prior_rates(kind: str) -> DeviceRates:
-    return PRIORS.get(kind) or DeviceRates()
-
-
 @dataclass(frozen=True)
 class LinkRates:
     """From one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
@@ -60,11 +52,9 @@ class LinkRates:
         return self.latency + nbytes / self.bandwidth
 
 
-# Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries.
-# Generated
-# loops make 46e9 of their steps (codegen/steps.py) a second on one core of an EPYC: exp, silu, softmax down columns; tanh and gelu
-# half of that. `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder, 1 to 600 rows; torch's is taken for
-# numpy's.
+# Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries. Generated
+# loops make 46e9 of their steps (codegen/steps.py) a second on one core of an EPYC: exp, silu, softmax down columns; half of that
+# tanh and gelu. `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder of 1 to 600 rows; torch's: numpy's.
 BACKEND_RATES: Mapping[str, BackendRates] = {
     "c": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
     "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
@@ -72,6 +62,7 @@ BACKEND_RATES: Mapping[str, BackendRates] = {
     "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
     "torchcuda": BackendRates(3e-6, 0.6, 0.7, 5.0),
     "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
+    "triton": BackendRates(3e-6, 0.6, 0.7, 5.0),
     "torch": BackendRates(8e-6, 0.7, 0.8, 5.0),
 }
 UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)

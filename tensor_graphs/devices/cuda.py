@@ -10,7 +10,7 @@ import ctypes
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,16 @@ OLDEST = 80
 
 OVERLAPS = (9, 0)
 """compute capability from which on a kernel can be placed while the one before it ends"""
+
+UNITS = (((12, 0), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512, "flops_f8e4m3": 1024}),
+         ((10, 0), {"flops_f32": 128, "flops_f64": 64, "flops_bf16": 4096, "flops_f16": 4096, "flops_f8e4m3": 8192}),
+         ((9, 0), {"flops_f32": 128, "flops_f64": 64, "flops_bf16": 2048, "flops_f16": 2048, "flops_f8e4m3": 4096}),
+         ((8, 9), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512, "flops_f8e4m3": 1024}),
+         ((8, 6), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512}),
+         ((8, 0), {"flops_f32": 64, "flops_f64": 32, "flops_bf16": 1024, "flops_f16": 1024}))
+"""compute capability from which on -> multiply-adds of a multiprocessor in a clock, by the constant's name: of units for floats and
+of tensor cores that add up in f32 and skip no zeros. Source: data sheets of A100, RTX A6000, L40S, H200, B200 and RTX PRO 6000,
+divided by their clocks and multiprocessors"""
 
 STREAM = 0
 """the default stream of the context"""
@@ -292,6 +302,18 @@ class Cuda(Device):
         return (name.split(b"\0")[0].decode(), gib,
                 (("compute_capability", ".".join(map(str, self.capability))),
                  ("driver", f"CUDA {version // 1000}.{version % 1000 // 10}"), ("multiprocessors", str(self.multiprocessors))))
+
+    def peaks(self) -> Mapping[str, float]:
+        """Of the highest clocks: memory moves two words a clock, a unit multiplies and adds once."""
+        of = self.driver.CUdevice_attribute
+        memory, wires, clock = (self._attribute(a) for a in (of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+                                                             of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+                                                             of.CU_DEVICE_ATTRIBUTE_CLOCK_RATE))          # kHz, bits, kHz
+        if not (memory and wires and clock):                        # the driver does not say; this is of a small GPU
+            return {"read_bandwidth": 3e11, "flops_f32": 1e13}
+        units = next((u for least, u in UNITS if self.capability >= least), UNITS[-1][1])
+        each = 2.0 * self.multiprocessors * clock * 1e3
+        return {"read_bandwidth": 2.0 * memory * 1e3 * wires / 8, **{name: each * count for name, count in units.items()}}
 
     def features(self) -> frozenset[str]:
         return frozenset({self.architecture})

@@ -7,7 +7,7 @@ what the bytes are; `known.py` says which devices there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,10 @@ class Device(ABC):
     @abstractmethod
     def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
         """(name, bytes of memory, properties): what times measured on it depend on."""
+
+    def peaks(self) -> Mapping[str, float]:
+        """What it delivers at most as its maker says, by the names of constants (docs/database.md); {} where that is not known."""
+        return {}
 
     def features(self) -> frozenset[str]:
         """The names by which a kernel may ask for it: architecture, instruction sets (requirements.py)."""

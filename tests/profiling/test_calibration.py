@@ -10,8 +10,8 @@ import pytest
 
 from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import FLOPS, READ, known_rates
-from tensor_graphs.costs.roofline import DeviceRates, prior_rates
+from tensor_graphs.costs.known_rates import FLOPS, READ, known_rates, prior_rates
+from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.profiling.measure import calibration, speeds
 from tensor_graphs.profiling.measure.calibration import calibrate, measure_device
 from tensor_graphs.profiling.measure.speeds import Speed, backend_names, memory_names
@@ -141,7 +141,7 @@ def test_what_the_host_reaches_says_nothing_of_another_device(database: Database
         rows = [DeviceConstant(READ, 1e9, "byte/s"), DeviceConstant(FLOPS, 1e9, "flop/s")]
         database.add_constants(environment_of(backend.NAME), rows)
         book = PriceBook(database, ("numpy", backend.NAME), 1e-3).load()
-        assert book.rates["cpu"].bandwidth == 3e10 and book.rates["fake"] == prior_rates("fake")
+        assert book.rates["cpu"].bandwidth == 3e10 and book.rates["fake"] == prior_rates(backend.make_known())
     finally:
         backend.forget()
         calibration._first.cache_clear()

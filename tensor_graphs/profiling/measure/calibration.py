@@ -1,7 +1,7 @@
 """calibration: what this device's memory and arithmetic deliver, measured once per environment; guesses of times rest on it.
 
-The constants (database table device_constants) and their units are listed in speeds.py, which measures them, and those of the links
-to other devices in links.py.
+The constants (database table device_constants) and their units are listed in speeds.py, which measures them, those of the links to
+other devices in links.py, and those of GPUs in gpu_speeds.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import FLOPS, READ, RUN, known_rates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
+from tensor_graphs.profiling.measure.gpu_speeds import gpu_speeds, products_of
 from tensor_graphs.profiling.measure.links import NAMES as link_names
 from tensor_graphs.profiling.measure.links import link_speeds
 from tensor_graphs.profiling.measure.speeds import (
@@ -42,23 +43,28 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
                    now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
     """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
 
-    anew: whatever their age. Memory is measured once for all backends. Takes a second for each, and another for the memory.
+    anew: whatever their age, and of a GPU more than its link. Memory is measured once for all backends of a device. Takes a second
+    for each, and another for the memory; of a GPU, whose products are compiled, some ten.
     Returns backend -> {constant: value} of those measured now; {} when all were known.
     """
     now = now or datetime.now(UTC)
     found: dict[str, Mapping[str, float]] = {}
     memory: Mapping[str, Speed] = {}
+    own: dict[str, Mapping[str, Speed]] = {}
     for backend in backends:
         if why_missing(backend) is not None:
             continue
         environment, device = environment_of(backend, threads), device_of(backend)
         known = queries.constants(database, environment, device.name)
-        if not device.is_host:                                      # its own rates are guessed: what is certain is what copies cost
+        if not device.is_host:
             if anew or not all(name in known and _age(known[name], now) < MAX_AGE for name in link_names):
-                links = link_speeds(device)
+                speeds = dict(link_speeds(device))
+                if anew and device.kind == "cuda":                  # seconds; until they are asked for, its maker's word will do
+                    own[device.name] = own.get(device.name) or gpu_speeds(device)
+                    speeds |= {**own[device.name], **products_of(backend)}
                 database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
-                                                     for n, s in links.items()])
-                found[backend] = {name: s.value for name, s in links.items()}
+                                                     for n, s in speeds.items()])
+                found[backend] = {name: s.value for name, s in speeds.items()}
             continue
         names = (*memory_names(), *backend_names(backend))
         if not anew and all(name in known and _age(known[name], now) < MAX_AGE for name in names):
