@@ -285,6 +285,10 @@ def kernels() -> list[Kernel]:
             made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
 
 
+WORTH_A_TEXT = 1 << 18
+"""elements of a copy from which on it has a text of its own sizes: a quarter of a second to compile, and up to half of its time"""
+
+
 def copy_kernel() -> Kernel:
     return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=_no_copy, accepts=lambda spec: None,
                   source=read("copy.cu"), module=__name__, toolchain=nvrtc.made_with(HEADER), build_copy=build_copy)
@@ -297,10 +301,13 @@ def _no_copy(spec: Spec) -> LaunchCall:
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
     """The call that copies a strided window into another."""
     axes = _fewest_axes([axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)])
-    text = text_of("copy.cu", {"RANK": len(axes)}, {"T": OF_SIZE[itemsize]})
-    grid = d.ceil_div(d.product(shape), 4 * 256)
-    sizes = tuple(x for column in zip(*axes, strict=True) for x in column)
-    return LaunchCall(text, (Launch("copy", grid, 256, waits=True),), sizes)
+    sizes, count = tuple(x for column in zip(*axes, strict=True) for x in column), d.product(shape)
+    each, known = 4, {}
+    if all(d.is_static(x) for x in sizes) and d.bounds(count)[0] >= WORTH_A_TEXT:
+        each, known = max(4, ALIGNED // itemsize), {"SIZES": ", ".join(f"{int(d.evaluate(x, {}))}LL" for x in sizes)}
+    dense = tuple(out_strides) == contiguous_strides(shape)
+    text = text_of("copy.cu", {"RANK": len(axes), "EACH": each, "DENSE": int(dense), **known}, {"T": OF_SIZE[itemsize]})
+    return LaunchCall(text, (Launch("copy", d.ceil_div(count, each * 256), 256, waits=True),), sizes)
 
 
 def _fewest_axes(axes: Sequence[tuple[Dim, Dim, Dim]]) -> list[tuple[Dim, Dim, Dim]]:

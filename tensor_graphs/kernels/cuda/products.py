@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tensor_graphs.kernels.cuda.texts import (
     ALIGNED,
@@ -399,9 +400,25 @@ def any_product(spec: Spec) -> LaunchCall:
         types[name] = dtype if dtype in STORED else stored_as(dtype)
         if dtype not in STORED:
             numbers |= {f"WIDE_{name}": f"({added})", f"NARROW_{name}": f"({stored_as(dtype)})"}
-    text = text_of("any_product.cu", numbers | ({} if bias is None else {"BIAS": 1}), types)
-    grid = matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side)
-    return LaunchCall(text, (Launch("any_product", grid, 256, waits=True),), (rows, columns, inner))
+    numbers |= {} if bias is None else {"BIAS": 1}
+    for at, (name, size) in enumerate((("ROWS", rows), ("COLUMNS", columns), ("INNER", inner))):
+        numbers[name] = f"{int(d.evaluate(size, {}))}LL" if d.is_static(size) else f"sizes[{at}]"
+    launch = Launch("any_product", matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side), 256, waits=True)
+
+    def call(**packs: int) -> LaunchCall:
+        return LaunchCall(text_of("any_product.cu", numbers | packs, types), (launch,), (rows, columns, inner))
+
+    most = side * DEPTHS[side] // 256                               # elements of a thread
+    packs = {name: _pack_of(t, line, most) for name, t, line in
+             (("PACK_X", x, inner), ("PACK_W", w, columns if numbers["ACROSS"] else inner))}
+    single = call(PACK_X=1, PACK_W=1)
+    return single if set(packs.values()) == {1} else replace(call(**packs), alignment=ALIGNED, otherwise=single)
+
+
+def _pack_of(t: TensorType, line: Dim, most: int) -> int:
+    """Elements that can be loaded at once of lines of so many."""
+    pack = min(ALIGNED // t.dtype.itemsize, most)
+    return pack if d.is_static(line) and int(d.evaluate(line, {})) % pack == 0 else 1
 
 
 def any_product_steps(spec: Spec) -> Dim:

@@ -107,6 +107,12 @@ def test_a_query_that_sees_no_key_is_0_and_one_whose_scores_are_all_below_everyt
     tg.linear(tg.input("x", (2, N, 300), tg.bf16), tg.input("w", (5, 300), tg.f32)),
     tg.dot(tg.input("x", (N, 7), tg.f64), tg.input("w", (7, 9), tg.f64)),
     tg.dot(tg.input("x", (3, N, 7)), tg.input("w", (3, 7, P))),
+    tg.dot(tg.input("x", (3, N, 68)), tg.input("w", (3, 68, 40))),
+    tg.dot(tg.input("x", (N, 600)), tg.input("w", (600, 72))),
+    tg.dot(tg.input("x", (N, 36), tg.f64), tg.input("w", (2, 36, 70), tg.f64)),
+    tg.linear(tg.input("x", (N, 640)), tg.input("w", (72, 640))),
+    tg.linear(tg.input("x", (N, 96), tg.bf16), tg.input("w", (6, 96), tg.bf16)),
+    tg.dot(tg.input("x", (N, 64), tg.i16), tg.input("w", (64, 48), tg.i16)),
     tg.dot(tg.input("x", (N, 7), tg.i32), tg.input("w", (2, 7, 9), tg.i32)),
     tg.dot(tg.input("x", (2, N, 20), tg.i8), tg.input("w", (20, 9), tg.i8)),
     tg.dot(tg.input("x", (N, 20), tg.f8e4m3), tg.input("w", (20, 9), tg.f8e4m3)),
@@ -167,18 +173,26 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width
     ((4, 3, 5), (15, 5, 1), (40, 8, 1), 160),                       # rows of a window
     ((4, 6, 8), (48, 1, 6), (48, 8, 1), 192),                       # turned
     ((3, 5, 2, 7, 2), (140, 28, 14, 2, 1), (35, 7, 0, 1, 0), 105),  # each element four times
-    ((2, 3), (3, 1), (3, 1), 6), ((7,), (1,), (1,), 7), ((), (), (), 1), ((1, 9), (9, 1), (0, 2), 18)])
+    ((2, 3), (3, 1), (3, 1), 6), ((7,), (1,), (1,), 7), ((), (), (), 1), ((1, 9), (9, 1), (0, 2), 18),
+    ((6, 16), (16, 1), (32, 1), 192), ((5, 32), (48, 1), (32, 1), 240)])                       # packs with gaps between them
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+@pytest.mark.parametrize("known", [False, True], ids=["", "sizes in its text"])
 def test_a_window_is_copied_with_its_strides(folder: Path, shape: tuple[int, ...], out_strides: tuple[int, ...],
-                                             in_strides: tuple[int, ...], size: int, itemsize: int) -> None:
+                                             in_strides: tuple[int, ...], size: int, itemsize: int, known: bool,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "WORTH_A_TEXT", 1 if known else 1 << 40)
     dtype = np.dtype(f"u{itemsize}")
     source = np.random.default_rng(1).integers(0, 250, size).astype(dtype)
     wanted = np.lib.stride_tricks.as_strided(source, shape, [s * itemsize for s in in_strides])
     call = backend.build_copy(shape, out_strides, in_strides, itemsize)
+    assert ("#define SIZES" in call.text) == known
+    room = 1 + sum((n - 1) * s for n, s in zip(shape, out_strides, strict=True))
     for shift in (0, 1):
-        (found,) = emulated.run(folder, call, [((wanted.size,), dtype)], [source], {}, shift)
+        (found,) = emulated.run(folder, call, [((room,), dtype)], [source], {}, shift)
         seen = np.lib.stride_tricks.as_strided(found, shape, [s * itemsize for s in out_strides])
         assert (seen == wanted).all()
+        seen[...] = 0xA5 * (256 ** itemsize // 255)                 # what was there before
+        assert (found.view(np.uint8) == 0xA5).all(), "between rows nothing is written"
 
 
 def test_axes_that_lie_behind_each_other_in_both_are_one() -> None:
