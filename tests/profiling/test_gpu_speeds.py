@@ -167,8 +167,8 @@ def test_a_gpu_delivers_nearly_what_its_driver_says_and_never_more(database: Dat
     for backend, values in found.items():
         for name in peaks:
             if name in values:
-                least = 0.5 if name.startswith("flops") and name not in ("flops_f32", "flops_f64") else 0.8
+                least = 0.5 if name in under.PRODUCTS else 0.8
                 assert least * peaks[name] < values[name] < 1.02 * peaks[name], (backend, name, values[name], peaks[name])
         by_size = [values[sized("read_bandwidth", n)] for n in under.WORKING_SETS]
         assert max(by_size) > 1.2 * by_size[-1], "the second cache shows"
-        assert 5e8 < values["clock"] < 4e9 and values["clock"] * 1.02 > values["flops_f32"] / peaks["flops_f32"] * 5e8
+        assert 5e8 < values["clock"] < 3e9

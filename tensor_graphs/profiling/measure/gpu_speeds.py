@@ -8,7 +8,7 @@ Times are the device's own. Constants, all of them maxima of a few short runs:
 | `copy_bandwidth[N B]` | byte/s | copying half of N bytes to the other half; what is read and what is written count |
 | `read_bandwidth`, `copy_bandwidth` | byte/s | of the largest N, which no cache holds |
 | `flops_f32`, `flops_f64` | flop/s | fused multiply-adds in registers, two operations each |
-| `clock` | Hz | of the multiprocessors meanwhile, f32 |
+| `clock` | Hz | of a multiprocessor that has a block of these, in f32, to itself |
 | `call_overhead` | s | one more launch in a replay of launches that wait for each other |
 | `flops_bf16`, `flops_f16`, `flops_f8e4m3` | flop/s | this backend's product of square matrices |
 """
@@ -79,7 +79,8 @@ extern "C" __global__ void add_products_f32(float *out, const float *given, long
     const long long begun = clock64();
     float sums[{CHAINS}] = {{}};
     const float x = given[0], y = given[1];
-    for (long long i = 0; i < rounds; i++)
+#pragma unroll 16
+    for (int i = 0; i < (int)rounds; i++)
 #pragma unroll
         for (int k = 0; k < {CHAINS}; k++) sums[k] = fmaf(sums[k], x, y + k);
     float all = 0;
@@ -90,7 +91,8 @@ extern "C" __global__ void add_products_f32(float *out, const float *given, long
 extern "C" __global__ void add_products_f64(double *out, const double *given, long long *cycles, long long rounds) {{
     double sums[{CHAINS}] = {{}};
     const double x = given[0], y = given[1];
-    for (long long i = 0; i < rounds; i++)
+#pragma unroll 16
+    for (int i = 0; i < (int)rounds; i++)
 #pragma unroll
         for (int k = 0; k < {CHAINS}; k++) sums[k] = fma(sums[k], x, y + k);
     double all = 0;
@@ -110,11 +112,10 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
             found[sized(name, nbytes)] = found[name] = Speed(times * nbytes / _fastest(device, of(device, nbytes, times)), "byte/s")
     threads = _blocks(device) * THREADS
     for name, kind in ((FLOPS, "f32"), ("flops_f64", "f64")):
-        run, cycles = _adding_products(device, kind)
-        seconds = _fastest(device, run)
-        found[name] = Speed(2.0 * CHAINS * ROUNDS * threads / seconds, "flop/s")
-        if name == FLOPS:
-            found[CLOCK] = Speed(cycles() / seconds, "Hz")
+        found[name] = Speed(2.0 * CHAINS * ROUNDS * threads / _fastest(device, _adding_products(device, kind, ROUNDS)[0]), "flop/s")
+    run, cycles = _adding_products(device, "f32", BLOCKS * ROUNDS, alone=True)
+    seconds = _fastest(device, run)
+    found[CLOCK] = Speed(cycles() / seconds, "Hz")
     found[CALL] = Speed(_fastest(device, _in_a_row(device)) / CHAIN, "s")
     return found
 
@@ -180,8 +181,9 @@ def _blocks(device: Device) -> int:
     return BLOCKS * int(dict(device.hardware()[2])["multiprocessors"])
 
 
-def _launching(device: Device, name: str, *given: Memory | int) -> Callable[..., None]:
-    entry, blocks = device.entry(TEXT, name, 0), _blocks(device)
+def _launching(device: Device, name: str, *given: Memory | int, alone: bool = False) -> Callable[..., None]:
+    """alone: one block of a multiprocessor, else as many as run at once."""
+    entry, blocks = device.entry(TEXT, name, 0), _blocks(device) // (BLOCKS if alone else 1)
     words = np.array([x.address if isinstance(x, Memory) else x for x in given], np.uint64)
     places = words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
 
@@ -203,11 +205,11 @@ def _copying(device: Device, nbytes: int, times: int) -> Callable[[], None]:
     return _launching(device, "copy_again", to, data, nbytes // 32, times)
 
 
-def _adding_products(device: Device, kind: str) -> tuple[Callable[[], None], Callable[[], int]]:
-    """(a run, the cycles that the last one took)"""
+def _adding_products(device: Device, kind: str, rounds: int, alone: bool = False) -> tuple[Callable[[], None], Callable[[], int]]:
+    """(a run, the cycles that the first block of the last one took)"""
     cycles = device_array(np.zeros(1, np.int64), device.name)
     x = device_array(np.array([0.5, 1.0], DTYPES[kind].numpy), device.name)
-    run = _launching(device, f"add_products_{kind}", device.allocate(16), x.memory, cycles.memory, ROUNDS)
+    run = _launching(device, f"add_products_{kind}", device.allocate(16), x.memory, cycles.memory, rounds, alone=alone)
     return run, lambda: int(cycles.numpy()[0])
 
 
