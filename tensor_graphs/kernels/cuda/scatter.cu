@@ -7,19 +7,18 @@
  * Else the indices are sorted by row, then by i, as words of 64 bits. `sorted_tiles` sorts TILE of them in shared memory (bitonic:
  * Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted runs; the place of a word is how many
  * words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient sorting algorithms for
- * manycore GPUs, 2009, there for two runs). Meanwhile other blocks of the first of these copy base. Of CHUNK neighbours in this
- * order that go to one row `chunked` combines the updates, so that many equal indices are no long walk. `combined` takes each row
- * that has updates, and combines it with these in order, a pack of elements by each thread.
+ * manycore GPUs, 2009, there for two runs). `chunked` notes where in this order each row begins; and of CHUNK neighbours that go to one
+ * row it combines the updates, so that many equal indices are no long walk. `combined` writes each row once: as it is in base, or
+ * combined with its updates in order, a pack of elements by each thread; where out is base it visits the rows that have updates only.
  *
  * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
- * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A),
- * COPIES (launches that copy a part of base each). */
+ * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
 #define TILE 1024
 #define RUNS 16
 #define SHARES 4                                                    /* threads of a word that is merged */
 #define CHUNK 64
 #define CLEARED 4096                                                /* words that a block sets to 0 */
-#define COPIED 4                                                    /* packs that a thread copies at once */
+#define AT_ONCE 4                                                   /* packs of a thread that are under way at once */
 #define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
 
 TG_INLINE int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
@@ -38,18 +37,22 @@ TG_INLINE Place place_of(int64_t number, int64_t count, int64_t inner, int64_t o
     return {outer, line - outer * count, number % width * PACK};
 }
 
+/* A word of each row, by one of the blocks of so many threads that do so. Up to 3 words more than there are rows: the memory has room
+ * for them. */
+template <int OF_A_BLOCK> TG_INLINE void clear(uint32_t *words, int64_t block, int64_t rows) {
+#pragma unroll
+    for (int k = 0; k < CLEARED; k += OF_A_BLOCK * 4) {
+        const int64_t at = block * CLEARED + k + threadIdx.x * 4;
+        if (at < rows) put_pack<4>(words + at, Pack<uint32_t, 4>{});
+    }
+}
+
 #if SET
 #define PARAMETERS T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint32_t *last
 
-/* Up to 3 words more than there are rows: the memory has room for them. */
 extern "C" __global__ void __launch_bounds__(256) cleared(PARAMETERS) {
-    const int64_t first = blockIdx.x * (int64_t)CLEARED;
     after_those_before();
-#pragma unroll
-    for (int k = 0; k < CLEARED; k += 256 * 4) {
-        const int64_t at = first + k + threadIdx.x * 4;
-        if (at < SIZE) put_pack<4>(last + at, Pack<uint32_t, 4>{});
-    }
+    clear<256>(last, blockIdx.x, SIZE);
 }
 /* One more than the number of the last update of each row; 0 without one. */
 extern "C" __global__ void __launch_bounds__(256) chosen(PARAMETERS) {
@@ -78,35 +81,21 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 }
 
 #else
-#define PARAMETERS \
-    T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks
+#define PARAMETERS                                                                                                            \
+    T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks, \
+        uint32_t *firsts
 #define THREADS (TILE / 2)
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
-/* A part of base, one for each of COPIES launches, by the blocks from one on; nothing where out is base. */
-template <int PART, int OF_A_BLOCK> TG_INLINE void copy(T *y, const T *base, const int64_t *sizes, int64_t begun) {
-    const int64_t all = OUTER * SIZE * (INNER / PACK), end = all * (PART + 1) / COPIES;
-    const int64_t stride = (gridDim.x - begun) * (OF_A_BLOCK * COPIED);
-    if (y == base) return;
-    for (int64_t first = all * PART / COPIES + (blockIdx.x - begun) * (OF_A_BLOCK * COPIED) + threadIdx.x; first < end; first += stride) {
-        Pack<T, PACK> some[COPIED];
-#pragma unroll
-        for (int k = 0; k < COPIED; k++)
-            if (first + k * OF_A_BLOCK < end) some[k] = pack_at<PACK>(base + (first + k * OF_A_BLOCK) * PACK);
-#pragma unroll
-        for (int k = 0; k < COPIED; k++)
-            if (first + k * OF_A_BLOCK < end) put_pack<PACK>(y + (first + k * OF_A_BLOCK) * PACK, some[k]);
-    }
-}
-/* Blocks behind those that sort copy. */
+/* Blocks behind those that sort clear what notes where rows begin. */
 extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
     __shared__ uint64_t tile[TILE];
     const int64_t tiles = (COUNT + TILE - 1) / TILE, first = blockIdx.x * (int64_t)TILE;
     const int t = threadIdx.x;
     after_those_before();
     if (blockIdx.x >= tiles) {
-        copy<0, THREADS>(y, base, sizes, tiles);
+        if (y != base) clear<THREADS>(firsts, blockIdx.x - tiles, SIZE);
         return;
     }
 #pragma unroll
@@ -129,15 +118,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
         if (first + k < COUNT) words[first + k] = tile[k];
 }
 
-/* SHARES threads have a word, and RUNS / SHARES of the runs each. Blocks behind those that merge copy, of the first merge. */
-template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into, T *y, const T *base, const int64_t *sizes) {
+/* SHARES threads have a word, and RUNS / SHARES of the runs each. */
+template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into, const int64_t *sizes) {
     constexpr int64_t RUN = (int64_t)TILE << 4 * NUMBER;
     constexpr int WORDS = 256 / SHARES, EACH = RUNS / SHARES;
-    const int64_t count = COUNT, merging = count > RUN ? (count + WORDS - 1) / WORDS : 0;
-    if (blockIdx.x >= merging) {
-        if (NUMBER == 0) copy<COPIES - 1, 256>(y, base, sizes, merging);
-        return;
-    }
+    const int64_t count = COUNT;
     const int share = threadIdx.x % SHARES;
     const int64_t own = blockIdx.x * (int64_t)WORDS + threadIdx.x / SHARES, at = own < count ? own : count - 1;
     const int64_t begin = at / (RUN * RUNS) * (RUN * RUNS), first = begin + share * EACH * RUN;
@@ -160,7 +145,7 @@ template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into,
 #define MERGED(number)                                                                                      \
     extern "C" __global__ void __launch_bounds__(256) merged_##number(PARAMETERS) {                         \
         after_those_before();                                                                               \
-        merge<number>(number % 2 ? others : words, number % 2 ? words : others, y, base, sizes);            \
+        merge<number>(number % 2 ? others : words, number % 2 ? words : others, sizes);                     \
     }
 MERGED(0)
 MERGED(1)
@@ -216,12 +201,19 @@ TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
     return out;
 }
 
-/* Several blocks take the columns of a chunk. */
+/* `parts` blocks take the columns of a chunk; those behind the blocks of all chunks note where rows begin. */
 extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
-    const int64_t all = COUNT / CHUNK, chunk = blockIdx.x % all, part = blockIdx.x / all, parts = gridDim.x / all;
-    const int64_t first = chunk * CHUNK, width = INNER / PACK;
+    const int64_t all = COUNT / CHUNK, noting = (COUNT + 255) / 256, chunking = gridDim.x - noting, width = INNER / PACK;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
     after_those_before();
+    if (blockIdx.x >= chunking) {
+        const int64_t at = (blockIdx.x - chunking) * 256 + threadIdx.x;
+        if (at >= COUNT || y == base) return;
+        const uint32_t row = row_in(sorted[at]);
+        if (row != NOWHERE && (at == 0 || row_in(sorted[at - 1]) != row)) firsts[row] = (uint32_t)at + 1;
+        return;
+    }
+    const int64_t chunk = blockIdx.x % all, part = blockIdx.x / all, parts = chunking / all, first = chunk * CHUNK;
     const uint32_t row = row_in(sorted[first]);
     if (row == NOWHERE || row_in(sorted[first + CHUNK - 1]) != row) return;
     for (int64_t k = part * 256 + threadIdx.x; k < OUTER * width; k += parts * 256) {
@@ -231,40 +223,92 @@ extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
         put_pack<PACK>(chunks + chunk * OUTER * INNER + k * PACK, sum);
     }
 }
-/* Threads at the first update of a row, in the order of rows; those at others have nothing to do. 64 registers are few enough for
- * half of all threads that there may be, and so much is on its way at once. */
-extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
-    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
-    const uint64_t *const sorted = sorted_of(words, others, COUNT);
-    after_those_before();
-    if (number >= OUTER * COUNT * (INNER / PACK)) return;
-    const Place p = place_of(number, COUNT, INNER, OUTER);
-    const int64_t begin = p.line;
+
+/* The first update of a row, at `begin` of the order, and whether it is the only one. */
+struct First {
+    int64_t begin;
+    uint64_t word;
+    bool alone;
+};
+TG_INLINE First first_at(const uint64_t *sorted, int64_t begin, int64_t count) {
     const uint64_t word = sorted[begin];
-    const uint32_t row = row_in(word), above = begin > 0 ? row_in(sorted[begin - 1]) : NOWHERE;
-    const bool alone = begin + 1 == COUNT || row_in(sorted[begin + 1]) != row;
-    if (row == NOWHERE || above == row) return;
-    T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
-    const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
-    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);    /* base, or its copy */
+    return {begin, word, begin + 1 == count || row_in(sorted[begin + 1]) != row_in(word)};
+}
+/* What `old` comes to with all updates of its row, whose first is `own`. */
+TG_INLINE Pack<T, PACK> with_updates(const Pack<T, PACK> &old, const Pack<T, PACK> &own, const First &first, const Updates &those,
+                                     const Chunks &chunked, int64_t count) {
     Pack<A, PACK> sum = widened(old);
-    if (!alone) {
+    const int64_t begin = first.begin;
+    if (!first.alone) {
+        const uint32_t row = row_in(first.word);
         int64_t known = 2, step = 2;                                /* updates of the row; most rows have few */
-        for (; begin + step < COUNT && row_in(sorted[begin + step]) == row; step *= 2) known = step + 1;
+        for (; begin + step < count && row_in(those.sorted[begin + step]) == row; step *= 2) known = step + 1;
         while ((step /= 2) > 0)
-            if (begin + known + step <= COUNT && row_in(sorted[begin + known + step - 1]) == row) known += step;
+            if (begin + known + step <= count && row_in(those.sorted[begin + known + step - 1]) == row) known += step;
         const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
         const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);  /* chunks between are the row's alone */
         take_in<64>(sum, begin, head, those);
-        take_in<64>(sum, from, to, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER});
+        take_in<64>(sum, from, to, chunked);
         take_in<64>(sum, tail, end, those);
     }
     Pack<T, PACK> made;
 #pragma unroll
     for (int e = 0; e < PACK; e++) {
-        if (alone) sum.at[e] = COMBINE()(sum.at[e], those.wide(own.at[e]));
+        if (first.alone) sum.at[e] = COMBINE()(sum.at[e], those.wide(own.at[e]));
         made.at[e] = NARROW_T(sum.at[e]);
     }
-    put_pack<PACK>(out, made);
+    return made;
+}
+
+/* Where out is base: threads at the first update of a row, in the order of rows; those at others have nothing to do. */
+TG_INLINE void combine_in_place(T *y, const T *updates, const int64_t *sizes, const uint64_t *sorted, const A *chunks) {
+    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
+    if (number >= OUTER * COUNT * (INNER / PACK)) return;
+    const Place p = place_of(number, COUNT, INNER, OUTER);
+    const uint32_t row = row_in(sorted[p.line]), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
+    if (row == NOWHERE || above == row) return;
+    T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
+    const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
+    const First first = first_at(sorted, p.line, COUNT);
+    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)first.word * INNER);
+    put_pack<PACK>(out, with_updates(old, own, first, those, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER}, COUNT));
+}
+/* Else all rows in turn, AT_ONCE packs of a thread: what a row waits for (where it begins, which update that is, the update) is
+ * under way for all of them. */
+extern "C" __global__ void __launch_bounds__(256) combined(PARAMETERS) {
+    const int64_t all = OUTER * SIZE * (INNER / PACK);
+    const uint64_t *const sorted = sorted_of(words, others, COUNT);
+    after_those_before();
+    if (y == base) {
+        combine_in_place(y, updates, sizes, sorted, chunks);
+        return;
+    }
+    for (int64_t k = blockIdx.x * (256LL * AT_ONCE) + threadIdx.x; k < all; k += gridDim.x * (256LL * AT_ONCE)) {
+        Pack<T, PACK> old[AT_ONCE], own[AT_ONCE];
+        uint32_t begin[AT_ONCE];
+        First first[AT_ONCE];
+        Place place[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            place[j] = place_of(k + j * 256, SIZE, INNER, OUTER);
+            begin[j] = k + j * 256 < all ? firsts[place[j].line] : 0;
+            if (k + j * 256 < all) old[j] = pack_at<PACK>(base + (k + j * 256) * PACK);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (begin[j]) first[j] = first_at(sorted, begin[j] - 1, COUNT);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (begin[j]) own[j] = pack_at<PACK>(updates + (place[j].outer * COUNT + (uint32_t)first[j].word) * INNER + place[j].column);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (k + j * 256 >= all) continue;
+            const Place &p = place[j];
+            if (begin[j])
+                old[j] = with_updates(old[j], own[j], first[j], {updates + p.outer * COUNT * INNER + p.column, sorted, INNER},
+                                      {chunks + p.outer * INNER + p.column, OUTER * INNER}, COUNT);
+            put_pack<PACK>(y + (k + j * 256) * PACK, old[j]);
+        }
+    }
 }
 #endif

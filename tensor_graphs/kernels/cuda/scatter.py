@@ -18,9 +18,9 @@ COMBINED = {f32: "double", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2:
 
 COMPARED = {f32: "float", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 
-TILE, RUNS, SHARES, CHUNK, CLEARED, COPIED = 1024, 16, 4, 64, 4096, 4
+TILE, RUNS, SHARES, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 64, 4096, 4
 """of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged; updates combined once; words
-that a block clears; packs that a thread copies at once"""
+that a block clears; packs of a thread that are under way at once"""
 
 MOST = 1 << 31
 """rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
@@ -78,21 +78,20 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
 
     how, of_what = _combined(base.dtype, mode)
     run, most = TILE, d.bounds(count)[1]
-    copies = 2 if run < most else 1
-    sorting, joining = (d.dim_min(COPYING, d.ceil_div(packs, threads * COPIED * copies)) for threads in (TILE // 2, 256))
-    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + sorting, TILE // 2, waits=True)]
-    while run < most:                                               # none of its blocks join where one run has all
-        joined = d.ceil_div(count, 256 // SHARES) * d.dim_min(1, count // (run + 1)) + (joining if run == TILE else 0)
+    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + d.ceil_div(rows, CLEARED), TILE // 2, waits=True)]
+    while run < most:                                               # no block of it where one run has all
+        joined = d.ceil_div(count, 256 // SHARES) * d.dim_min(1, count // (run + 1))
         launches.append(Launch(f"merged_{len(launches) - 1}", joined, 256, waits=True))
         run *= RUNS
     chunks = count // CHUNK
-    if most >= CHUNK:
-        blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
-        launches.append(Launch("chunked", chunks * blocks, 256, waits=True))
-    launches.append(Launch("combined", d.ceil_div(of_updates, 256), 256, waits=True))
+    blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
+    launches.append(Launch("chunked", chunks * blocks + d.ceil_div(count, 256), 256, waits=True))
+    every = d.dim_min(COPYING, d.ceil_div(packs, 256 * AT_ONCE))    # blocks that take all rows
+    launches.append(Launch("combined", d.dim_max(d.ceil_div(of_updates, 256), every), 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
-    pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a))
-    return LaunchCall(text_of(FILE, numbers | how | {"COPIES": copies}, types | of_what), tuple(launches), sizes, pieces)
+    pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a),
+              _bytes(rows, 4))
+    return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
 
 
 def _integer(dtype: DType) -> str:
