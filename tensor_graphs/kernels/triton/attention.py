@@ -1,0 +1,51 @@
+"""attention: attention of many queries in Triton, tile by tile with a running maximum; nothing of the size of all scores is kept.
+
+Source: FlashAttention-2, Dao 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.triton.machine import machine
+from tensor_graphs.kernels.triton.products import NARROW
+from tensor_graphs.language import dims as d
+
+LONGEST = 256
+"""elements of a head at most: a tile of results is kept in registers"""
+
+
+def attention_takes(spec: Spec) -> str | None:
+    if spec.role("mask") is not None:
+        return "no mask"
+    q, k, v = spec.inputs[:3]
+    if q.dtype.name not in NARROW or any(t.dtype is not q.dtype for t in (k, v, *spec.outputs)):
+        return "bf16 or f16, one type for all"
+    if any(not isinstance(t.shape[2], int) or not 0 < t.shape[2] <= LONGEST for t in (q, v)):
+        return f"heads of a known length, up to {LONGEST}"
+    return None if max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
+
+
+def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.kernels.triton import programs
+
+    y, (q, k, v) = outs[0], ins[:3]
+    if not y.numel():
+        return
+    (queries, heads, length), (keys, of_keys, values) = q.shape, v.shape
+    padded, padded_values = (max(16, 1 << (size - 1).bit_length()) for size in (length, values))
+    longest = max(padded, padded_values)
+    tall = min(128, max(16, 1 << (queries - 1).bit_length()))
+    step = 128 if longest <= 128 and tall == 128 else 64
+    fits = (machine(y.device).shared - 1024 - tall * padded * 2) // ((padded + padded_values) * step * 2)
+    cap = float(attrs["softcap"])
+    factor = float(attrs["scale"]) * math.log2(math.e)
+    programs.attention[(-(-queries // tall) * heads,)](
+        y, q, k, v, queries, keys, int(attrs["start"]), factor * 2 / cap if cap else factor, cap * math.log2(math.e),
+        int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], *q.stride(), *k.stride(), *v.stride(),
+        LENGTH=length, PADDED=padded, VALUES=values, PADDED_VALUES=padded_values, QUERIES=tall, KEYS=step,
+        CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0,
+        num_warps=8 if tall == 128 and longest >= 128 else 4, num_stages=max(1, min(3, fits)))

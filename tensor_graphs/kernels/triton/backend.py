@@ -1,0 +1,74 @@
+"""backend: `triton`, kernels in Triton on `cuda:0`: ours, and those that are registered with `@tg.kernel(op, backend="triton")`.
+
+They are functions of Python that are given torch's tensors on our memory and launch what `@triton.jit` has made on torch's current
+stream. The views, the captures and the copies are those of torchcuda.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from os import environ
+from pathlib import Path
+
+from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
+from tensor_graphs.kernels.torch import on_cuda
+from tensor_graphs.kernels.torch.on_cuda import ARITHMETIC
+from tensor_graphs.kernels.torch.on_cuda import build_copy as build_copy
+from tensor_graphs.kernels.torch.on_cuda import captured as captured
+from tensor_graphs.kernels.torch.on_cuda import view as view
+from tensor_graphs.kernels.torch.ops import Accepts, Function
+from tensor_graphs.kernels.triton import attention, products, rows
+
+NAME = "triton"
+DEVICE = "cuda"
+IMPORTS = ("torch", "triton")
+ON_STREAM = True
+
+NOT_INSTALLED = "triton is not installed (it comes with torch's builds with CUDA; pip install 'tensor_graphs[triton]')"
+NO_COMPILER = "triton builds what launches its kernels with a C compiler, and there is none (install gcc or clang, or set CC)"
+
+FROM_80 = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+"""architectures whose tensor cores multiply bf16"""
+
+
+def available() -> str | None:
+    without = None
+    if importlib.util.find_spec("triton") is None:                 # it takes long to import
+        without = NOT_INSTALLED
+    elif not environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
+        without = NO_COMPILER
+    elif not (header := Path(sysconfig.get_path("include"), "Python.h")).is_file():
+        without = f"triton builds what launches its kernels with {header}, and it is not there (install Python's headers)"
+    return "; ".join(filter(None, (on_cuda.available(), without))) or None
+
+
+def versions() -> dict[str, str]:
+    return {"triton": importlib.metadata.version("triton"), **on_cuda.versions()}
+
+
+TABLE: Mapping[str, tuple[Function, Accepts]] = {
+    "softmax": (rows.softmax, rows.rows_takes), "rms_norm": (rows.rms_norm, rows.rows_takes),
+    "layer_norm": (rows.layer_norm, rows.rows_takes), "linear": (products.linear, products.linear_takes),
+    "dot": (products.dot, products.dot_takes), "attention": (attention.attention, attention.attention_takes)}
+
+
+def kernels() -> list[Kernel]:
+    toolchain = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return [Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, accepts=accepts, build=partial(_call, function),
+                   source=source_of(function), module=__name__, toolchain=toolchain, positive_strides=True,
+                   arithmetic=ARITHMETIC.get(op), requirements={"arch": FROM_80})
+            for op, (function, accepts) in TABLE.items()]
+
+
+def _call(function: Callable[..., None], spec: Spec) -> HostCall:
+    return HostCall(function, on_stream=True)
+
+
+def copy_kernel() -> Kernel:
+    return replace(on_cuda.copy_kernel(), name=f"{NAME}.copy", backend=NAME)

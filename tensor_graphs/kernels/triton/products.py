@@ -1,0 +1,136 @@
+"""products: `linear` and `dot` of bf16 and f16 in Triton, summed in f32 by tensor cores. Which tile is taken is a rule of the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.numpy.composites import operand
+from tensor_graphs.kernels.triton.machine import Machine, machine
+from tensor_graphs.kernels.triton.rows import FLOATS
+from tensor_graphs.language import dims as d
+
+NARROW = ("bf16", "f16")
+
+MOST = 1 << 31
+"""sizes of a matrix and programs of a launch stay below it"""
+
+
+def _matrices(spec: Spec) -> str | None:
+    x, weight = spec.inputs[:2]
+    if x.dtype.name not in NARROW or any(t.dtype is not x.dtype for t in (weight, *spec.outputs)):
+        return "bf16 or f16, both operands of one type"
+    large = any(d.bounds(s)[1] >= MOST >> 1 for t in (x, weight, *spec.outputs) for s in t.shape)
+    return "an axis has too many elements" if large else None
+
+
+def linear_takes(spec: Spec) -> str | None:
+    bias = spec.role("bias")
+    if bias is not None and bias.dtype.name not in FLOATS:
+        return "a bias of f32, bf16 or f16"
+    return _matrices(spec)
+
+
+def dot_takes(spec: Spec) -> str | None:
+    return _matrices(spec)
+
+
+class Tile(NamedTuple):
+    """tall × wide results of a block, deep: elements of k that it takes at a time; parts: into which k is cut."""
+
+    tall: int
+    wide: int
+    deep: int
+    warps: int
+    parts: int = 1
+
+    def stages(self, shared: int) -> int:
+        """Steps of k that are on their way at once: as many as fit next to what the compiler needs besides, up to four."""
+        return max(1, min(4, (shared - 1024) // ((self.tall + self.wide) * self.deep * 2)))
+
+
+TILES = (Tile(128, 256, 64, 8), Tile(128, 128, 64, 8), Tile(64, 128, 64, 4), Tile(64, 64, 64, 4))
+"""for many rows, from the one that reads each operand the fewest times on"""
+
+MOST_PARTS, LEAST_DEEP = 32, 256
+"""parts of k at most, and elements of k that each has at least"""
+
+
+def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int) -> Tile:
+    """The largest tile that gives every multiprocessor one, else the smallest; k is cut into parts where there are still fewer than
+    half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each multiprocessor:
+    what takes the time is to read the weight."""
+    def count(tile: Tile) -> int:
+        return batches * -(-rows // tile.tall) * -(-columns // tile.wide)
+
+    if rows <= 32:
+        tile, blocks = Tile(max(16, 1 << (rows - 1).bit_length()), 64, 128, 4), 2 * multiprocessors
+    else:
+        tile = next((t for t in TILES if count(t) >= multiprocessors), TILES[-1])
+        blocks = multiprocessors
+    parts = min(blocks // count(tile), MOST_PARTS, k // LEAST_DEEP)
+    if parts < 2:
+        return tile
+    each = -(-k // (parts * tile.deep)) * tile.deep
+    return tile._replace(parts=-(-k // each))
+
+
+def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
+    """y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y without gaps, the others in any order."""
+    from tensor_graphs.kernels.triton import programs
+
+    batches, rows, columns = y.shape
+    k = x.shape[2]
+    tile = tile_for(rows, columns, k, batches, of.multiprocessors)
+    each = -(-k // (tile.parts * tile.deep)) * tile.deep
+    cut = tile.parts > 1
+    out = y.new_empty((tile.parts, *y.shape), dtype=_wide()) if cut else y
+    has_bias = bias is not None
+    given, bias_each = (bias, bias.stride(0)) if has_bias else (x, 0)       # where there is none, anything: it is not read
+    tiles = batches * -(-rows // tile.tall) * -(-columns // tile.wide)
+    programs.product[(tiles, tile.parts)](out, x, w, given, rows, columns, k, batches, each, *x.stride(), *w.stride(), bias_each,
+                                          TALL=tile.tall, WIDE=tile.wide, DEEP=tile.deep, GROUP=8, WHOLE=k % tile.deep == 0,
+                                          BIAS=has_bias and not cut, num_warps=tile.warps, num_stages=tile.stages(of.shared))
+    if cut:
+        programs.added_parts[(-(-y.numel() // 1024),)](y, out, given, y.numel(), columns, tile.parts, bias_each, BIAS=has_bias,
+                                                       BLOCK=1024, num_warps=4)
+
+
+def _wide() -> Any:
+    import torch
+
+    return torch.float32
+
+
+def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    bias: Any = operand(ins, attrs, ("x", "weight", "bias"), "bias")
+    y, x, weight = outs[0], ins[0], ins[1]
+    if y.numel():
+        rows = y.numel() // y.shape[-1]
+        multiplied(y.view(1, rows, y.shape[-1]), x.reshape(1, rows, x.shape[-1]), weight[None], bias, machine(y.device))
+
+
+def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """As numpy.matmul reads its operands: vectors are a row and a column, leading axes are repeated for each other."""
+    y = outs[0]
+    if not y.numel():
+        return
+    a = ins[0][None] if ins[0].dim() == 1 else ins[0]
+    b = ins[1][:, None] if ins[1].dim() == 1 else ins[1]
+    k, columns = b.shape[-2:]
+    if b.numel() == k * columns:                                    # one matrix for all: its rows are those of all
+        b = b.reshape(1, k, columns)
+        rows = y.numel() // columns
+        multiplied(y.view(1, rows, columns), a.reshape(1, rows, k), b.transpose(1, 2), None, machine(y.device))
+        return
+    lead = tuple(max(pair) for pair in zip(_led(a, b), _led(b, a), strict=True))
+    rows = a.shape[-2]
+    batches = y.numel() // (rows * columns)
+    a, b = a.expand(*lead, rows, k).reshape(batches, rows, k), b.expand(*lead, k, columns).reshape(batches, k, columns)
+    multiplied(y.view(batches, rows, columns), a, b.transpose(1, 2), None, machine(y.device))
+
+
+def _led(t: Any, other: Any) -> tuple[int, ...]:
+    """The leading axes of a tensor, as many as either has."""
+    return (1,) * (max(t.dim(), other.dim()) - t.dim()) + tuple(t.shape[:-2])

@@ -1,0 +1,280 @@
+"""programs: the functions that Triton compiles for a GPU. Only a launch imports this module: importing triton takes long, and it may
+be absent.
+
+All compute in f32 and round once, where they store. Offsets of rows, batches and heads are 64 bits wide: operands may have more than
+2^31 elements. What is a size or a position is given with `do_not_specialize`: a program of another number of rows is the same program.
+"""
+# mypy: disable-error-code="no-untyped-def"
+# Triton reads the annotations of parameters, of which it knows constexpr alone.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["count"])
+def softmax_rows(y, x, count, n, y_row, x_row, x_each, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """softmax of rows[count, n] that fit into one block each. y without gaps in its rows."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    at = tl.arange(0, BLOCK)[None, :]
+    here = (row < count) & (at < n)
+    v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=here, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, 1)[:, None])
+    tl.store(y + row * y_row + at, (e / tl.sum(e, 1)[:, None]).to(y.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def softmax_long(y, x, n, y_row, x_row, x_each, BLOCK: tl.constexpr):
+    """softmax of one row of any length: its largest and its sum in one pass, a second one for the results."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCK)
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + block
+        v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=at < n, other=-float("inf")).to(tl.float32)
+        above = tl.maximum(top, v)
+        shift = tl.where(above == -float("inf"), 0.0, above)        # −∞ − −∞ would be NaN in a row that has other numbers
+        total = total * tl.exp(top - shift) + tl.exp(v - shift)
+        top = above
+    highest = tl.max(top, 0)
+    shift = tl.where(highest == -float("inf"), 0.0, highest)
+    whole = tl.sum(total * tl.exp(top - shift), 0)                  # 0 of a row of −∞, which 0/0 makes NaN
+    for start in range(0, n, BLOCK):
+        at = start + block
+        v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=at < n, other=0.0).to(tl.float32)
+        tl.store(y + row * y_row + at, (tl.exp(v - shift) / whole).to(y.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def softmax_columns(y, x, n, inner, x_outer, x_each, x_inner, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """softmax over the middle axis of x[outer, n, inner]: each program has neighbouring columns of one outer index."""
+    tiles = tl.cdiv(inner, COLUMNS)
+    outer = (tl.program_id(0) // tiles).to(tl.int64)
+    column = (tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    step = tl.arange(0, ROWS)[:, None]
+    base = x + outer * x_outer + column.to(tl.int64) * x_inner
+    top = tl.full((1, COLUMNS), -float("inf"), tl.float32)
+    total = tl.zeros((1, COLUMNS), tl.float32)
+    for start in range(0, n, ROWS):
+        at = start + step
+        v = tl.load(base + at.to(tl.int64) * x_each, mask=(at < n) & (column < inner), other=-float("inf")).to(tl.float32)
+        above = tl.maximum(top, tl.max(v, 0, keep_dims=True))
+        shift = tl.where(above == -float("inf"), 0.0, above)
+        total = total * tl.exp(top - shift) + tl.sum(tl.exp(v - shift), 0, keep_dims=True)
+        top = above
+    shift = tl.where(top == -float("inf"), 0.0, top)
+    for start in range(0, n, ROWS):
+        at = start + step
+        here = (at < n) & (column < inner)
+        v = tl.load(base + at.to(tl.int64) * x_each, mask=here, other=0.0).to(tl.float32)
+        to = y + (outer * n + at) * inner + column
+        tl.store(to, (tl.exp(v - shift) / total).to(y.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _scaled(unit, weight, bias, at, here, offset, WEIGHT: tl.constexpr, BIAS: tl.constexpr):
+    """unit · (offset + weight) + bias, of the vectors that there are."""
+    if WEIGHT:
+        unit = unit * (tl.load(weight + at, mask=here, other=0.0).to(tl.float32) + offset)
+    if BIAS:
+        unit = unit + tl.load(bias + at, mask=here, other=0.0).to(tl.float32)
+    return unit
+
+
+@triton.jit(do_not_specialize=["count", "eps", "offset"])
+def norm_rows(y, x, weight, bias, count, n, y_row, x_row, x_each, eps, offset, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
+              BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows over the root of their mean square, of what is left of them without their mean if CENTRED."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    at = tl.arange(0, BLOCK)[None, :]
+    here = (row < count) & (at < n)
+    v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=here, other=0.0).to(tl.float32)
+    if CENTRED:
+        v = tl.where(here, v - (tl.sum(v, 1) / n)[:, None], 0.0)
+    root = tl.sqrt_rn(tl.sum(v * v, 1) / n + eps)
+    unit = _scaled(v * (1.0 / root)[:, None], weight, bias, at, at < n, offset, WEIGHT, BIAS)
+    tl.store(y + row * y_row + at, unit.to(y.dtype.element_ty), mask=here)
+
+
+@triton.jit(do_not_specialize=["eps", "offset"])
+def norm_long(y, x, weight, bias, n, y_row, x_row, x_each, eps, offset, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
+              BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """The same of one row of any length."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCK)
+    mean = 0.0
+    if CENTRED:
+        sums = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, n, BLOCK):
+            at = start + block
+            sums += tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=at < n, other=0.0).to(tl.float32)
+        mean = tl.sum(sums, 0) / n
+    squares = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + block
+        v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=at < n, other=0.0).to(tl.float32)
+        v = tl.where(at < n, v - mean, 0.0)
+        squares += v * v
+    inverse = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / n + eps)
+    for start in range(0, n, BLOCK):
+        at = start + block
+        v = tl.load(x + row * x_row + at.to(tl.int64) * x_each, mask=at < n, other=0.0).to(tl.float32)
+        unit = _scaled((v - mean) * inverse, weight, bias, at, at < n, offset, WEIGHT, BIAS)
+        tl.store(y + row * y_row + at, unit.to(y.dtype.element_ty), mask=at < n)
+
+
+# ---- products ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["rows", "batches"])
+def product(y, x, w, bias, rows, columns, k, batches, each, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each, TALL: tl.constexpr,
+            WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr):
+    """y[part, batch, rows, columns], without gaps: of each pair of matrices one product, of `each` of the k in each part (program 1).
+
+    A tile has TALL × WIDE results and takes DEEP of the k at a time. Tiles are taken in groups of GROUP rows of tiles, column by
+    column, so that those that run at the same time read the same operands from the cache. WHOLE: k is a multiple of DEEP.
+    """
+    down, across = tl.cdiv(rows, TALL), tl.cdiv(columns, WIDE)
+    batch = (tl.program_id(0) // (down * across)).to(tl.int64)
+    tile = tl.program_id(0) % (down * across)
+    part = tl.program_id(1)
+    top = tile // (GROUP * across) * GROUP
+    height = min(down - top, GROUP)
+    row = (top + tile % (GROUP * across) % height) * TALL + tl.arange(0, TALL)
+    column = tile % (GROUP * across) // height * WIDE + tl.arange(0, WIDE)
+    step = tl.arange(0, DEEP)
+    first = part * each
+    # what is beyond the last row is another row, and is not stored: no mask for rows in the loop
+    here, there = (row % rows).to(tl.int64)[:, None], (column % columns).to(tl.int64)[None, :]
+    x += batch * x_batch + here * x_row + (first + step).to(tl.int64)[None, :] * x_k
+    w += batch * w_batch + there * w_column + (first + step).to(tl.int64)[:, None] * w_k
+    total = tl.zeros((TALL, WIDE), tl.float32)
+    for at in range(first, min(first + each, k), DEEP):
+        if WHOLE:
+            left, right = tl.load(x), tl.load(w)
+        else:
+            left = tl.load(x, mask=at + step[None, :] < k, other=0.0)
+            right = tl.load(w, mask=at + step[:, None] < k, other=0.0)
+        total = tl.dot(left, right, total)
+        x += DEEP * x_k
+        w += DEEP * w_k
+    if BIAS:
+        total += tl.load(bias + column * bias_each, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+    to = y + (((part.to(tl.int64) * batches + batch) * rows + row[:, None]) * columns + column[None, :])
+    tl.store(to, total.to(y.dtype.element_ty), mask=(row < rows)[:, None] & (column < columns)[None, :])
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+def added_parts(y, x, bias, count, columns, parts, bias_each, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """y[count]: the sums over x[parts, count], with bias[columns]."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in range(parts):
+        total += tl.load(x + part.to(tl.int64) * count + at, mask=at < count, other=0.0)
+    if BIAS:
+        total += tl.load(bias + at % columns * bias_each, mask=at < count, other=0.0).to(tl.float32)
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=at < count)
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
+               LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, KEYS: tl.constexpr,
+               MASKED: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr):
+    """What a tile of queries has after the keys from `first` to `last`: weighted values, the sum of weights, the largest score.
+    MASKED: not all of these keys are seen by all queries of the tile."""
+    along, across, step = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES), tl.arange(0, KEYS)
+    for start in range(first, last, KEYS):
+        key = start + step
+        k_at = k + key.to(tl.int64)[None, :] * k_row + along[:, None] * k_each
+        v_at = v + key.to(tl.int64)[:, None] * v_row + across[None, :] * v_each
+        if MASKED or LENGTH != PADDED:
+            tile = tl.load(k_at, mask=(along < LENGTH)[:, None] & (key < keys)[None, :], other=0.0)
+        else:
+            tile = tl.load(k_at)
+        scores = tl.dot(q, tile) * factor
+        if CAPPED:
+            scores = (1.0 - 2.0 / (tl.exp2(scores) + 1.0)) * cap    # tanh; factor is that of 2·x·log2(e)
+        if MASKED:
+            seen = (key < keys)[None, :]
+            if CAUSAL:
+                seen = seen & (key[None, :] <= position[:, None])
+            if WINDOW:
+                seen = seen & (position[:, None] - key[None, :] < window)
+            scores = tl.where(seen, scores, -float("inf"))
+        above = tl.maximum(top, tl.max(scores, 1))
+        shift = tl.where(above == -float("inf"), 0.0, above)
+        weight = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(top - shift)
+        if MASKED or VALUES != PADDED_VALUES:
+            values = tl.load(v_at, mask=(key < keys)[:, None] & (across < VALUES)[None, :], other=0.0)
+        else:
+            values = tl.load(v_at)
+        weights = weights * fade + tl.sum(weight, 1)
+        total = tl.dot(weight.to(values.dtype), values, total * fade[:, None])
+        top = above
+    return total, weights, top
+
+
+@triton.jit(do_not_specialize=["queries", "keys", "start", "factor", "cap", "window"])
+def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, group, y_row, y_head, q_row, q_head, q_each, k_row, k_head,
+              k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
+              PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+              CAPPED: tl.constexpr):
+    """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
+
+    Scores are in units of log2. Tiles of late queries come first: those of causal attention see the most keys.
+    """
+    tile = tl.cdiv(queries, QUERIES) - 1 - tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    row = tile * QUERIES + tl.arange(0, QUERIES)
+    along, across = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES)
+    position = start + row
+    q_at = q + row.to(tl.int64)[:, None] * q_row + head.to(tl.int64) * q_head + along[None, :] * q_each
+    loaded = tl.load(q_at, mask=(row < queries)[:, None] & (along < LENGTH)[None, :], other=0.0)
+    k += (head // group).to(tl.int64) * k_head
+    v += (head // group).to(tl.int64) * v_head
+    nearest, farthest = start + tile * QUERIES, start + min(tile * QUERIES + QUERIES, queries) - 1
+    # from `first` to `last` somebody sees a key, from `open` to `closed` everybody sees all of them
+    first, last = 0, keys
+    if WINDOW:
+        first = max(0, nearest - window + 1) // KEYS * KEYS
+    if CAUSAL:
+        last = min(keys, max(0, farthest + 1))
+    all_open, closed = first, keys // KEYS * KEYS
+    if WINDOW:
+        all_open = max(first, (max(0, farthest - window + 1) + KEYS - 1) // KEYS * KEYS)
+    if CAUSAL:
+        closed = min(closed, max(0, nearest + 1) // KEYS * KEYS)
+    all_open = min(all_open, tl.cdiv(last, KEYS) * KEYS)
+    closed = max(all_open, closed)
+    total = tl.zeros((QUERIES, PADDED_VALUES), tl.float32)
+    weights = tl.zeros((QUERIES,), tl.float32)
+    top = tl.full((QUERIES,), -float("inf"), tl.float32)
+    if WINDOW:
+        total, weights, top = _over_keys(total, weights, top, loaded, k, v, first, all_open, position, keys, k_row, k_each, v_row,
+                                         v_each, factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, True, CAUSAL,
+                                         WINDOW, CAPPED)
+    total, weights, top = _over_keys(total, weights, top, loaded, k, v, all_open, closed, position, keys, k_row, k_each, v_row, v_each,
+                                     factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, False, CAUSAL, WINDOW, CAPPED)
+    total, weights, top = _over_keys(total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each,
+                                     factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, True, CAUSAL, WINDOW, CAPPED)
+    # a query that sees no key gives zero; one that sees keys of no weight alone has no softmax: 0/0
+    from_key = tl.zeros((QUERIES,), tl.int32)
+    to_key = from_key + keys
+    if WINDOW:
+        from_key = tl.maximum(0, position - window + 1)
+    if CAUSAL:
+        to_key = tl.minimum(keys, position + 1)
+    result = tl.where((from_key < to_key)[:, None], total / weights[:, None], 0.0)
+    to = y + row.to(tl.int64)[:, None] * y_row + head.to(tl.int64) * y_head + across[None, :]
+    tl.store(to, result.to(y.dtype.element_ty), mask=(row < queries)[:, None] & (across < VALUES)[None, :])

@@ -1,0 +1,95 @@
+"""rows: softmax along any axis, rms_norm and layer_norm in Triton. A row, or some short ones, is read once and kept in registers; what
+is too long for that is read again for each pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.numpy.composites import operand
+
+FLOATS = ("f32", "bf16", "f16")
+
+LONGEST = 16384
+"""numbers of a row that a block keeps: 32 in each thread of 16 warps"""
+
+BLOCK, WARPS = 8192, 16
+"""numbers that are read at a time of a longer row, and the warps that do so"""
+
+TOGETHER = 2048
+"""numbers that a block has at least, of as many short rows as that takes"""
+
+
+def rows_takes(spec: Spec) -> str | None:
+    """Every operand is one of FLOATS; the result has the dtype of x."""
+    if any(t.dtype.name not in FLOATS for t in (*spec.inputs, *spec.outputs)):
+        return "f32, bf16 and f16 only"
+    return None
+
+
+def block_of(n: int) -> tuple[int, int, int]:
+    """(rows, numbers of each, warps) of a block where rows of n numbers are kept."""
+    block = 1 << max(4, (n - 1).bit_length())
+    rows = max(1, TOGETHER // block)
+    return rows, block, min(WARPS, max(4, rows * block // 512))
+
+
+def _in_rows(t: Any, n: int) -> tuple[Any, int, int]:
+    """A tensor of rows, without a copy where their starts are evenly spaced; the distance of rows and of numbers in them."""
+    rows = t.reshape(-1, n)
+    return rows, rows.stride(0), rows.stride(1)
+
+
+def softmax(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    from tensor_graphs.kernels.triton import programs
+
+    x, y = ins[0], outs[0]
+    if not y.numel():
+        return
+    axis = attrs["axis"] % x.dim()
+    n, inner = x.shape[axis], math.prod(x.shape[axis + 1:])
+    if inner > 1:
+        cube = x.reshape(-1, n, inner)
+        columns = min(128, 1 << (inner - 1).bit_length())
+        steps = min(1 << (n - 1).bit_length(), 4096 // columns)
+        programs.softmax_columns[(len(cube) * -(-inner // columns),)](y, cube, n, inner, *cube.stride(), ROWS=steps, COLUMNS=columns,
+                                                                      num_warps=4)
+        return
+    rows, x_row, x_each = _in_rows(x, n)
+    if n > LONGEST:
+        programs.softmax_long[(len(rows),)](y, rows, n, n, x_row, x_each, BLOCK=BLOCK, num_warps=WARPS)
+        return
+    together, block, warps = block_of(n)
+    programs.softmax_rows[(-(-len(rows) // together),)](y, rows, len(rows), n, n, x_row, x_each, ROWS=together, BLOCK=block,
+                                                        num_warps=warps)
+
+
+def _norm(outs: Sequence[Any], x: Any, weight: Any, bias: Any, eps: float, offset: float, centred: bool) -> None:
+    from tensor_graphs.kernels.triton import programs
+
+    y = outs[0]
+    if not y.numel():
+        return
+    n = x.shape[-1]
+    rows, x_row, x_each = _in_rows(x, n)
+    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+    given = {"CENTRED": centred, "WEIGHT": weight is not None, "BIAS": bias is not None}
+    scales = rows if weight is None else weight, rows if bias is None else bias      # where there is none, anything: it is not read
+    if n > LONGEST:
+        programs.norm_long[(len(rows),)](y, rows, *scales, n, n, x_row, x_each, eps, offset, **given, BLOCK=BLOCK, num_warps=WARPS)
+        return
+    together, block, warps = block_of(n)
+    programs.norm_rows[(-(-len(rows) // together),)](y, rows, *scales, len(rows), n, n, x_row, x_each, eps, offset, **given,
+                                                     ROWS=together, BLOCK=block, num_warps=warps)
+
+
+def rms_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    weight: Any = operand(ins, attrs, ("x", "weight"), "weight")
+    _norm(outs, ins[0], weight, None, float(attrs["eps"]), float(attrs["offset"]), centred=False)
+
+
+def layer_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    weight, bias = (operand(ins, attrs, ("x", "weight", "bias"), name) for name in ("weight", "bias"))
+    _norm(outs, ins[0], weight, bias, float(attrs["eps"]), 0.0, centred=True)
