@@ -41,11 +41,14 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
     tall = min(128, max(16, 1 << (queries - 1).bit_length()))
     step = 128 if longest <= 128 and tall == 128 else 64
     fits = (machine(y.device).shared - 1024 - tall * padded * 2) // ((padded + padded_values) * step * 2)
+    (q_row, q_head, q_each), (k_row, k_head, k_each), (v_row, v_head, v_each) = (t.stride() for t in (q, k, v))
+    pack = math.gcd(16, q_row, q_head, k_row, k_head, v_row, v_head)
     cap = float(attrs["softcap"])
     factor = float(attrs["scale"]) * math.log2(math.e)
     programs.attention[(-(-queries // tall) * heads,)](
         y, q, k, v, queries, keys, int(attrs["start"]), factor * 2 / cap if cap else factor, cap * math.log2(math.e),
-        int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], *q.stride(), *k.stride(), *v.stride(),
-        LENGTH=length, PADDED=padded, VALUES=values, PADDED_VALUES=padded_values, QUERIES=tall, KEYS=step,
+        int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], q_row // pack, q_head // pack, q_each, k_row // pack,
+        k_head // pack, k_each, v_row // pack, v_head // pack, v_each,
+        LENGTH=length, PADDED=padded, VALUES=values, PADDED_VALUES=padded_values, QUERIES=tall, KEYS=step, PACK=pack,
         CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0,
-        num_warps=8 if tall == 128 and longest >= 128 else 4, num_stages=max(1, min(3, fits)))
+        num_warps=8 if tall * longest >= 128 * 64 else 4, num_stages=max(1, min(3, fits)))

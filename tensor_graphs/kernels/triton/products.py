@@ -58,16 +58,17 @@ MOST_PARTS, LEAST_DEEP = 32, 256
 
 
 def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int) -> Tile:
-    """The largest tile that gives every multiprocessor one, else the smallest; k is cut into parts where there are still fewer than
-    half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each multiprocessor:
-    what takes the time is to read the weight."""
+    """The largest tile of which three of four multiprocessors have one, else the smallest; k is cut into parts where there are still
+    fewer than half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each
+    multiprocessor: what takes the time is to read the weight."""
+
     def count(tile: Tile) -> int:
         return batches * -(-rows // tile.tall) * -(-columns // tile.wide)
 
     if rows <= 32:
         tile, blocks = Tile(max(16, 1 << (rows - 1).bit_length()), 64, 128, 4), 2 * multiprocessors
     else:
-        tile = next((t for t in TILES if count(t) >= multiprocessors), TILES[-1])
+        tile = next((t for t in TILES if 4 * count(t) >= 3 * multiprocessors), TILES[-1])
         blocks = multiprocessors
     parts = min(blocks // count(tile), MOST_PARTS, k // LEAST_DEEP)
     if parts < 2:

@@ -12,9 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
 # ---- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -176,8 +173,9 @@ def added_parts(y, x, bias, count, columns, parts, bias_each, BIAS: tl.constexpr
     """y[count]: the sums over x[parts, count], with bias[columns]."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    for part in range(parts):
-        total += tl.load(x + part.to(tl.int64) * count + at, mask=at < count, other=0.0)
+    for _ in range(parts):
+        total += tl.load(x + at, mask=at < count, other=0.0)
+        x += count
     if BIAS:
         total += tl.load(bias + at % columns * bias_each, mask=at < count, other=0.0).to(tl.float32)
     tl.store(y + at, total.to(y.dtype.element_ty), mask=at < count)
@@ -189,14 +187,14 @@ def added_parts(y, x, bias, count, columns, parts, bias_each, BIAS: tl.constexpr
 @triton.jit
 def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
                LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, KEYS: tl.constexpr,
-               MASKED: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr):
+               PACK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr):
     """What a tile of queries has after the keys from `first` to `last`: weighted values, the sum of weights, the largest score.
     MASKED: not all of these keys are seen by all queries of the tile."""
     along, across, step = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES), tl.arange(0, KEYS)
     for start in range(first, last, KEYS):
         key = start + step
-        k_at = k + key.to(tl.int64)[None, :] * k_row + along[:, None] * k_each
-        v_at = v + key.to(tl.int64)[:, None] * v_row + across[None, :] * v_each
+        k_at = k + key.to(tl.int64)[None, :] * k_row * PACK + along[:, None] * k_each
+        v_at = v + key.to(tl.int64)[:, None] * v_row * PACK + across[None, :] * v_each
         if MASKED or LENGTH != PADDED:
             tile = tl.load(k_at, mask=(along < LENGTH)[:, None] & (key < keys)[None, :], other=0.0)
         else:
@@ -228,46 +226,49 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
 @triton.jit(do_not_specialize=["queries", "keys", "start", "factor", "cap", "window"])
 def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, group, y_row, y_head, q_row, q_head, q_each, k_row, k_head,
               k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
-              PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-              CAPPED: tl.constexpr):
+              PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PACK: tl.constexpr, CAUSAL: tl.constexpr,
+              WINDOW: tl.constexpr, CAPPED: tl.constexpr):
     """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
 
-    Scores are in units of log2. Tiles of late queries come first: those of causal attention see the most keys.
+    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: what the compiler knows of their
+    alignment is whether they are multiples of 16, and 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal attention see the most keys.
     """
     tile = tl.cdiv(queries, QUERIES) - 1 - tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     row = tile * QUERIES + tl.arange(0, QUERIES)
     along, across = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES)
     position = start + row
-    q_at = q + row.to(tl.int64)[:, None] * q_row + head.to(tl.int64) * q_head + along[None, :] * q_each
+    q_at = q + row.to(tl.int64)[:, None] * q_row * PACK + head.to(tl.int64) * q_head * PACK + along[None, :] * q_each
     loaded = tl.load(q_at, mask=(row < queries)[:, None] & (along < LENGTH)[None, :], other=0.0)
-    k += (head // group).to(tl.int64) * k_head
-    v += (head // group).to(tl.int64) * v_head
+    k += (head // group).to(tl.int64) * k_head * PACK
+    v += (head // group).to(tl.int64) * v_head * PACK
     nearest, farthest = start + tile * QUERIES, start + min(tile * QUERIES + QUERIES, queries) - 1
-    # from `first` to `last` somebody sees a key, from `open` to `closed` everybody sees all of them
+    # some query of the tile sees a key from `first` to `last`; all of them see every key from `opened` to `closed`
     first, last = 0, keys
     if WINDOW:
         first = max(0, nearest - window + 1) // KEYS * KEYS
     if CAUSAL:
         last = min(keys, max(0, farthest + 1))
-    all_open, closed = first, keys // KEYS * KEYS
+    opened, closed = first, keys // KEYS * KEYS
     if WINDOW:
-        all_open = max(first, (max(0, farthest - window + 1) + KEYS - 1) // KEYS * KEYS)
+        opened = max(first, (max(0, farthest - window + 1) + KEYS - 1) // KEYS * KEYS)
     if CAUSAL:
         closed = min(closed, max(0, nearest + 1) // KEYS * KEYS)
-    all_open = min(all_open, tl.cdiv(last, KEYS) * KEYS)
-    closed = max(all_open, closed)
+    opened = min(opened, tl.cdiv(last, KEYS) * KEYS)
+    closed = max(opened, closed)
     total = tl.zeros((QUERIES, PADDED_VALUES), tl.float32)
     weights = tl.zeros((QUERIES,), tl.float32)
     top = tl.full((QUERIES,), -float("inf"), tl.float32)
     if WINDOW:
-        total, weights, top = _over_keys(total, weights, top, loaded, k, v, first, all_open, position, keys, k_row, k_each, v_row,
-                                         v_each, factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, True, CAUSAL,
-                                         WINDOW, CAPPED)
-    total, weights, top = _over_keys(total, weights, top, loaded, k, v, all_open, closed, position, keys, k_row, k_each, v_row, v_each,
-                                     factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, False, CAUSAL, WINDOW, CAPPED)
-    total, weights, top = _over_keys(total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each,
-                                     factor, cap, window, LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, True, CAUSAL, WINDOW, CAPPED)
+        total, weights, top = _over_keys(
+            total, weights, top, loaded, k, v, first, opened, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
+            PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
+    total, weights, top = _over_keys(
+        total, weights, top, loaded, k, v, opened, closed, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
+        PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=False)
+    total, weights, top = _over_keys(
+        total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
+        PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
     # a query that sees no key gives zero; one that sees keys of no weight alone has no softmax: 0/0
     from_key = tl.zeros((QUERIES,), tl.int32)
     to_key = from_key + keys
