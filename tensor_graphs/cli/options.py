@@ -100,8 +100,8 @@ WeightDtype = Annotated[
 Backends = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated backends a plan may use: c, gen, numpy, torch, on a GPU cuda, gencuda, torchcuda, or one that is "
-        "installed (default: c,gen,numpy).",
+        help="Comma-separated backends a plan may use: c, gen, numpy, torch, on a GPU cuda, gencuda, torchcuda, triton, or one "
+        "that is installed (default: c,gen,numpy).",
     ),
 ]
 

@@ -10,7 +10,7 @@ from tensor_graphs.errors import close_to
 from tensor_graphs.kernels import declared
 from tensor_graphs.kernels.declared import Computed
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
-from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, register
+from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, OURS, backend_module, register
 from tensor_graphs.language.calls import worded
 
 COMPILED = {"c": "tg.c_kernel(…, source=…, entry=…)", "cuda": "tg.cuda_kernel(…, source=…, entry=…)"}
@@ -34,8 +34,9 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
-    spares it strides). ins: the operands in the order of the op's page; an optional one that a call does not have is left out
-    (`Spec.role_index` says where each stands, for `accepts`).
+    spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on
+    torch's current stream and is the same whatever the operands hold, so that it may be captured. ins: the operands in the order of
+    the op's page; an optional one that a call does not have is left out (`Spec.role_index` says where each stands, for `accepts`).
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
@@ -61,9 +62,11 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         if accepts is not None:
             declared.require_function(own, "accepts", accepts, ("spec",))
         declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
+        captured = backend in OURS and getattr(backend_module(backend), "ON_STREAM", False)
         return register(Kernel(
             name=own, backend=backend, op=declared.op_name(op), composite=declared.own_composite(op),
-            build=lambda spec: HostCall(function), accepts=accepts or (lambda spec: None), source=source_of(function),
+            build=(lambda spec: HostCall(function, on_stream=True)) if captured else (lambda spec: HostCall(function)),
+            accepts=accepts or (lambda spec: None), source=source_of(function),
             module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
             requirements=requirements or {}))
 

@@ -5,10 +5,10 @@ A backend is a module that has `NAME`, `available() -> str | None` (None, or why
 `view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
 default), `copy_kernel() -> Kernel`, which copies strided windows, `whole_kernels() -> list[Kernel]` (`Kernel.whole`), and, where
 its library works on streams of a GPU, `captured(work)`, which calls work(stream) and makes of all that it begins there something
-that has `run()`. Ours are listed in OURS, and may have `IMPORTS`
-(`imports_of`). One from elsewhere is found by its entry point in the group GROUP when its distribution is installed, or it calls
-`register_backend` when it is imported; single kernels are added with `register`, functions of Python by host_kernel.py.
-docs/backends.md says how to write one.
+that has `run()`. Ours are listed in OURS, and may have `IMPORTS` (`imports_of`), and `ON_STREAM` where functions of Python that are
+registered for them may be captured. One from elsewhere is found by its entry point in the group GROUP when its distribution is
+installed, or it calls `register_backend` when it is imported; single kernels are added with `register`, functions of Python by
+host_kernel.py. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ OURS: dict[str, str] = {
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
     "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
+    "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")
 """What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
@@ -322,9 +323,7 @@ def is_registered(name: str) -> bool:
 
 def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
     """Every kernel of these backends, registered ones included; of a backend that is missing, none."""
-    found: list[Kernel] = []
-    for name in backends:
-        found += load_backend(name)
+    found = [k for name in backends for k in load_backend(name)]
     with _lock:
         found += [k for k in (*_registered, *made.values()) if k.backend in backends and k.backend not in _missing]
     return found

@@ -98,8 +98,8 @@ def test_a_kernel_may_not_have_the_name_of_one_of_ours() -> None:
     ({"contiguous": "yes"}, "contiguous is 'yes'\n  fix: contiguous=True"),
     ({"backend": "numpyy"}, "is for the backend 'numpyy', and there is none of that name\n  fix: did you mean numpy?"),
     ({"backend": "zzz"}, "'zzz', and there is none of that name\n  fix: one that runs functions of Python (numpy, torch,"),
-    ({"backend": "c"}, "and the backend 'c' runs none\n  fix: one that does (numpy, torch, torchcuda), or tg.c_kernel("),
-    ({"backend": "gen"}, "a function of Python, and the backend 'gen' runs none\n  fix: one that does (numpy, torch, torchcuda)"),
+    ({"backend": "c"}, "the backend 'c' runs none\n  fix: one that does (numpy, torch, torchcuda, triton), or tg.c_kernel("),
+    ({"backend": "gen"}, "and the backend 'gen' runs none\n  fix: one that does (numpy, torch, torchcuda, triton)"),
     ({"backend": 3}, "is for the backend 3, which is no name"),
 ], ids=lambda value: "")
 def test_a_declaration_that_cannot_be_meant_is_refused_where_it_is_written(options: dict[str, Any], says: str) -> None:
@@ -199,7 +199,7 @@ def test_a_kernel_that_nobody_has_imported_is_told_with_what_to_import(name: str
 def test_a_backend_that_registers_itself_is_a_backend_like_ours(elsewhere: Callable[[str], ModuleType]) -> None:
     assert "elsewhere" not in registry.BACKENDS
     module = elsewhere(WHOLE)
-    assert list(registry.BACKENDS)[:7] == ["c", "cuda", "gen", "gencuda", "numpy", "torch", "torchcuda"]
+    assert list(registry.BACKENDS)[:8] == ["c", "cuda", "gen", "gencuda", "numpy", "torch", "torchcuda", "triton"]
     assert "elsewhere" in registry.BACKENDS
     assert registry.backend_module("elsewhere") is module and registry.why_missing("elsewhere") is None
     assert registry.kernel_named("elsewhere.sin") in registry.all_kernels(("elsewhere", "numpy"))

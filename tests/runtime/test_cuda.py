@@ -35,7 +35,7 @@ X = tg.input("x", (tg.dim("n", 1, 512), 96))
 
 @absent
 def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
-    for name in ("cuda", "gencuda", "torchcuda"):
+    for name in ("cuda", "gencuda", "torchcuda", "triton"):
         assert load_backend(name) == [] and why_missing(name)
     with pytest.raises(UnknownDevice, match=r"'cuda:0'.*\n  fix: one of those, or this one, once that is installed"):
         device_named("cuda:0")

@@ -16,6 +16,7 @@ from functools import partial
 from os import environ
 from pathlib import Path
 
+from tensor_graphs.kernels.cuda.texts import FROM_80
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.torch import on_cuda
 from tensor_graphs.kernels.torch.on_cuda import ARITHMETIC
@@ -29,12 +30,10 @@ NAME = "triton"
 DEVICE = "cuda"
 IMPORTS = ("torch", "triton")
 ON_STREAM = True
+"""functions that are registered for it only launch, on torch's current stream, so that they may be captured"""
 
 NOT_INSTALLED = "triton is not installed (it comes with torch's builds with CUDA; pip install 'tensor_graphs[triton]')"
 NO_COMPILER = "triton builds what launches its kernels with a C compiler, and there is none (install gcc or clang, or set CC)"
-
-FROM_80 = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
-"""architectures whose tensor cores multiply bf16"""
 
 
 def available() -> str | None:
@@ -43,7 +42,7 @@ def available() -> str | None:
         without = NOT_INSTALLED
     elif not environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
         without = NO_COMPILER
-    elif not (header := Path(sysconfig.get_path("include"), "Python.h")).is_file():
+    elif not environ.get("CPATH") and not (header := Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")).is_file():
         without = f"triton builds what launches its kernels with {header}, and it is not there (install Python's headers)"
     return "; ".join(filter(None, (on_cuda.available(), without))) or None
 

@@ -1,4 +1,4 @@
-"""products: `linear` and `dot` of bf16 and f16 in Triton, summed in f32 by tensor cores. Which tile is taken is a rule of the shape."""
+"""products: `linear` and `dot` of bf16 and f16 in Triton, summed in f32 by tensor cores. The tile is a rule of the shape."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dot_takes(spec: Spec) -> str | None:
     return _matrices(spec)
 
 
-class Tile(NamedTuple):
+class Tiling(NamedTuple):
     """tall × wide results of a block, deep: elements of k that it takes at a time; parts: into which k is cut."""
 
     tall: int
@@ -50,23 +50,23 @@ class Tile(NamedTuple):
         return max(1, min(4, (shared - 1024) // ((self.tall + self.wide) * self.deep * 2)))
 
 
-TILES = (Tile(128, 256, 64, 8), Tile(128, 128, 64, 8), Tile(64, 128, 64, 4), Tile(64, 64, 64, 4))
+TILES = (Tiling(128, 256, 64, 8), Tiling(128, 128, 64, 8), Tiling(64, 128, 64, 4), Tiling(64, 64, 64, 4))
 """for many rows, from the one that reads each operand the fewest times on"""
 
 MOST_PARTS, LEAST_DEEP = 32, 256
 """parts of k at most, and elements of k that each has at least"""
 
 
-def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int) -> Tile:
-    """The largest tile of which three of four multiprocessors have one, else the smallest; k is cut into parts where there are still
-    fewer than half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each
+def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int) -> Tiling:
+    """The largest tile of which three of four multiprocessors have one, else the smallest; k is cut into parts where there are
+    still fewer than half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each
     multiprocessor: what takes the time is to read the weight."""
 
-    def count(tile: Tile) -> int:
+    def count(tile: Tiling) -> int:
         return batches * -(-rows // tile.tall) * -(-columns // tile.wide)
 
     if rows <= 32:
-        tile, blocks = Tile(max(16, 1 << (rows - 1).bit_length()), 64, 128, 4), 2 * multiprocessors
+        tile, blocks = Tiling(max(16, 1 << (rows - 1).bit_length()), 64, 128, 4), 2 * multiprocessors
     else:
         tile = next((t for t in TILES if 4 * count(t) >= 3 * multiprocessors), TILES[-1])
         blocks = multiprocessors
@@ -78,7 +78,7 @@ def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int
 
 
 def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
-    """y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y without gaps, the others in any order."""
+    """y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y without gaps."""
     from tensor_graphs.kernels.triton import programs
 
     batches, rows, columns = y.shape

@@ -1,8 +1,8 @@
-"""programs: the functions that Triton compiles for a GPU. Only a launch imports this module: importing triton takes long, and it may
-be absent.
+"""programs: the functions that Triton compiles for a GPU. Only a launch imports this module: importing triton takes long, and it
+may be absent.
 
-All compute in f32 and round once, where they store. Offsets of rows, batches and heads are 64 bits wide: operands may have more than
-2^31 elements. What is a size or a position is given with `do_not_specialize`: a program of another number of rows is the same program.
+All compute in f32 and round once, where they store. Offsets of rows, batches and heads are 64 bits wide: operands may have more
+than 2^31 elements. What is a size or a position is given with `do_not_specialize`: for other numbers of rows it is the same.
 """
 # mypy: disable-error-code="no-untyped-def"
 # Triton reads the annotations of parameters, of which it knows constexpr alone.
@@ -131,9 +131,10 @@ def norm_long(y, x, weight, bias, n, y_row, x_row, x_each, eps, offset, CENTRED:
 
 
 @triton.jit(do_not_specialize=["rows", "batches"])
-def product(y, x, w, bias, rows, columns, k, batches, each, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each, TALL: tl.constexpr,
-            WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr):
-    """y[part, batch, rows, columns], without gaps: of each pair of matrices one product, of `each` of the k in each part (program 1).
+def product(y, x, w, bias, rows, columns, k, batches, each, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each,
+            TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr,
+            BIAS: tl.constexpr):
+    """y[part, batch, rows, columns], without gaps: the products of pairs of matrices, of `each` of the k in a part (program 1).
 
     A tile has TALL × WIDE results and takes DEEP of the k at a time. Tiles are taken in groups of GROUP rows of tiles, column by
     column, so that those that run at the same time read the same operands from the cache. WHOLE: k is a multiple of DEEP.
@@ -224,14 +225,15 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "start", "factor", "cap", "window"])
-def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, group, y_row, y_head, q_row, q_head, q_each, k_row, k_head,
-              k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
+def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, group, y_row, y_head, q_row, q_head, q_each, k_row,
+              k_head, k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
               PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PACK: tl.constexpr, CAUSAL: tl.constexpr,
               WINDOW: tl.constexpr, CAPPED: tl.constexpr):
     """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
 
-    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: what the compiler knows of their
-    alignment is whether they are multiples of 16, and 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal attention see the most keys.
+    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: the compiler knows of
+    them whether they are multiples of 16, and 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal attention see
+    the most keys.
     """
     tile = tl.cdiv(queries, QUERIES) - 1 - tl.program_id(0) // heads
     head = tl.program_id(0) % heads
@@ -261,14 +263,14 @@ def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, grou
     top = tl.full((QUERIES,), -float("inf"), tl.float32)
     if WINDOW:
         total, weights, top = _over_keys(
-            total, weights, top, loaded, k, v, first, opened, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
-            PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
+            total, weights, top, loaded, k, v, first, opened, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
+            LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
     total, weights, top = _over_keys(
-        total, weights, top, loaded, k, v, opened, closed, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
-        PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=False)
+        total, weights, top, loaded, k, v, opened, closed, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
+        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=False)
     total, weights, top = _over_keys(
-        total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window, LENGTH,
-        PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
+        total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
+        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
     # a query that sees no key gives zero; one that sees keys of no weight alone has no softmax: 0/0
     from_key = tl.zeros((QUERIES,), tl.int32)
     to_key = from_key + keys

@@ -1,5 +1,5 @@
-"""rows: softmax along any axis, rms_norm and layer_norm in Triton. A row, or some short ones, is read once and kept in registers; what
-is too long for that is read again for each pass."""
+"""rows: softmax along any axis, rms_norm and layer_norm in Triton. A row, or some short ones, is read once and kept in registers;
+what is too long for that is read again for each pass."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def softmax(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -
         cube = x.reshape(-1, n, inner)
         columns = min(128, 1 << (inner - 1).bit_length())
         steps = min(1 << (n - 1).bit_length(), 4096 // columns)
-        programs.softmax_columns[(len(cube) * -(-inner // columns),)](y, cube, n, inner, *cube.stride(), ROWS=steps, COLUMNS=columns,
-                                                                      num_warps=4)
+        tiles = len(cube) * -(-inner // columns)
+        programs.softmax_columns[(tiles,)](y, cube, n, inner, *cube.stride(), ROWS=steps, COLUMNS=columns, num_warps=4)
         return
     rows, x_row, x_each = _in_rows(x, n)
     if n > LONGEST:
