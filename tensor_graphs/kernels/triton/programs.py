@@ -231,9 +231,9 @@ def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, grou
               WINDOW: tl.constexpr, CAPPED: tl.constexpr):
     """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
 
-    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: the compiler knows of
-    them whether they are multiples of 16, and 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal attention see
-    the most keys.
+    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: the compiler asks of them
+    whether they are multiples of 16, and multiples of 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal
+    attention see the most keys.
     """
     tile = tl.cdiv(queries, QUERIES) - 1 - tl.program_id(0) // heads
     head = tl.program_id(0) % heads
