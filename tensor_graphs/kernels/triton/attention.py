@@ -29,6 +29,17 @@ def attention_takes(spec: Spec) -> str | None:
     return None if max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
 
 
+def tile_for(queries: int, length: int, values: int, shared: int) -> tuple[int, int, int, int]:
+    """(queries of a tile, keys that it takes at a time, warps, steps of keys that are on their way at once), for heads of these
+    padded lengths: the largest whose queries and two steps of keys and values fit into a block's shared memory."""
+    longest = max(length, values)
+    tall = min(128, max(16, 1 << (queries - 1).bit_length()))
+    step = 128 if longest <= 128 and tall == 128 else 64
+    while (fits := (shared - 1024 - tall * length * 2) // ((length + values) * step * 2)) < 2 and tall > 16:
+        tall, step = tall // 2, max(32, step // 2)
+    return tall, step, 8 if tall * longest >= 128 * 64 else 4, max(1, min(3, fits))
+
+
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
     from tensor_graphs.kernels.triton import programs
 
@@ -37,10 +48,7 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
         return
     (queries, heads, length), (keys, of_keys, values) = q.shape, v.shape
     padded, padded_values = (max(16, 1 << (size - 1).bit_length()) for size in (length, values))
-    longest = max(padded, padded_values)
-    tall = min(128, max(16, 1 << (queries - 1).bit_length()))
-    step = 128 if longest <= 128 and tall == 128 else 64
-    fits = (machine(y.device).shared - 1024 - tall * padded * 2) // ((padded + padded_values) * step * 2)
+    tall, step, warps, stages = tile_for(queries, padded, padded_values, machine(y.device).shared)
     (q_row, q_head, q_each), (k_row, k_head, k_each), (v_row, v_head, v_each) = (t.stride() for t in (q, k, v))
     pack = math.gcd(16, q_row, q_head, k_row, k_head, v_row, v_head)
     cap = float(attrs["softcap"])
@@ -50,5 +58,4 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
         int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], q_row // pack, q_head // pack, q_each, k_row // pack,
         k_head // pack, k_each, v_row // pack, v_head // pack, v_each,
         LENGTH=length, PADDED=padded, VALUES=values, PADDED_VALUES=padded_values, QUERIES=tall, KEYS=step, PACK=pack,
-        CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0,
-        num_warps=8 if tall * longest >= 128 * 64 else 4, num_stages=max(1, min(3, fits)))
+        CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0, num_warps=warps, num_stages=stages)

@@ -98,6 +98,15 @@ def test_a_tile_is_chosen_by_the_shape_and_all_of_k_is_in_a_part() -> None:
             assert (found.tall + found.wide) * found.deep * 2 * found.stages(shared) <= shared
 
 
+@pytest.mark.parametrize("shared", [99 << 10, 163 << 10, Machine().shared])
+@pytest.mark.parametrize("length", [16, 64, 128, 256])
+def test_tiles_of_attention_fit_into_shared_memory(length: int, shared: int) -> None:
+    for queries in (1, 17, 100, 5000):
+        tall, step, warps, stages = attention.tile_for(queries, length, length, shared)
+        assert 2 * length * (tall + 2 * step * stages) <= shared and 1 <= stages <= 3 and warps in (4, 8)
+    assert attention.tile_for(5000, 128, 128, Machine().shared) == (128, 128, 8, 3)
+
+
 @pytest.mark.parametrize("n", [1, 7, 16, 100, 1024, 4096, rows.LONGEST])
 def test_a_block_has_whole_rows_and_as_many_threads_as_they_need(n: int) -> None:
     together, block, warps = rows.block_of(n)
