@@ -40,7 +40,13 @@ def tile_for(queries: int, length: int, values: int, shared: int) -> tuple[int, 
     return tall, step, 8 if tall * longest >= 128 * 64 else 4, max(1, min(3, fits))
 
 
-def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+def attention_near(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """As `attention`; what a weight loses when it is rounded is multiplied too."""
+    attention(outs, ins, attrs, True)
+
+
+def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], near: bool = False) -> None:
+    """Weights are rounded to the dtype of values for their products. near: they are two numbers each."""
     from tensor_graphs.kernels.triton import programs
 
     y, (q, k, v) = outs[0], ins[:3]
@@ -58,4 +64,4 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
         int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], q_row // pack, q_head // pack, q_each, k_row // pack,
         k_head // pack, k_each, v_row // pack, v_head // pack, v_each,
         LENGTH=length, PADDED=padded, VALUES=values, PADDED_VALUES=padded_values, QUERIES=tall, KEYS=step, PACK=pack,
-        CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0, num_warps=warps, num_stages=stages)
+        CAUSAL=bool(attrs["causal"]), WINDOW=attrs["window"] > 0, CAPPED=cap > 0, NEAR=near, num_warps=warps, num_stages=stages)

@@ -51,18 +51,20 @@ def versions() -> dict[str, str]:
     return {"triton": importlib.metadata.version("triton"), **on_cuda.versions()}
 
 
-TABLE: Mapping[str, tuple[Function, Accepts]] = {
-    "softmax": (rows.softmax, rows.rows_takes), "rms_norm": (rows.rms_norm, rows.rows_takes),
-    "layer_norm": (rows.layer_norm, rows.rows_takes), "linear": (products.linear, products.linear_takes),
-    "dot": (products.dot, products.dot_takes), "attention": (attention.attention, attention.attention_takes)}
+TABLE: Mapping[str, tuple[str, Function, Accepts]] = {
+    "softmax": ("softmax", rows.softmax, rows.rows_takes), "rms_norm": ("rms_norm", rows.rms_norm, rows.rows_takes),
+    "layer_norm": ("layer_norm", rows.layer_norm, rows.rows_takes), "linear": ("linear", products.linear, products.linear_takes),
+    "dot": ("dot", products.dot, products.dot_takes), "attention": ("attention", attention.attention, attention.attention_takes),
+    "attention_near": ("attention", attention.attention_near, attention.attention_takes)}
+"""kernel's name behind the backend's -> op, function, what it takes"""
 
 
 def kernels() -> list[Kernel]:
     toolchain = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return [Kernel(name=f"{NAME}.{op}", backend=NAME, op=op, accepts=accepts, build=partial(_call, function),
+    return [Kernel(name=f"{NAME}.{name}", backend=NAME, op=op, accepts=accepts, build=partial(_call, function),
                    source=source_of(function), module=__name__, toolchain=toolchain, positive_strides=True,
                    arithmetic=ARITHMETIC.get(op), requirements={"arch": FROM_80})
-            for op, (function, accepts) in TABLE.items()]
+            for name, (op, function, accepts) in TABLE.items()]
 
 
 def _call(function: Callable[..., None], spec: Spec) -> HostCall:

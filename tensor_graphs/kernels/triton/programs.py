@@ -188,9 +188,11 @@ def added_parts(y, x, bias, count, columns, parts, bias_each, BIAS: tl.constexpr
 @triton.jit
 def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
                LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, KEYS: tl.constexpr,
-               PACK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr):
+               PACK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, NEAR: tl.constexpr,
+               MASKED: tl.constexpr):
     """What a tile of queries has after the keys from `first` to `last`: weighted values, the sum of weights, the largest score.
-    MASKED: not all of these keys are seen by all queries of the tile."""
+    NEAR: what weights lose when they are rounded is multiplied too. MASKED: not all of these keys are seen by all queries of the
+    tile."""
     along, across, step = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES), tl.arange(0, KEYS)
     for start in range(first, last, KEYS):
         key = start + step
@@ -219,7 +221,11 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
         else:
             values = tl.load(v_at)
         weights = weights * fade + tl.sum(weight, 1)
-        total = tl.dot(weight.to(values.dtype), values, total * fade[:, None])
+        rounded = weight.to(values.dtype)
+        total = tl.dot(rounded, values, total * fade[:, None])
+        if NEAR:                                                    # what is not finite has been added, and 0 times it is nothing
+            finite = tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
+            total = tl.dot((weight - rounded.to(tl.float32)).to(values.dtype), finite, total)
         top = above
     return total, weights, top
 
@@ -228,7 +234,7 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
 def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, group, y_row, y_head, q_row, q_head, q_each, k_row,
               k_head, k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
               PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PACK: tl.constexpr, CAUSAL: tl.constexpr,
-              WINDOW: tl.constexpr, CAPPED: tl.constexpr):
+              WINDOW: tl.constexpr, CAPPED: tl.constexpr, NEAR: tl.constexpr):
     """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
 
     Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: the compiler asks of them
@@ -264,13 +270,13 @@ def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, grou
     if WINDOW:
         total, weights, top = _over_keys(
             total, weights, top, loaded, k, v, first, opened, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
-            LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
+            LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, NEAR, MASKED=True)
     total, weights, top = _over_keys(
         total, weights, top, loaded, k, v, opened, closed, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
-        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=False)
+        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, NEAR, MASKED=False)
     total, weights, top = _over_keys(
         total, weights, top, loaded, k, v, closed, last, position, keys, k_row, k_each, v_row, v_each, factor, cap, window,
-        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, MASKED=True)
+        LENGTH, PADDED, VALUES, PADDED_VALUES, KEYS, PACK, CAUSAL, WINDOW, CAPPED, NEAR, MASKED=True)
     # a query that sees no key gives zero; one that sees keys of no weight alone has no softmax: 0/0
     from_key = tl.zeros((QUERIES,), tl.int32)
     to_key = from_key + keys
