@@ -29,13 +29,14 @@ def attention_takes(spec: Spec) -> str | None:
     return None if max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
 
 
-def tile_for(queries: int, length: int, values: int, shared: int) -> tuple[int, int, int, int]:
+def tile_for(queries: int, length: int, values: int, shared: int, near: bool = False) -> tuple[int, int, int, int]:
     """(queries of a tile, keys that it takes at a time, warps, steps of keys that are on their way at once), for heads of these
-    padded lengths: the largest whose queries and two steps of keys and values fit into a block's shared memory."""
+    padded lengths: the largest whose queries and two steps of keys and values fit into a block's shared memory; near: and one more
+    of values."""
     longest = max(length, values)
     tall = min(128, max(16, 1 << (queries - 1).bit_length()))
     step = 128 if longest <= 128 and tall == 128 else 64
-    while (fits := (shared - 1024 - tall * length * 2) // ((length + values) * step * 2)) < 2 and tall > 16:
+    while (fits := (shared - 1024 - 2 * (tall * length + near * step * values)) // ((length + values) * step * 2)) < 2 and tall > 16:
         tall, step = tall // 2, max(32, step // 2)
     return tall, step, 8 if tall * longest >= 128 * 64 else 4, max(1, min(3, fits))
 
@@ -54,7 +55,7 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any],
         return
     (queries, heads, length), (keys, of_keys, values) = q.shape, v.shape
     padded, padded_values = (max(16, 1 << (size - 1).bit_length()) for size in (length, values))
-    tall, step, warps, stages = tile_for(queries, padded, padded_values, machine(y.device).shared)
+    tall, step, warps, stages = tile_for(queries, padded, padded_values, machine(y.device).shared, near)
     (q_row, q_head, q_each), (k_row, k_head, k_each), (v_row, v_head, v_each) = (t.stride() for t in (q, k, v))
     pack = math.gcd(16, q_row, q_head, k_row, k_head, v_row, v_head)
     cap = float(attrs["softcap"])
