@@ -16,6 +16,7 @@
 #define TILE 1024
 #define RUNS 16
 #define SHARES 4                                                    /* threads of a word that is merged */
+#define JOINING 1024                                                /* threads of a block of the first merge */
 #define CHUNK 64
 #define CLEARED 4096                                                /* words that a block sets to 0 */
 #define AT_ONCE 4                                                   /* packs of a thread that are under way at once */
@@ -83,19 +84,20 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 #else
 #define PARAMETERS                                                                                                            \
     T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks, \
-        uint32_t *firsts
+        uint32_t *notes
 #define THREADS (TILE / 2)
+#define SEVERAL 0x80000000u
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
-/* Blocks behind those that sort clear what notes where rows begin. */
+/* Blocks behind those that sort clear the notes. */
 extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
     __shared__ uint64_t tile[TILE];
     const int64_t tiles = (COUNT + TILE - 1) / TILE, first = blockIdx.x * (int64_t)TILE;
     const int t = threadIdx.x;
     after_those_before();
     if (blockIdx.x >= tiles) {
-        if (y != base) clear<THREADS>(firsts, blockIdx.x - tiles, SIZE);
+        if (y != base) clear<THREADS>(notes, blockIdx.x - tiles, SIZE);
         return;
     }
 #pragma unroll
@@ -118,7 +120,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
         if (first + k < COUNT) words[first + k] = tile[k];
 }
 
-/* SHARES threads have a word, and RUNS / SHARES of the runs each. */
+/* The first merge: the rows of all runs that are joined lie in shared memory, where searching them takes a fraction of the time. By
+ * rows alone: of equal ones those of runs before come first. */
+extern "C" __global__ void __launch_bounds__(JOINING) merged_0(PARAMETERS) {
+    extern __shared__ __align__(16) char rows[];
+    uint32_t *const found = (uint32_t *)rows;
+    constexpr int WORDS = JOINING / SHARES, EACH = RUNS / SHARES;
+    const int share = threadIdx.x % SHARES, own_run_is = TILE;
+    const int64_t count = COUNT, own = blockIdx.x * (int64_t)WORDS + threadIdx.x / SHARES, at = own < count ? own : count - 1;
+    const int64_t begin = blockIdx.x * (int64_t)WORDS / (TILE * RUNS) * (TILE * RUNS);
+    const int here = (int)tg_min(count - begin, (int64_t)TILE * RUNS);
+    after_those_before();
+    for (int k = threadIdx.x; k < here; k += JOINING) found[k] = row_in(words[begin + k]);
+    const uint64_t word = words[at];
+    const uint32_t row = row_in(word);
+    const int of_own = (int)(at - begin) / own_run_is;
+    __syncthreads();
+    int place = 0;
+#pragma unroll
+    for (int r = share * EACH; r < share * EACH + EACH; r++) {
+        const uint32_t most = r < of_own ? row : row - 1;           /* smaller words have rows up to this one: none below 0 */
+        const int last = tg_min(TILE, tg_max_i(here - r * TILE, 0));
+        int before = 0;
+#pragma unroll
+        for (int step = TILE; step > 0; step /= 2)
+            if (before + step <= last && found[r * TILE + before + step - 1] <= most) before += step;
+        place += r == of_own ? (int)(at - begin) % own_run_is : row == 0 && r > of_own ? 0 : before;
+    }
+#pragma unroll
+    for (int other = 1; other < SHARES; other *= 2) place += __shfl_xor_sync(0xffffffffu, place, other);
+    if (own < count && share == 0) others[begin + place] = word;
+}
+
+/* The others: SHARES threads have a word, and RUNS / SHARES of the runs each. */
 template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into, const int64_t *sizes) {
     constexpr int64_t RUN = (int64_t)TILE << 4 * NUMBER;
     constexpr int WORDS = 256 / SHARES, EACH = RUNS / SHARES;
@@ -147,7 +181,6 @@ template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into,
         after_those_before();                                                                               \
         merge<number>(number % 2 ? others : words, number % 2 ? words : others, sizes);                     \
     }
-MERGED(0)
 MERGED(1)
 MERGED(2)
 MERGED(3)
@@ -201,7 +234,8 @@ TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
     return out;
 }
 
-/* `parts` blocks take the columns of a chunk; those behind the blocks of all chunks note where rows begin. */
+/* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks note of each row 0 (no update), one more than
+ * the number of its only update, or SEVERAL and one more than where in the order its updates begin. */
 extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     const int64_t all = COUNT / CHUNK, noting = (COUNT + 255) / 256, chunking = gridDim.x - noting, width = INNER / PACK;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
@@ -209,8 +243,11 @@ extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     if (blockIdx.x >= chunking) {
         const int64_t at = (blockIdx.x - chunking) * 256 + threadIdx.x;
         if (at >= COUNT || y == base) return;
-        const uint32_t row = row_in(sorted[at]);
-        if (row != NOWHERE && (at == 0 || row_in(sorted[at - 1]) != row)) firsts[row] = (uint32_t)at + 1;
+        const uint64_t word = sorted[at];
+        const uint32_t row = row_in(word);
+        if (row == NOWHERE || (at > 0 && row_in(sorted[at - 1]) == row)) return;
+        const bool several = at + 1 < COUNT && row_in(sorted[at + 1]) == row;
+        notes[row] = several ? SEVERAL | (uint32_t)(at + 1) : (uint32_t)word + 1;
         return;
     }
     const int64_t chunk = blockIdx.x % all, part = blockIdx.x / all, parts = chunking / all, first = chunk * CHUNK;
@@ -224,58 +261,64 @@ extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     }
 }
 
-/* The first update of a row, at `begin` of the order, and whether it is the only one. */
-struct First {
-    int64_t begin;
-    uint64_t word;
-    bool alone;
-};
-TG_INLINE First first_at(const uint64_t *sorted, int64_t begin, int64_t count) {
-    const uint64_t word = sorted[begin];
-    return {begin, word, begin + 1 == count || row_in(sorted[begin + 1]) != row_in(word)};
-}
-/* What `old` comes to with all updates of its row, whose first is `own`. */
-TG_INLINE Pack<T, PACK> with_updates(const Pack<T, PACK> &old, const Pack<T, PACK> &own, const First &first, const Updates &those,
+/* What `old` comes to with the updates of its row, several, from `begin` on in the order. */
+TG_INLINE Pack<T, PACK> with_several(const Pack<T, PACK> &old, int64_t begin, uint32_t row, const Updates &those,
                                      const Chunks &chunked, int64_t count) {
     Pack<A, PACK> sum = widened(old);
-    const int64_t begin = first.begin;
-    if (!first.alone) {
-        const uint32_t row = row_in(first.word);
-        int64_t known = 2, step = 2;                                /* updates of the row; most rows have few */
-        for (; begin + step < count && row_in(those.sorted[begin + step]) == row; step *= 2) known = step + 1;
-        while ((step /= 2) > 0)
-            if (begin + known + step <= count && row_in(those.sorted[begin + known + step - 1]) == row) known += step;
-        const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
-        const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);  /* chunks between are the row's alone */
-        take_in<64>(sum, begin, head, those);
-        take_in<64>(sum, from, to, chunked);
-        take_in<64>(sum, tail, end, those);
-    }
+    int64_t known = 2, step = 2;                                    /* updates of the row; most rows have few */
+    for (; begin + step < count && row_in(those.sorted[begin + step]) == row; step *= 2) known = step + 1;
+    while ((step /= 2) > 0)
+        if (begin + known + step <= count && row_in(those.sorted[begin + known + step - 1]) == row) known += step;
+    const int64_t end = begin + known, from = (begin + CHUNK - 1) / CHUNK, to = end / CHUNK;
+    const int64_t head = tg_min(from * CHUNK, end), tail = tg_max_i(to * CHUNK, head);      /* chunks between are the row's alone */
+    take_in<64>(sum, begin, head, those);
+    take_in<64>(sum, from, to, chunked);
+    take_in<64>(sum, tail, end, those);
     Pack<T, PACK> made;
 #pragma unroll
-    for (int e = 0; e < PACK; e++) {
-        if (first.alone) sum.at[e] = COMBINE()(sum.at[e], those.wide(own.at[e]));
-        made.at[e] = NARROW_T(sum.at[e]);
-    }
+    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
+    return made;
+}
+TG_INLINE Pack<T, PACK> with_one(const Pack<T, PACK> &old, const Pack<T, PACK> &own) {
+    Pack<T, PACK> made;
+#pragma unroll
+    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(COMBINE()((A)WIDE_T(old.at[e]), (A)WIDE_T(own.at[e])));
     return made;
 }
 
-/* Where out is base: threads at the first update of a row, in the order of rows; those at others have nothing to do. */
-TG_INLINE void combine_in_place(T *y, const T *updates, const int64_t *sizes, const uint64_t *sorted, const A *chunks) {
+/* Where out is base: threads at the first update of a row, in the order of rows; those at others have nothing to do. No part of its
+ * caller, nor is the next function, as they would take its registers. */
+static __device__ __noinline__ void combine_in_place(T *y, const T *updates, const int64_t *sizes, const uint64_t *sorted, const A *chunks) {
     const int64_t number = blockIdx.x * 256LL + threadIdx.x;
     if (number >= OUTER * COUNT * (INNER / PACK)) return;
     const Place p = place_of(number, COUNT, INNER, OUTER);
-    const uint32_t row = row_in(sorted[p.line]), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
+    const uint64_t word = sorted[p.line];
+    const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
+    const bool alone = p.line + 1 == COUNT || row_in(sorted[p.line + 1]) != row;
     if (row == NOWHERE || above == row) return;
     T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
     const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
-    const First first = first_at(sorted, p.line, COUNT);
-    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)first.word * INNER);
-    put_pack<PACK>(out, with_updates(old, own, first, those, Chunks{chunks + p.outer * INNER + p.column, OUTER * INNER}, COUNT));
+    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);
+    const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
+    put_pack<PACK>(out, alone ? with_one(old, own) : with_several(old, p.line, row, those, parts, COUNT));
 }
-/* Else all rows in turn, AT_ONCE packs of a thread: what a row waits for (where it begins, which update that is, the update) is
- * under way for all of them. */
-extern "C" __global__ void __launch_bounds__(256) combined(PARAMETERS) {
+/* Of the packs k, k + 256, … of a thread those whose rows have several updates. */
+static __device__ __noinline__ void combine_several(PARAMETERS, int64_t k, int64_t all) {
+    const uint64_t *const sorted = sorted_of(words, others, COUNT);
+#pragma unroll 1
+    for (int64_t at = k; at < all && at < k + 256 * AT_ONCE; at += 256) {
+        const Place p = place_of(at, SIZE, INNER, OUTER);
+        const uint32_t note = notes[p.line];
+        if (note <= SEVERAL) continue;
+        const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
+        const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
+        const Pack<T, PACK> old = pack_at<PACK>(base + at * PACK);
+        put_pack<PACK>(y + at * PACK, with_several(old, note - SEVERAL - 1, (uint32_t)p.line, those, parts, COUNT));
+    }
+}
+/* Else all rows in turn, AT_ONCE packs of a thread: the notes, base and updates of all of them are under way together. Rows with
+ * several updates, which are few, come behind those. */
+extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
     const int64_t all = OUTER * SIZE * (INNER / PACK);
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
     after_those_before();
@@ -285,30 +328,25 @@ extern "C" __global__ void __launch_bounds__(256) combined(PARAMETERS) {
     }
     for (int64_t k = blockIdx.x * (256LL * AT_ONCE) + threadIdx.x; k < all; k += gridDim.x * (256LL * AT_ONCE)) {
         Pack<T, PACK> old[AT_ONCE], own[AT_ONCE];
-        uint32_t begin[AT_ONCE];
-        First first[AT_ONCE];
-        Place place[AT_ONCE];
+        uint32_t note[AT_ONCE];
+        bool more = false;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            place[j] = place_of(k + j * 256, SIZE, INNER, OUTER);
-            begin[j] = k + j * 256 < all ? firsts[place[j].line] : 0;
-            if (k + j * 256 < all) old[j] = pack_at<PACK>(base + (k + j * 256) * PACK);
+            const int64_t at = k + j * 256;
+            note[j] = at < all ? notes[place_of(at, SIZE, INNER, OUTER).line] : SEVERAL;
+            if (at < all) old[j] = pack_at<PACK>(base + at * PACK);
         }
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
-            if (begin[j]) first[j] = first_at(sorted, begin[j] - 1, COUNT);
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
-            if (begin[j]) own[j] = pack_at<PACK>(updates + (place[j].outer * COUNT + (uint32_t)first[j].word) * INNER + place[j].column);
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            if (k + j * 256 >= all) continue;
-            const Place &p = place[j];
-            if (begin[j])
-                old[j] = with_updates(old[j], own[j], first[j], {updates + p.outer * COUNT * INNER + p.column, sorted, INNER},
-                                      {chunks + p.outer * INNER + p.column, OUTER * INNER}, COUNT);
-            put_pack<PACK>(y + (k + j * 256) * PACK, old[j]);
+            const Place p = place_of(k + j * 256, SIZE, INNER, OUTER);
+            if (note[j] - 1 < SEVERAL - 1) own[j] = pack_at<PACK>(updates + (p.outer * COUNT + note[j] - 1) * INNER + p.column);
         }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            more = more || note[j] > SEVERAL;
+            if (note[j] < SEVERAL) put_pack<PACK>(y + (k + j * 256) * PACK, note[j] ? with_one(old[j], own[j]) : old[j]);
+        }
+        if (more) combine_several(y, base, index, updates, sizes, words, others, chunks, notes, k, all);
     }
 }
 #endif

@@ -18,9 +18,9 @@ COMBINED = {f32: "double", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2:
 
 COMPARED = {f32: "float", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 
-TILE, RUNS, SHARES, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 64, 4096, 4
-"""of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged; updates combined once; words
-that a block clears; packs of a thread that are under way at once"""
+TILE, RUNS, SHARES, JOINING, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 1024, 64, 4096, 4
+"""of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged, and of a block of the first
+merge; updates combined once; words that a block clears; packs of a thread that are under way at once"""
 
 MOST = 1 << 31
 """rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
@@ -80,8 +80,9 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     run, most = TILE, d.bounds(count)[1]
     launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + d.ceil_div(rows, CLEARED), TILE // 2, waits=True)]
     while run < most:                                               # no block of it where one run has all
-        joined = d.ceil_div(count, 256 // SHARES) * d.dim_min(1, count // (run + 1))
-        launches.append(Launch(f"merged_{len(launches) - 1}", joined, 256, waits=True))
+        threads, shared = (JOINING, RUNS * TILE * 4) if run == TILE else (256, 0)
+        joined = d.ceil_div(count, threads // SHARES) * d.dim_min(1, count // (run + 1))
+        launches.append(Launch(f"merged_{len(launches) - 1}", joined, threads, shared, waits=True))
         run *= RUNS
     chunks = count // CHUNK
     blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))

@@ -36,7 +36,7 @@ def tile_for(queries: int, length: int, values: int, shared: int, near: bool = F
     longest = max(length, values)
     tall = min(128, max(16, 1 << (queries - 1).bit_length()))
     step = 128 if longest <= 128 and tall == 128 else 64
-    while (fits := (shared - 1024 - 2 * (tall * length + near * step * values)) // ((length + values) * step * 2)) < 2 and tall > 16:
+    while (fits := (shared // 2 - 512 - tall * length - near * step * values) // ((length + values) * step)) < 2 and tall > 16:
         tall, step = tall // 2, max(32, step // 2)
     return tall, step, 8 if tall * longest >= 128 * 64 else 4, max(1, min(3, fits))
 
