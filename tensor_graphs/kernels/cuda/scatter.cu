@@ -9,7 +9,7 @@
  * words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient sorting algorithms for
  * manycore GPUs, 2009, there for two runs). `chunked` notes where in this order each row begins; and of CHUNK neighbours that go to one
  * row it combines the updates, so that many equal indices are no long walk. `combined` writes each row once: as it is in base, or
- * combined with its updates in order, a pack of elements by each thread; where out is base it visits the rows that have updates only.
+ * combined with its updates in order, a pack of elements by each thread; where out is base, only rows that have updates.
  *
  * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
  * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
@@ -234,8 +234,8 @@ TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
     return out;
 }
 
-/* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks note of each row 0 (no update), one more than
- * the number of its only update, or SEVERAL and one more than where in the order its updates begin. */
+/* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks note of each row with updates one more than the
+ * number of its only one, or SEVERAL; of the others there is a 0. */
 extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     const int64_t all = COUNT / CHUNK, noting = (COUNT + 255) / 256, chunking = gridDim.x - noting, width = INNER / PACK;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
         const uint32_t row = row_in(word);
         if (row == NOWHERE || (at > 0 && row_in(sorted[at - 1]) == row)) return;
         const bool several = at + 1 < COUNT && row_in(sorted[at + 1]) == row;
-        notes[row] = several ? SEVERAL | (uint32_t)(at + 1) : (uint32_t)word + 1;
+        notes[row] = several ? SEVERAL : (uint32_t)word + 1;
         return;
     }
     const int64_t chunk = blockIdx.x % all, part = blockIdx.x / all, parts = chunking / all, first = chunk * CHUNK;
@@ -286,50 +286,33 @@ TG_INLINE Pack<T, PACK> with_one(const Pack<T, PACK> &old, const Pack<T, PACK> &
     return made;
 }
 
-/* Where out is base: threads at the first update of a row, in the order of rows; those at others have nothing to do. No part of its
- * caller, nor is the next function, as they would take its registers. */
-static __device__ __noinline__ void combine_in_place(T *y, const T *updates, const int64_t *sizes, const uint64_t *sorted, const A *chunks) {
-    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
-    if (number >= OUTER * COUNT * (INNER / PACK)) return;
-    const Place p = place_of(number, COUNT, INNER, OUTER);
-    const uint64_t word = sorted[p.line];
-    const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
-    const bool alone = p.line + 1 == COUNT || row_in(sorted[p.line + 1]) != row;
-    if (row == NOWHERE || above == row) return;
-    T *const out = y + (p.outer * SIZE + row) * INNER + p.column;
-    const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
-    const Pack<T, PACK> old = pack_at<PACK>(out), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);
-    const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
-    put_pack<PACK>(out, alone ? with_one(old, own) : with_several(old, p.line, row, those, parts, COUNT));
-}
-/* Of the packs k, k + 256, … of a thread those whose rows have several updates. */
-static __device__ __noinline__ void combine_several(PARAMETERS, int64_t k, int64_t all) {
-    const uint64_t *const sorted = sorted_of(words, others, COUNT);
-#pragma unroll 1
-    for (int64_t at = k; at < all && at < k + 256 * AT_ONCE; at += 256) {
-        const Place p = place_of(at, SIZE, INNER, OUTER);
-        const uint32_t note = notes[p.line];
-        if (note <= SEVERAL) continue;
-        const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
-        const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
-        const Pack<T, PACK> old = pack_at<PACK>(base + at * PACK);
-        put_pack<PACK>(y + at * PACK, with_several(old, note - SEVERAL - 1, (uint32_t)p.line, those, parts, COUNT));
-    }
-}
-/* Else all rows in turn, AT_ONCE packs of a thread: the notes, base and updates of all of them are under way together. Rows with
- * several updates, which are few, come behind those. */
+/* Blocks of updates: threads at the first update of a row, in the order of rows; those at others have nothing to do. Where out is not
+ * base, of rows with several updates only: the blocks behind take all other rows as they lie, AT_ONCE packs of a thread, whose notes,
+ * base and updates are under way together. */
 extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
-    const int64_t all = OUTER * SIZE * (INNER / PACK);
+    const int64_t of_updates = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK), updating = (of_updates + 255) / 256;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
+    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
     after_those_before();
-    if (y == base) {
-        combine_in_place(y, updates, sizes, sorted, chunks);
+    if (blockIdx.x < updating) {
+        if (number >= of_updates) return;
+        const Place p = place_of(number, COUNT, INNER, OUTER);
+        const uint64_t word = sorted[p.line];
+        const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
+        const bool alone = p.line + 1 == COUNT || row_in(sorted[p.line + 1]) != row;
+        if (row == NOWHERE || above == row || (alone && y != base)) return;
+        const int64_t at = (p.outer * SIZE + row) * INNER + p.column;
+        const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
+        const Pack<T, PACK> old = pack_at<PACK>(base + at), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);
+        const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
+        put_pack<PACK>(y + at, alone ? with_one(old, own) : with_several(old, p.line, row, those, parts, COUNT));
         return;
     }
-    for (int64_t k = blockIdx.x * (256LL * AT_ONCE) + threadIdx.x; k < all; k += gridDim.x * (256LL * AT_ONCE)) {
+    if (y == base) return;
+    for (int64_t k = (blockIdx.x - updating) * (256LL * AT_ONCE) + threadIdx.x; k < all;
+         k += (gridDim.x - updating) * (256LL * AT_ONCE)) {
         Pack<T, PACK> old[AT_ONCE], own[AT_ONCE];
         uint32_t note[AT_ONCE];
-        bool more = false;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int64_t at = k + j * 256;
@@ -342,11 +325,8 @@ extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
             if (note[j] - 1 < SEVERAL - 1) own[j] = pack_at<PACK>(updates + (p.outer * COUNT + note[j] - 1) * INNER + p.column);
         }
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            more = more || note[j] > SEVERAL;
+        for (int j = 0; j < AT_ONCE; j++)
             if (note[j] < SEVERAL) put_pack<PACK>(y + (k + j * 256) * PACK, note[j] ? with_one(old[j], own[j]) : old[j]);
-        }
-        if (more) combine_several(y, base, index, updates, sizes, words, others, chunks, notes, k, all);
     }
 }
 #endif

@@ -88,7 +88,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
     launches.append(Launch("chunked", chunks * blocks + d.ceil_div(count, 256), 256, waits=True))
     every = d.dim_min(COPYING, d.ceil_div(packs, 256 * AT_ONCE))    # blocks that take all rows
-    launches.append(Launch("combined", d.dim_max(d.ceil_div(of_updates, 256), every), 256, waits=True))
+    launches.append(Launch("combined", d.ceil_div(of_updates, 256) + every, 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a),
               _bytes(rows, 4))
