@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import gc
 import os
 import shutil
@@ -61,6 +62,17 @@ def pytest_fixture_setup() -> None:
     """A worker is forked by the supervisor of the one before only where the environment is the same. pytest writes the name of each
     test into it, so that each would import the package anew (0.45 s of CPU time)."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests marked `alone` have the GPU to themselves, among the processes of this user's tests: others wait for them, and they for
+    those. Where a kernel of another process does not end, right ones run into their time limit, and times say nothing."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    with open(Path(tempfile.gettempdir(), f"tensor_graphs-tests-{os.getuid()}.gpu"), "a") as lock:     # given back with the file
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

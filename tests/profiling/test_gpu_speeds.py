@@ -161,6 +161,7 @@ def test_devices_shows_a_gpu_beside_what_its_driver_says(gpu_that_is_none: Cuda,
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_gpu_delivers_nearly_what_its_driver_says_and_never_more(database: Database) -> None:
     found = measure_device(database, ("cuda", "gencuda", "torchcuda"), anew=True)
     peaks = device_named("cuda:0").peaks()

@@ -177,6 +177,7 @@ MIXED = ("writes_at_address_8", "never_ends", "leaves_the_last_element", "writes
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.usefixtures("texts")
 def test_one_profile_of_all_kinds_files_a_row_for_each_and_chooses_the_right_one(tmp_path: Path, record_property: Tell) -> None:
     with Told("a profile of all kinds", record_property) as said:

@@ -125,6 +125,7 @@ def test_bytes_come_back_as_they_went() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_memory_that_nobody_has_is_free_again_and_what_is_not_there_is_refused() -> None:
     device = gpu()
     before = device.free()  # type: ignore[attr-defined]
