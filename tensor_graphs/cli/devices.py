@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def devices(
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure the constants now, whatever the age of those on file (2–4 s; a GPU's ten more)."),
+        typer.Option("--measure", help="Measure the constants now, whatever the age of those on file (2–4 s; a GPU's 15 more)."),
     ] = False,
     threads: options.Threads = None,
     db: options.DatabaseAt = None,
@@ -135,7 +135,11 @@ def devices(
             print(line)
     if not others:
         print(f"transfers  none: {NO_TRANSFERS}")
-    for link in links:
+    shown: set[tuple[str, str]] = set()
+    for link in sorted(links, key=lambda link: "latency" not in link):      # one line for each way: backends share the link
+        if (link["from"], link["to"]) in shown:
+            continue
+        shown.add((link["from"], link["to"]))
         measured_link = f"{link['latency'] * 1e6:.1f} µs + bytes ÷ {link['bandwidth'] / 1e9:.3g} GB/s" if "latency" in link else ""
         print(f"transfers  {link['from']} -> {link['to']}: {measured_link or 'not measured (tg devices --measure)'}")
 
@@ -150,7 +154,7 @@ def table(
     """Lines: what each backend of a device delivers and the memory by working set, each with its age.
 
     known: backend -> constants. The memory is the device's: shown once, as the newest of them has it. peaks: of a device that is
-    not the host, what its driver says of it; device: its name.
+    not the host, what it delivers at most; device: its name.
     """
     from tensor_graphs.costs.known_rates import FLOPS as F32
     from tensor_graphs.costs.known_rates import READ, RUN
@@ -158,25 +162,27 @@ def table(
     from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, working_set
 
     where = "" if peaks is None else f" of {device}"
-    if not known:
-        return [f"nothing is measured yet{where}: tg devices --measure"]
+    nothing = [f"nothing is measured yet{where}: tg devices --measure"]
+    if not known and not peaks:
+        return nothing
     flops = FLOPS if peaks is None else (F32, "flops_f64", *PRODUCTS)
     unit, scaled = ("Gflop/s", 1e-9) if peaks is None else ("Tflop/s", 1e-12)
     columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops}
     columns |= {CALL: "call [µs]", RUN: "run [µs]"} if peaks is None else {CALL: "call [µs]", CLOCK: "clock [GHz]"}
     scale = {**dict.fromkeys(flops, scaled), CALL: 1e6, RUN: 1e6, CLOCK: 1e-9}
-    lines = ["", ""] if peaks is None else ["", f"{device}:", ""]
+    lines = ["", ""] if peaks is None else [f"{device}:", ""]
     lines[-1] = f"{'speed':12s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"
     if peaks is not None:
-        cells = [f"{peaks[n] * scale[n]:.3g}" if n in peaks else "" for n in columns]
+        cells = [_number(peaks[n] * scale[n]) if n in peaks else "" for n in columns]
         widths = [len(title) + 2 for title in columns.values()]
-        lines.append("  at most   " + "".join(f"{c:>{w}s}" for c, w in zip(cells, widths, strict=True)) + "  as its driver says")
+        row = "".join(f"{c:>{w}s}" for c, w in zip(cells, widths, strict=True))
+        lines.append(f"  at most   {row}  by its clocks and units")
     notes = []
     for backend, constants in known.items():
         cells = []
         for name, title in columns.items():
             why = refused.get(backend, {}).get(name)
-            cell = f"{constants[name].value * scale[name]:.3g}" if name in constants else "none" if why else "?"
+            cell = _number(constants[name].value * scale[name]) if name in constants else "none" if why else "?"
             cells.append(f"{cell:>{len(title) + 2}s}")
             notes += [f"  none: {backend} has no kernel for {name}: {why}"] if name not in constants and why else []
         stamps = [c.timestamp for n, c in constants.items() if n in columns and c.timestamp is not None]
@@ -195,9 +201,13 @@ def table(
             stamps = [v.timestamp for v in values if v is not None and v.timestamp is not None]
             cells = [f"{'?' if v is None else f'{v.value / 1e9:.1f}':>9s}" for v in values]
             lines.append(f"  {title:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
-        if peaks is not None and READ in peaks:
-            lines.append(f"  at most {peaks[READ] / 1e9:.0f} GB/s of memory, as its driver says")
-    return [*lines, ""]
+    if peaks is not None and READ in peaks:
+        lines.append(f"  at most {peaks[READ] / 1e9:.0f} GB/s of memory, by its clock and width")
+    return [*lines, *([] if known else nothing), ""]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _ago(stamps: Sequence[datetime], now: datetime) -> str:

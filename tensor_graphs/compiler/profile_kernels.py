@@ -57,14 +57,18 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     form = next(forms(prepared, request))
     graph = form.graph
     wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
+    for k in wanted.values():
+        if (missing := why_missing(k.backend)) is not None:
+            raise KernelError(f"{k.name} cannot be measured here: the backend {k.backend} is missing, as {missing}\n"
+                              "  fix: what that says, or a machine that has it")
     signatures = signatures_of(graph)
     found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
                     and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
     for name, k in wanted.items():
         if not found[name] and isinstance(k.composite, PartOp) and any(k.computes(s.spec) for s in signatures_of(prepared)):
             raise KernelError(f"the graph that {k.name} computes is in this one as it is written, and these options compile it "
-                              f"with wider values between its ops ({form.why})\n  fix: intermediates=\"as_written\", here and in "
-                              "compile, with a tolerance that allows what is rounded; or values of f32 in the graph")
+                              f"with wider values between its ops ({form.why})\n  fix: intermediates=\"as_written\" "
+                              f"(--intermediates as_written) for profile and compile; or a tolerance above {form.predicted:.1e}")
         if not found[name] and isinstance(k.composite, PartOp):
             told = why_nowhere((written, graph), k.composite)
             raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")

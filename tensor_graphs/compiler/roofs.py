@@ -15,8 +15,8 @@ from typing import Any
 
 from tensor_graphs.compiler import svg
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import FLOPS, READ
-from tensor_graphs.costs.roofline import DeviceRates, work
+from tensor_graphs.costs.known_rates import FLOPS, READ, prior_rates
+from tensor_graphs.costs.roofline import work
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
@@ -40,7 +40,7 @@ COLOURS = ("#36c", "#c33", "#2e8b57", "#8e44ad", "#d08000")
 
 @dataclass(frozen=True)
 class Roof:
-    """What a device delivers: byte/s from memory, flop/s by the constant's name. source: measured, or whose word it is."""
+    """What a device delivers: byte/s from memory, flop/s by the constant's name. source: how that is known, for people."""
 
     device: str
     bandwidth: float
@@ -49,20 +49,23 @@ class Roof:
 
     @property
     def measured(self) -> bool:
-        return self.source == MEASURED
+        return self.source.startswith(MEASURED)
 
     @staticmethod
     def of(device: str, database: Database, backends: Sequence[str], threads: int | None = None) -> Roof:
-        """The best that any of these backends, all of this device, was measured to reach; what was not, as its maker says."""
+        """The best that any of these backends, all of this device, was measured to reach; else what it may reach at most."""
         rows = [constants(database, environment_of(b, threads), device) for b in backends if why_missing(b) is None]
         best: dict[str, float] = {}
         for name, row in (each for r in rows for each in r.items()):
             best[name] = max(best.get(name, 0.0), row.value)
-        peaks, source = dict(device_named(device).peaks()), "at most, as its driver says"
-        if READ in best and FLOPS in best:
-            peaks, source = {**peaks, **best}, MEASURED
-        elif not peaks:
-            peaks, source = {READ: DeviceRates.bandwidth, FLOPS: DeviceRates.flops}, "priors"
+        peaks, prior = device_named(device).peaks(), prior_rates(device_named(device))
+        assumed = {READ: prior.bandwidth, FLOPS: prior.flops, **peaks}
+        if READ not in best or FLOPS not in best:
+            best, source = {}, "at most, by its clocks and units" if {READ, FLOPS} <= peaks.keys() else "priors"
+        else:
+            rest = ", ".join(_said(name) for name in NAMES if name in peaks and name not in best)
+            source = f"{MEASURED}; {rest} at most, by its clocks and units" if rest else MEASURED
+        peaks = {**assumed, **best}
         return Roof(device, peaks[READ], {name: peaks[name] for name in NAMES if name in peaks}, source)
 
     def peak(self, spec: Spec) -> str:
@@ -77,9 +80,14 @@ class Roof:
         return wanted if wanted in self.flops else FLOPS
 
     def __str__(self) -> str:
-        peaks = [f"{name.removeprefix('flops_').replace('_', ' ')} {value / 1e9:.1f} Gflop/s"
+        peaks = [f"{_said(name)} {f'{value / 1e12:.1f} T' if value >= 1e13 else f'{value / 1e9:.1f} G'}flop/s"
                  for name, value in self.flops.items()]
         return f"{self.device}: read {self.bandwidth / 1e9:.1f} GB/s, {', '.join(peaks)} ({self.source})"
+
+
+def _said(name: str) -> str:
+    """A constant of arithmetic for people: "bf16 weights"."""
+    return name.removeprefix("flops_").replace("_", " ")
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ def known_rates(database: Database, backends: Sequence[str], threads: int | None
 
 
 def prior_rates(device: Device) -> DeviceRates:
-    """Of a device that was not measured: as its maker says, else those of a small CPU."""
+    """Of a device that was not measured: what it delivers at most, a small GPU where its driver is silent, else a small CPU."""
     peaks = device.peaks()
-    return DeviceRates(peaks[READ], peaks[FLOPS]) if peaks else DeviceRates()
+    return DeviceRates(peaks.get(READ, 3e11), peaks.get(FLOPS, 1e13)) if peaks else DeviceRates()
 
 
 def rates_in(database: Database, environments: Sequence[Environment]) -> DeviceRates | None:

@@ -38,10 +38,11 @@ UNITS = (((12, 0), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_
          ((9, 0), {"flops_f32": 128, "flops_f64": 64, "flops_bf16": 2048, "flops_f16": 2048, "flops_f8e4m3": 4096}),
          ((8, 9), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512, "flops_f8e4m3": 1024}),
          ((8, 6), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512}),
-         ((8, 0), {"flops_f32": 64, "flops_f64": 32, "flops_bf16": 1024, "flops_f16": 1024}))
+         ((8, 0), {"flops_f32": 64, "flops_f64": 32, "flops_bf16": 1024, "flops_f16": 1024}),
+         ((0, 0), {"flops_f32": 64, "flops_f64": 2}))
 """compute capability from which on -> multiply-adds of a multiprocessor in a clock, by the constant's name: of units for floats and
 of tensor cores that add up in f32 and skip no zeros. Source: data sheets of A100, RTX A6000, L40S, H200, B200 and RTX PRO 6000,
-divided by their clocks and multiprocessors"""
+divided by their clocks and multiprocessors; GPUs for games may have half of the tensor cores' (so these are at most)"""
 
 STREAM = 0
 """the default stream of the context"""
@@ -304,16 +305,15 @@ class Cuda(Device):
                  ("driver", f"CUDA {version // 1000}.{version % 1000 // 10}"), ("multiprocessors", str(self.multiprocessors))))
 
     def peaks(self) -> Mapping[str, float]:
-        """Of the highest clocks: memory moves two words a clock, a unit multiplies and adds once."""
+        """By its highest clocks and its units: memory moves two words a clock, a unit multiplies and adds once. What the driver is
+        silent about (a part of a GPU, one on a board) is left out."""
         of = self.driver.CUdevice_attribute
         memory, wires, clock = (self._attribute(a) for a in (of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
                                                              of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
                                                              of.CU_DEVICE_ATTRIBUTE_CLOCK_RATE))          # kHz, bits, kHz
-        if not (memory and wires and clock):                        # the driver does not say; this is of a small GPU
-            return {"read_bandwidth": 3e11, "flops_f32": 1e13}
-        units = next((u for least, u in UNITS if self.capability >= least), UNITS[-1][1])
-        each = 2.0 * self.multiprocessors * clock * 1e3
-        return {"read_bandwidth": 2.0 * memory * 1e3 * wires / 8, **{name: each * count for name, count in units.items()}}
+        units = next(u for least, u in UNITS if self.capability >= least) if clock else {}
+        found = {name: 2e3 * self.multiprocessors * clock * count for name, count in units.items()}
+        return {"read_bandwidth": 2e3 * memory * wires / 8, **found} if memory and wires else found
 
     def features(self) -> frozenset[str]:
         return frozenset({self.architecture})

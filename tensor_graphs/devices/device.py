@@ -129,7 +129,7 @@ class Device(ABC):
         """(name, bytes of memory, properties): what times measured on it depend on."""
 
     def peaks(self) -> Mapping[str, float]:
-        """What it delivers at most as its maker says, by the names of constants (docs/database.md); {} where that is not known."""
+        """What it delivers at most, by the names of constants (docs/database.md), as far as that is known without measuring."""
         return {}
 
     def features(self) -> frozenset[str]:

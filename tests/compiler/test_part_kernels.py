@@ -234,9 +234,10 @@ def test_a_part_of_narrow_floats_that_are_kept_wide_is_told_with_the_option_by_w
     with registered(kernel):
         with pytest.raises(KernelError, match="is in this one as it is written, and these options compile it with wider") as caught:
             tg.profile(graph, kernels="trial.gate", database=database)
-        assert "fix: intermediates=\"as_written\"" in str(caught.value)
-        report = tg.profile(graph, kernels="trial.gate", database=database, intermediates="as_written")
-        assert [v.kernel for v in report.verdicts if v.kernel == "trial.gate"]
+        assert "fix: intermediates=\"as_written\"" in str(caught.value) and "above 2.0e-02" in str(caught.value)
+        for how in ({"intermediates": "as_written"}, {"tolerance": 2.1e-2}):
+            report = tg.profile(graph, kernels="trial.gate", database=database, **how)
+            assert [v.kernel for v in report.verdicts if v.kernel == "trial.gate"]
 
 
 def _atomic(rows: int = 4, width: int = HIDDEN, eps: float = 1e-6, factor: float = 1.0) -> tg.Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,18 @@ from tensor_graphs.compiler.roofs import Roof
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import known_rates, prior_rates
 from tensor_graphs.devices.cuda import Cuda
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites import add, attention, linear
 from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.profiling.measure import calibration
 from tensor_graphs.profiling.measure import gpu_speeds as under
 from tensor_graphs.profiling.measure.calibration import measure_device
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.speeds import sized
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
@@ -65,9 +71,17 @@ def test_every_generation_has_its_units(gpu_that_is_none: Cuda, capability: tupl
     assert ("flops_f8e4m3" in peaks) == (capability >= (8, 9)) and peaks["flops_bf16"] > peaks["flops_f32"] > peaks["flops_f64"]
 
 
-def test_a_driver_that_says_nothing_of_clocks_leaves_a_small_gpu(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_driver_does_not_say_is_left_out_and_no_time_is_implausible_by_it(gpu_that_is_none: Cuda, database: Database,
+                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = gpu_that_is_none.peaks()
     monkeypatch.setitem(emulated.ATTRIBUTES, "CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE", 0)
-    assert 1e11 < gpu_that_is_none.peaks()["read_bandwidth"] < 1e12
+    assert gpu_that_is_none.peaks() == {name: value for name, value in whole.items() if name != "read_bandwidth"}
+    assert prior_rates(gpu_that_is_none).flops == whole["flops_f32"] and 1e11 < prior_rates(gpu_that_is_none).bandwidth < 1e12
+    assert "(priors)" in str(Roof.of("cuda:0", database, ("cuda",)))
+    x = signature_of(add(leaves.input("x", (64,)), leaves.input("y", (64,))))
+    assert Judge(database)._floor(kernel_named("cuda.linear"), x, {}) == 0.0
+    monkeypatch.setitem(emulated.ATTRIBUTES, "CU_DEVICE_ATTRIBUTE_CLOCK_RATE", 0)
+    assert gpu_that_is_none.peaks() == {}
 
 
 def test_its_memory_is_read_and_copied_as_often_as_is_said(gpu_that_is_none: Cuda) -> None:
@@ -122,12 +136,14 @@ def test_what_was_measured_counts_before_its_makers_word(gpu_that_is_none: Cuda,
 def test_the_roof_of_a_gpu_is_its_own(gpu_that_is_none: Cuda, database: Database) -> None:
     roof = Roof.of("cuda:0", database, ("cuda",))
     assert not roof.measured and roof.bandwidth == gpu_that_is_none.peaks()["read_bandwidth"]
-    assert "4800.0 GB/s" in str(roof) and str(roof).endswith("(at most, as its driver says)")
+    assert "4800.0 GB/s" in str(roof) and "bf16 16.4 Tflop/s" in str(roof)
+    assert str(roof).endswith("(at most, by its clocks and units)")
     database.add_constants(environment_of("cuda"), [DeviceConstant("read_bandwidth", 4e12, "byte/s", "cuda:0"),
                                                     DeviceConstant("flops_f32", 5e11, "flop/s", "cuda:0")])
     roof = Roof.of("cuda:0", database, ("cuda",))
     assert roof.measured and roof.bandwidth == 4e12 and roof.flops["flops_f32"] == 5e11
-    assert roof.flops["flops_bf16"] == gpu_that_is_none.peaks()["flops_bf16"], "what was not measured is as the driver says"
+    assert roof.flops["flops_bf16"] == gpu_that_is_none.peaks()["flops_bf16"]
+    assert str(roof).endswith("(measured; f64, bf16, f16, f8e4m3 at most, by its clocks and units)")
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16", "f32", "f64"])
@@ -152,12 +168,36 @@ def test_devices_shows_a_gpu_beside_what_its_driver_says(gpu_that_is_none: Cuda,
     stamp = known["cuda"]["clock"].timestamp
     assert stamp is not None
     lines = table(known, {"cuda": {}}, stamp, gpu_that_is_none.peaks(), "cuda:0")
-    assert lines[1] == "cuda:0:" and "f32 [Tflop/s]" in lines[2] and "clock [GHz]" in lines[2]
-    assert lines[3].split() == ["at", "most", "1.02", "0.512", "16.4", "16.4", "32.8", "as", "its", "driver", "says"]
-    assert lines[4].split()[0] == "cuda" and lines[4].endswith("just now")
+    assert lines[0] == "cuda:0:" and "f32 [Tflop/s]" in lines[1] and "clock [GHz]" in lines[1]
+    assert lines[2].split() == ["at", "most", "1.02", "0.512", "16.4", "16.4", "32.8", "by", "its", "clocks", "and", "units"]
+    assert lines[3].split()[0] == "cuda" and lines[3].endswith("just now")
     assert any(line.split()[:4] == ["4", "KiB", "16", "KiB"] for line in lines)
-    assert "  at most 4800 GB/s of memory, as its driver says" in lines
-    assert table({}, {}, stamp, gpu_that_is_none.peaks(), "cuda:0") == ["nothing is measured yet of cuda:0: tg devices --measure"]
+    assert "  at most 4800 GB/s of memory, by its clock and width" in lines
+    before = table({}, {}, stamp, gpu_that_is_none.peaks(), "cuda:0")
+    assert before[:3] == lines[:3] and before[-2] == "nothing is measured yet of cuda:0: tg devices --measure"
+
+
+def test_what_cannot_be_measured_is_left_out_and_the_rest_is_kept(gpu_that_is_none: Cuda, database: Database, caplog: Any,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    def speed(backend: str, name: str) -> float:
+        if name == "flops_bf16":
+            raise RuntimeError("no such instruction")
+        return 1e12
+
+    allocate, most = type(gpu_that_is_none).allocate, under.WORKING_SETS[0]
+
+    def allocated(self: Cuda, nbytes: int) -> Memory:
+        if nbytes > most:
+            raise OutOfMemory("others have it\n  fix: none")
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(type(gpu_that_is_none), "allocate", allocated)
+    monkeypatch.setattr(under, "product_speed", speed)
+    monkeypatch.setattr(under, "product_kernel", lambda backend, name: kernel_named("cuda.linear"))
+    monkeypatch.setattr(calibration, "link_speeds", lambda device: {})
+    found = measure_device(database, ("cuda",), anew=True)["cuda"]
+    assert "flops_bf16" not in found and found["flops_f16"] == 1e12 and "flops_bf16 was not measured" in caplog.text
+    assert sized("read_bandwidth", most) in found and sized("read_bandwidth", under.WORKING_SETS[1]) not in found
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
  * has no gaps. Where elements are fewer than 2^31 they are counted in 32 bits, which divide in a third of the time. */
 #include "numbers.cuh"
 
-/* Whether elements lie behind each other from a multiple of their pack on. */
+/* Whether these elements are neighbours, and aligned so that they can be moved as one pack. */
 TG_INLINE bool beside(const T *from, const int64_t (&places)[EACH]) {
     bool is = true;
 #pragma unroll

@@ -287,8 +287,8 @@ TG_INLINE Pack<T, PACK> with_one(const Pack<T, PACK> &old, const Pack<T, PACK> &
 }
 
 /* Blocks of updates: threads at the first update of a row, in the order of rows; those at others have nothing to do. Where out is not
- * base, of rows with several updates only: the blocks behind take all other rows as they lie, AT_ONCE packs of a thread, whose notes,
- * base and updates are under way together. */
+ * base, of rows with several updates only. The blocks after them take all other rows in memory's order, AT_ONCE packs of a thread, and
+ * load the notes, base and updates of these together. */
 extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
     const int64_t of_updates = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK), updating = (of_updates + 255) / 256;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);

@@ -7,7 +7,6 @@ stream. The views, the captures and the copies are those of torchcuda.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import shutil
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ NO_COMPILER = "triton builds what launches its kernels with a C compiler, and th
 
 def available() -> str | None:
     without = None
-    if importlib.util.find_spec("triton") is None:                 # it takes long to import
+    if not _version():                                              # it takes long to import
         without = NOT_INSTALLED
     elif not environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
         without = NO_COMPILER
@@ -48,7 +47,15 @@ def available() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    return {"triton": importlib.metadata.version("triton"), **on_cuda.versions()}
+    return {"triton": _version(), **on_cuda.versions()}
+
+
+def _version() -> str:
+    """ "" where it is not installed: a folder of that name is no Triton."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 TABLE: Mapping[str, tuple[str, Function, Accepts]] = {

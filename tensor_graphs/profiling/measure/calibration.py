@@ -44,7 +44,7 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
     """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
 
     anew: whatever their age, and of a GPU more than its link. Memory is measured once for all backends of a device. Takes a second
-    for each, and another for the memory; of a GPU, whose products are compiled, some ten.
+    for each, and another for the memory; of a GPU, whose products are compiled, some fifteen.
     Returns backend -> {constant: value} of those measured now; {} when all were known.
     """
     now = now or datetime.now(UTC)
@@ -59,7 +59,7 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
         if not device.is_host:
             if anew or not all(name in known and _age(known[name], now) < MAX_AGE for name in link_names):
                 speeds = dict(link_speeds(device))
-                if anew and device.kind == "cuda":                  # seconds; until they are asked for, its maker's word will do
+                if anew and device.kind == "cuda":                  # seconds; until they are asked for, `Device.peaks` will do
                     own[device.name] = own.get(device.name) or gpu_speeds(device)
                     speeds |= {**own[device.name], **products_of(backend)}
                 database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)

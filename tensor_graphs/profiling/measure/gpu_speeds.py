@@ -15,6 +15,7 @@ Times are the device's own. Constants, all of them maxima of a few short runs:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from tensor_graphs.costs.known_rates import FLOPS, READ
 from tensor_graphs.costs.roofline import guess_seconds, says_of
 from tensor_graphs.devices.device import Device, Memory
+from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import by_op, device_of, lacking, load_backend
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -36,6 +38,8 @@ from tensor_graphs.profiling.measure.speeds import CALL, CHAIN, COPY, REPEATS, S
 from tensor_graphs.runtime.arrays import device_array
 from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.runtime.device_array import empty
+
+log = logging.getLogger(__name__)
 
 CLOCK = "clock"
 
@@ -109,7 +113,11 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
     for name, of in ((READ, _reading), (COPY, _copying)):
         for nbytes in (n for n in WORKING_SETS if n <= limit):
             times = max(1, MOVED // nbytes)
-            found[sized(name, nbytes)] = found[name] = Speed(times * nbytes / _fastest(device, of(device, nbytes, times)), "byte/s")
+            try:
+                run = of(device, nbytes, times)
+            except OutOfMemory:                                     # others have it: what fits is measured
+                break
+            found[sized(name, nbytes)] = found[name] = Speed(times * nbytes / _fastest(device, run), "byte/s")
     threads = _blocks(device) * THREADS
     for name, kind in ((FLOPS, "f32"), ("flops_f64", "f64")):
         found[name] = Speed(2.0 * CHAINS * ROUNDS * threads / _fastest(device, _adding_products(device, kind, ROUNDS)[0]), "flop/s")
@@ -121,9 +129,16 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
 
 
 def products_of(backend: str) -> dict[str, Speed]:
-    """Of a backend: its products by dtype; of what it has no kernel for there is nothing."""
-    return {name: Speed(product_speed(backend, name), "flop/s") for name in PRODUCTS
-            if not isinstance(product_kernel(backend, name), str)}
+    """Of a backend: its products by dtype; of what it has no kernel for, or one that raises, there is nothing."""
+    found = {}
+    for name in PRODUCTS:
+        if isinstance(product_kernel(backend, name), str):
+            continue
+        try:
+            found[name] = Speed(product_speed(backend, name), "flop/s")
+        except Exception as e:                                      # anyone's kernel, or no memory: the others' constants count
+            log.warning("%s: %s was not measured: %s: %s", backend, name, type(e).__name__, e)
+    return found
 
 
 def product_kernel(backend: str, name: str) -> Kernel | str:

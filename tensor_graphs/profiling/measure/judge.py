@@ -37,7 +37,7 @@ from tensor_graphs.costs.filing import (
     verdict_key,
     verify_workload,
 )
-from tensor_graphs.costs.known_rates import prior_rates
+from tensor_graphs.costs.known_rates import FLOPS, READ
 from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import usable_cores
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
@@ -881,7 +881,8 @@ class Judge:
     def _floor(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float:
         """A time [s] that no kernel of its device beats; of arithmetic only where no formula saves any."""
         device = device_of(kernel.backend)
-        rates = self.rates if device.is_host else prior_rates(device)
+        peaks = device.peaks()
+        rates = self.rates if device.is_host else DeviceRates(peaks.get(READ, math.inf), peaks.get(FLOPS, math.inf))
         traffic, flops = work(signature, _at(signature, binding))
         flops = flops if signature.spec.op in (linear, dot) else 0.0
         return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR

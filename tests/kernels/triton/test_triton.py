@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.kernel import HostCall, Spec
+from tensor_graphs.kernels.kernel import HostCall, KernelError, Spec
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.torch import on_cuda
 from tensor_graphs.kernels.triton import attention, backend, products, rows
@@ -120,12 +120,14 @@ def test_a_block_has_whole_rows_and_as_many_threads_as_they_need(n: int) -> None
 
 @absent
 def test_what_is_missing_is_said_at_once_and_nothing_is_imported_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    find, there = importlib.util.find_spec, [False]
+    version, there = importlib.metadata.version, [False]
 
-    def found(name: str, *more: Any) -> Any:
-        return (object() if there[0] else None) if name == "triton" else find(name, *more)
+    def found(name: str) -> str:
+        if name == "triton" and not there[0]:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "3.6.0" if name == "triton" else version(name)
 
-    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(importlib.metadata, "version", found)
     monkeypatch.setattr(on_cuda, "available", lambda: None)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CPATH", raising=False)
@@ -142,6 +144,20 @@ def test_what_is_missing_is_said_at_once_and_nothing_is_imported_for_it(monkeypa
     monkeypatch.setattr(on_cuda, "available", lambda: on_cuda.HAS_NONE)
     there[0] = False
     assert backend.available() == f"{on_cuda.HAS_NONE}; {backend.NOT_INSTALLED}"
+
+
+@absent
+def test_a_kernel_of_ones_own_is_not_measured_where_it_is_missing(tmp_path: Path) -> None:
+    def my_softmax(outs: Any, ins: Any, attrs: Any) -> None:
+        raise AssertionError("nothing runs it here")
+
+    kernel = tg.kernel("softmax", backend="triton")(my_softmax)
+    try:
+        graph = tg.graph(tg.softmax(tg.input("x", (4, 8))))
+        with pytest.raises(KernelError, match="my_softmax cannot be measured here: the backend triton is .*not installed"):
+            tg.profile(graph, kernels=kernel.name, database=str(tmp_path / "own.db"))
+    finally:
+        registry.unregister(kernel.name)
 
 
 @absent
