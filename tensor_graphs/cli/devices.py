@@ -164,7 +164,7 @@ def table(
     where = "" if peaks is None else f" of {device}"
     nothing = [f"nothing is measured yet{where}: tg devices --measure"]
     if not known and not peaks:
-        return nothing
+        return [*nothing, ""]
     flops = FLOPS if peaks is None else (F32, "flops_f64", *PRODUCTS)
     unit, scaled = ("Gflop/s", 1e-9) if peaks is None else ("Tflop/s", 1e-12)
     columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops}
