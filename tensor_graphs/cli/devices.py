@@ -135,11 +135,8 @@ def devices(
             print(line)
     if not others:
         print(f"transfers  none: {NO_TRANSFERS}")
-    shown: set[tuple[str, str]] = set()
-    for link in sorted(links, key=lambda link: "latency" not in link):      # one line for each way: backends share the link
-        if (link["from"], link["to"]) in shown:
-            continue
-        shown.add((link["from"], link["to"]))
+    ways = {(link["from"], link["to"]): link for link in sorted(links, key=lambda link: "latency" in link)}  # backends share them
+    for link in ways.values():
         measured_link = f"{link['latency'] * 1e6:.1f} µs + bytes ÷ {link['bandwidth'] / 1e9:.3g} GB/s" if "latency" in link else ""
         print(f"transfers  {link['from']} -> {link['to']}: {measured_link or 'not measured (tg devices --measure)'}")
 
@@ -161,17 +158,17 @@ def table(
     from tensor_graphs.profiling.measure.gpu_speeds import CLOCK, PRODUCTS
     from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, working_set
 
-    where = "" if peaks is None else f" of {device}"
+    if peaks is None:
+        where, heading, flops, unit, scaled, last = "", "", tuple(FLOPS), "Gflop/s", 1e-9, {RUN: "run [µs]"}
+    else:
+        where, heading, flops = f" of {device}", f"{device}:", (F32, "flops_f64", *PRODUCTS)
+        unit, scaled, last = "Tflop/s", 1e-12, {CLOCK: "clock [GHz]"}
     nothing = [f"nothing is measured yet{where}: tg devices --measure"]
     if not known and not peaks:
         return [*nothing, ""]
-    flops = FLOPS if peaks is None else (F32, "flops_f64", *PRODUCTS)
-    unit, scaled = ("Gflop/s", 1e-9) if peaks is None else ("Tflop/s", 1e-12)
-    columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops}
-    columns |= {CALL: "call [µs]", RUN: "run [µs]"} if peaks is None else {CALL: "call [µs]", CLOCK: "clock [GHz]"}
+    columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops} | {CALL: "call [µs]"} | last
     scale = {**dict.fromkeys(flops, scaled), CALL: 1e6, RUN: 1e6, CLOCK: 1e-9}
-    lines = ["", ""] if peaks is None else [f"{device}:", ""]
-    lines[-1] = f"{'speed':12s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"
+    lines = [heading, f"{'speed':12s}" + "".join(f"{title:>{len(title) + 2}s}" for title in columns.values()) + "  measured"]
     if peaks is not None:
         cells = [_number(peaks[n] * scale[n]) if n in peaks else "" for n in columns]
         widths = [len(title) + 2 for title in columns.values()]

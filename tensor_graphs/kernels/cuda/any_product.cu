@@ -17,48 +17,28 @@
 #define OPERANDS const X *x, const W *w
 #endif
 
-/* Of rows of a matrix (columns of w, where it lies so) DEPTH numbers each, as they lie; behind the end zeros. */
-template <int PACK, class T> struct Lines {
+/* LENGTH numbers of each of some lines of a matrix, as they lie; behind the ends zeros. A line is a row of x; a column of w, or, where
+ * w lies across, a row of it. */
+template <int PACK, int LENGTH, class T> struct Lines {
+    static constexpr int PACKS = LENGTH / PACK;                     /* of a line */
     Pack<T, PACK> held[EACH / PACK];
-    TG_INLINE void load(const T *from, int64_t first, int64_t lines, int64_t begin, int64_t inner) {
+    TG_INLINE void load(const T *from, int64_t first, int64_t lines, int64_t begin, int64_t numbers) {
 #pragma unroll
         for (int i = 0; i < EACH / PACK; i++) {
             const int at = threadIdx.x + i * THREADS;
-            const int64_t line = first + at / (DEPTH / PACK), k = begin + at % (DEPTH / PACK) * PACK;
-            held[i] = line < lines && k < inner ? pack_at<PACK>(from + line * inner + k) : Pack<T, PACK>{};
+            const int64_t line = first + at / PACKS, k = begin + at % PACKS * PACK;
+            held[i] = line < lines && k < numbers ? pack_at<PACK>(from + line * numbers + k) : Pack<T, PACK>{};
         }
     }
-    template <class Wide> TG_INLINE void store(A (&into)[SIDE][DEPTH + RUN], const Wide &wide) const {
+    template <int COUNT, class Wide> TG_INLINE void store(A (&into)[COUNT][LENGTH + RUN], const Wide &wide) const {
 #pragma unroll
         for (int i = 0; i < EACH / PACK; i++) {
             const int at = threadIdx.x + i * THREADS;
 #pragma unroll
-            for (int e = 0; e < PACK; e++) into[at / (DEPTH / PACK)][at % (DEPTH / PACK) * PACK + e] = wide(held[i].at[e]);
+            for (int e = 0; e < PACK; e++) into[at / PACKS][at % PACKS * PACK + e] = wide(held[i].at[e]);
         }
     }
 };
-#if ACROSS
-/* Of DEPTH rows of w SIDE numbers each. */
-struct Across {
-    Pack<W, PACK_W> held[EACH / PACK_W];
-    TG_INLINE void load(const W *from, int64_t first, int64_t columns, int64_t begin, int64_t inner) {
-#pragma unroll
-        for (int i = 0; i < EACH / PACK_W; i++) {
-            const int at = threadIdx.x + i * THREADS;
-            const int64_t j = first + at % (SIDE / PACK_W) * PACK_W, k = begin + at / (SIDE / PACK_W);
-            held[i] = j < columns && k < inner ? pack_at<PACK_W>(from + k * columns + j) : Pack<W, PACK_W>{};
-        }
-    }
-    template <class Wide> TG_INLINE void store(A (&into)[DEPTH][SIDE + RUN], const Wide &wide) const {
-#pragma unroll
-        for (int i = 0; i < EACH / PACK_W; i++) {
-            const int at = threadIdx.x + i * THREADS;
-#pragma unroll
-            for (int e = 0; e < PACK_W; e++) into[at / (SIDE / PACK_W)][at % (SIDE / PACK_W) * PACK_W + e] = wide(held[i].at[e]);
-        }
-    }
-};
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS) any_product(Y *__restrict__ y, OPERANDS, const int64_t *sizes) {
     __shared__ __align__(32) A left[SIDE][DEPTH + RUN];
@@ -68,30 +48,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) any_product(Y *__restrict_
     const int64_t row = blockIdx.x / across % down * SIDE, column = blockIdx.x % across * SIDE;
     const int of_row = threadIdx.x / 16, of_column = threadIdx.x % 16;
     A total[PER][PER] = {}, piece[PER][PER] = {};
-    Lines<PACK_X, X> of_x;
+    Lines<PACK_X, DEPTH, X> of_x;
     const auto wide_x = [](X value) { return (A)WIDE_X(value); };
     const auto wide_w = [](W value) { return (A)WIDE_W(value); };
 #if ACROSS
     __shared__ __align__(32) A right[DEPTH][SIDE + RUN];            /* neighbouring columns are one thread's: read at once */
-    Across of_w;
+    Lines<PACK_W, SIDE, W> of_w;
+    const auto load_w = [&](int64_t begin) { of_w.load(w, begin, inner, column, columns); };
 #define COLUMN(j) (of_column * PER + (j))
 #else
     __shared__ __align__(32) A right[SIDE][DEPTH + RUN];            /* columns of a thread lie apart: neighbours read other banks */
-    Lines<PACK_W, W> of_w;
+    Lines<PACK_W, DEPTH, W> of_w;
+    const auto load_w = [&](int64_t begin) { of_w.load(w, column, columns, begin, inner); };
 #define COLUMN(j) (of_column + 16 * (j))
 #endif
     after_those_before();
     x += MATRICES_X == 1 ? 0 : matrix * rows * inner;
     w += MATRICES_W == 1 ? 0 : matrix * inner * columns;
     of_x.load(x, row, rows, 0, inner);
-    of_w.load(w, column, columns, 0, inner);
+    load_w(0);
     for (int64_t begin = 0; begin < inner; begin += DEPTH) {
         of_x.store(left, wide_x);
         of_w.store(right, wide_w);
         __syncthreads();
         if (begin + DEPTH < inner) {
             of_x.load(x, row, rows, begin + DEPTH, inner);
-            of_w.load(w, column, columns, begin + DEPTH, inner);
+            load_w(begin + DEPTH);
         }
 #pragma unroll
         for (int k = 0; k < DEPTH; k += RUN) {

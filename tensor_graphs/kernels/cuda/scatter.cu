@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(JOINING) merged_0(PARAMETERS) {
     extern __shared__ __align__(16) char rows[];
     uint32_t *const found = (uint32_t *)rows;
     constexpr int WORDS = JOINING / SHARES, EACH = RUNS / SHARES;
-    const int share = threadIdx.x % SHARES, own_run_is = TILE;
+    const int share = threadIdx.x % SHARES;
     const int64_t count = COUNT, own = blockIdx.x * (int64_t)WORDS + threadIdx.x / SHARES, at = own < count ? own : count - 1;
     const int64_t begin = blockIdx.x * (int64_t)WORDS / (TILE * RUNS) * (TILE * RUNS);
     const int here = (int)tg_min(count - begin, (int64_t)TILE * RUNS);
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(JOINING) merged_0(PARAMETERS) {
     for (int k = threadIdx.x; k < here; k += JOINING) found[k] = row_in(words[begin + k]);
     const uint64_t word = words[at];
     const uint32_t row = row_in(word);
-    const int of_own = (int)(at - begin) / own_run_is;
+    const int of_own = (int)(at - begin) / TILE;
     __syncthreads();
     int place = 0;
 #pragma unroll
@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(JOINING) merged_0(PARAMETERS) {
 #pragma unroll
         for (int step = TILE; step > 0; step /= 2)
             if (before + step <= last && found[r * TILE + before + step - 1] <= most) before += step;
-        place += r == of_own ? (int)(at - begin) % own_run_is : row == 0 && r > of_own ? 0 : before;
+        place += r == of_own ? (int)(at - begin) % TILE : row == 0 && r > of_own ? 0 : before;
     }
 #pragma unroll
     for (int other = 1; other < SHARES; other *= 2) place += __shfl_xor_sync(0xffffffffu, place, other);

@@ -25,8 +25,8 @@ merge; updates combined once; words that a block clears; packs of a thread that 
 MOST = 1 << 31
 """rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
 
-MOST_ELEMENTS = 1 << 39
-"""of a result and of updates: so many have fewer blocks than a grid may have, one element for each thread"""
+MOST_ELEMENTS = (1 << 39) - (1 << 20)
+"""of a result and of updates, exclusive: an element for each thread and the blocks of COPYING are fewer than a grid may have"""
 
 ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
 """of `chunked`: elements of a chunk for each of its blocks; its blocks, at most"""
@@ -40,7 +40,7 @@ def scatter_takes(spec: Spec) -> str | None:
     if max(d.bounds(base.shape[_axis(spec)])[1], d.bounds(d.product(index.shape))[1]) >= MOST:
         return "fewer than 2^31 rows and indices only"
     fits = all(d.bounds(d.product(t.shape))[1] < MOST_ELEMENTS for t in (base, updates))
-    return None if fits else "fewer than 2^39 elements only"
+    return None if fits else "a million fewer than 2^39 elements only"
 
 
 def scatter(spec: Spec) -> LaunchCall:

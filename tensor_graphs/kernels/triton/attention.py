@@ -11,7 +11,7 @@ from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.triton.machine import machine
-from tensor_graphs.kernels.triton.products import NARROW
+from tensor_graphs.kernels.triton.products import MOST, NARROW
 from tensor_graphs.language import dims as d
 
 LONGEST = 256
@@ -26,7 +26,7 @@ def attention_takes(spec: Spec) -> str | None:
         return "bf16 or f16, one type for all"
     if any(not isinstance(t.shape[2], int) or not 0 < t.shape[2] <= LONGEST for t in (q, v)):
         return f"heads of a known length, up to {LONGEST}"
-    return None if max(d.bounds(t.shape[0])[1] for t in (q, k)) < 1 << 30 else "too many queries or keys"
+    return None if max(d.bounds(t.shape[0])[1] for t in (q, k)) < MOST else "too many queries or keys"
 
 
 def tile_for(queries: int, length: int, values: int, shared: int, near: bool = False) -> tuple[int, int, int, int]:

@@ -13,15 +13,15 @@ from tensor_graphs.language import dims as d
 
 NARROW = ("bf16", "f16")
 
-MOST = 1 << 31
-"""sizes of a matrix and programs of a launch stay below it"""
+MOST = 1 << 30
+"""sizes of a matrix, exclusive: what is counted of them stays below 2^31"""
 
 
 def _matrices(spec: Spec) -> str | None:
     x, weight = spec.inputs[:2]
     if x.dtype.name not in NARROW or any(t.dtype is not x.dtype for t in (weight, *spec.outputs)):
         return "bf16 or f16, both operands of one type"
-    large = any(d.bounds(s)[1] >= MOST >> 1 for t in (x, weight, *spec.outputs) for s in t.shape)
+    large = any(d.bounds(s)[1] >= MOST for t in (x, weight, *spec.outputs) for s in t.shape)
     return "an axis has too many elements" if large else None
 
 

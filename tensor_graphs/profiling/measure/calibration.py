@@ -60,7 +60,8 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
             if anew or not all(name in known and _age(known[name], now) < MAX_AGE for name in link_names):
                 speeds = dict(link_speeds(device))
                 if anew and device.kind == "cuda":                  # seconds; until they are asked for, `Device.peaks` will do
-                    own[device.name] = own.get(device.name) or gpu_speeds(device)
+                    if device.name not in own:
+                        own[device.name] = gpu_speeds(device)
                     speeds |= {**own[device.name], **products_of(backend)}
                 database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
                                                      for n, s in speeds.items()])

@@ -26,7 +26,7 @@ from tensor_graphs.costs.roofline import guess_seconds, says_of
 from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import by_op, device_of, lacking, load_backend
+from tensor_graphs.kernels.registry import device_of
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites import linear, scaled_linear
@@ -34,7 +34,7 @@ from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.profiling.measure.single import single_kernel_plan
-from tensor_graphs.profiling.measure.speeds import CALL, CHAIN, COPY, REPEATS, Speed, sized
+from tensor_graphs.profiling.measure.speeds import CALL, CHAIN, COPY, REPEATS, Speed, sized, takers
 from tensor_graphs.runtime.arrays import device_array
 from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.runtime.device_array import empty
@@ -79,31 +79,21 @@ extern "C" __global__ void copy_again(uint4 *to, const uint4 *from, long long co
             to[i] = __ldcg(from + i);
 }}
 extern "C" __global__ void nothing(long long unused) {{}}
-extern "C" __global__ void add_products_f32(float *out, const float *given, long long *cycles, long long rounds) {{
+""" + "".join(f"""
+extern "C" __global__ void add_products_{kind}({name} *out, const {name} *given, long long *cycles, long long rounds) {{
     const long long begun = clock64();
-    float sums[{CHAINS}] = {{}};
-    const float x = given[0], y = given[1];
+    {name} sums[{CHAINS}] = {{}};
+    const {name} x = given[0], y = given[1];
 #pragma unroll 16
     for (int i = 0; i < (int)rounds; i++)
 #pragma unroll
-        for (int k = 0; k < {CHAINS}; k++) sums[k] = fmaf(sums[k], x, y + k);
-    float all = 0;
+        for (int k = 0; k < {CHAINS}; k++) sums[k] = {add}(sums[k], x, y + k);
+    {name} all = 0;
     for (int k = 0; k < {CHAINS}; k++) all += sums[k];
     if (all == -1) *out = all;
     if (blockIdx.x == 0 && threadIdx.x == 0) *cycles = clock64() - begun;
 }}
-extern "C" __global__ void add_products_f64(double *out, const double *given, long long *cycles, long long rounds) {{
-    double sums[{CHAINS}] = {{}};
-    const double x = given[0], y = given[1];
-#pragma unroll 16
-    for (int i = 0; i < (int)rounds; i++)
-#pragma unroll
-        for (int k = 0; k < {CHAINS}; k++) sums[k] = fma(sums[k], x, y + k);
-    double all = 0;
-    for (int k = 0; k < {CHAINS}; k++) all += sums[k];
-    if (all == -1) *out = all;
-}}
-"""
+""" for kind, name, add in (("f32", "float", "fmaf"), ("f64", "double", "fma")))
 
 
 def gpu_speeds(device: Device) -> dict[str, Speed]:
@@ -145,17 +135,8 @@ def product_kernel(backend: str, name: str) -> Kernel | str:
     """The kernel by which this constant (a key of PRODUCTS) is measured: of those that take it, the one that is guessed to be the
     fastest. Or why there is none."""
     node = _product(name, PRODUCT_SIZE)
-    signature = signature_of(node)
-    refused, taken = [], []
-    for kernel in by_op(load_backend(backend)).get(node.op.name, ()):
-        reason = lacking(kernel) or kernel.accepts(signature.spec)
-        if reason is None:
-            taken.append(kernel)
-        else:
-            refused.append(f"{kernel.name}: {reason}")
-    if taken:
-        return min(taken, key=lambda kernel: _guess(kernel, signature))
-    return "; ".join(refused) or f"no kernel for {node.op.name}"
+    taken = takers(backend, node)
+    return taken if isinstance(taken, str) else min(taken, key=lambda kernel: _guess(kernel, signature_of(node)))
 
 
 def product_speed(backend: str, name: str) -> float:

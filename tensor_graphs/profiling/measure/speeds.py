@@ -252,14 +252,21 @@ def _graph(node: Node) -> Graph:
 
 def _kernel(backend: str, node: Node) -> Kernel | str:
     """The first kernel of a backend that runs this op, or why none does."""
+    taken = takers(backend, node)
+    return taken if isinstance(taken, str) else taken[0]
+
+
+def takers(backend: str, node: Node) -> list[Kernel] | str:
+    """The kernels of a backend that run this op, or why there is none."""
     spec = signature_of(node).spec
-    refused = []
+    taken, refused = [], []
     for kernel in by_op(load_backend(backend)).get(spec.op.name, ()):
         reason = lacking(kernel) or kernel.accepts(spec)
         if reason is None:
-            return kernel
-        refused.append(f"{kernel.name} takes {reason}" if reason.endswith("only") else f"{kernel.name}: {reason}")
-    return "; ".join(refused) or f"no kernel for {spec.op.name}"
+            taken.append(kernel)
+        else:
+            refused.append(f"{kernel.name} takes {reason}" if reason.endswith("only") else f"{kernel.name}: {reason}")
+    return taken or "; ".join(refused) or f"no kernel for {spec.op.name}"
 
 
 def fastest(run: Callable[[], object]) -> float:
