@@ -3,6 +3,7 @@ signal that asks a process to end (`kill`, a scheduler), with exit code 143."""
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
@@ -33,28 +34,47 @@ class _InOrder:
         self.count = 0
         self.code = CODE
         self.is_lost = False
+        self.has_reminder = False
 
     def lost(self, told: sys.UnraisableHookArgs) -> None:
         """The hook for what cannot be raised where it happened."""
-        if told.exc_type is not KeyboardInterrupt:
+        if told.exc_type is KeyboardInterrupt:
+            self._raise_later()
+        else:
             sys.__unraisablehook__(told)
-            return
+
+    def _raise_later(self) -> None:
         self.is_lost = True
+        if not self.has_reminder:
+            self.has_reminder = True
+            _thread.start_new_thread(self._remind, ())          # threading's own start waits, and takes locks that may be held here
+
+    def _remind(self) -> None:
         main = threading.main_thread().ident
-        again = threading.Timer(SOON, signal.pthread_kill, (main, self.code - 128))     # what a hook raises is lost as well
-        again.daemon = True
-        again.start()
+        assert main is not None
+        while True:
+            time.sleep(SOON)
+            if self.is_lost:
+                signal.pthread_kill(main, self.code - 128)
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.is_lost:
+        if not self.is_lost:
+            self.count += 1
+            if self.first is not None:
+                if self.count > 2 and time.monotonic() - self.first > PATIENCE:
+                    at_once(signum, frame)
+                return
+            self.first, self.code = time.monotonic(), 128 + signum
+        if self._is_in_hook(frame):                             # what a hook raises is lost as well
+            self._raise_later()
+        else:
             self.is_lost = False
             raise KeyboardInterrupt
-        self.count += 1
-        if self.first is None:
-            self.first, self.code = time.monotonic(), 128 + signum
-            raise KeyboardInterrupt
-        if self.count > 2 and time.monotonic() - self.first > PATIENCE:
-            at_once(signum, frame)
+
+    def _is_in_hook(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not _InOrder.lost.__code__:
+            frame = frame.f_back
+        return frame is not None
 
 
 _handler = _InOrder()

@@ -156,6 +156,35 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (128 + ends, "heard\n", "")
 
 
+def test_an_interrupt_that_comes_while_python_tells_of_what_it_discards_is_not_lost() -> None:
+    program = """
+import os, signal, time
+from tensor_graphs.cli import ctrl_c
+
+class Failure(Exception):
+    def __str__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return "failed"
+
+class Value:
+    def __del__(self):
+        raise Failure
+
+ctrl_c.while_running()
+try:
+    value = Value()
+    del value
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+    ctrl_c.leave(130)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment(), capture_output=True, text=True,
+                          timeout=20)
+    assert (done.returncode, done.stdout) == (130, "heard\n")
+    assert done.stderr.endswith("Failure: failed\n") and "KeyboardInterrupt" not in done.stderr
+
+
 def test_a_program_that_imports_the_package_keeps_its_own_ctrl_c() -> None:
     code = "import signal, tensor_graphs; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 0
