@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensor_graphs.compiler.choose import PriceBook
+from tensor_graphs.compiler.form import WIDER, Intermediates
 from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.compiler.search import asked_points
+from tensor_graphs.compiler.widening import own_pieces, rewritten
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, why_missing
@@ -25,6 +28,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
@@ -65,10 +69,8 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
                     and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
     for name, k in wanted.items():
-        if not found[name] and isinstance(k.composite, PartOp) and any(k.computes(s.spec) for s in signatures_of(prepared)):
-            raise KernelError(f"the graph that {k.name} computes is in this one as it is written, and these options compile it "
-                              f"with wider values between its ops ({form.why})\n  fix: intermediates=\"as_written\" "
-                              f"(--intermediates as_written) for profile and compile; or a tolerance above {form.predicted:.1e}")
+        if not found[name] and k.composite is not None and any(k.computes(s.spec) for s in signatures_of(prepared)):
+            raise KernelError(_made_wider(k, prepared, form, request))
         if not found[name] and isinstance(k.composite, PartOp):
             told = why_nowhere((written, graph), k.composite)
             raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")
@@ -112,6 +114,18 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     places.end()
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
+    """What is said of a kernel whose op is in the graph as it is written, and not in the form that is compiled."""
+    what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
+    fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
+    if request.intermediates == "auto":
+        kept = [s for s in own_pieces(graph, request.here) if kernel.computes(s.spec)]
+        least = [predicted_error(rewritten(graph, WIDER[0], backends=request.here, kept={s}).graph, request.here) for s in kept]
+        fix += f"; or a tolerance above {min([form.predicted, *least]):.1e}"
+    return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
+            f"  ({form.why})\n  fix: {fix}")
 
 
 class _Places:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensor_graphs.compiler.choose import PriceBook
-from tensor_graphs.compiler.intermediates import REWRITTEN, Intermediates, as_written, rewritten
+from tensor_graphs.compiler.form import NARROWER, REWRITTEN, Intermediates
+from tensor_graphs.compiler.intermediates import as_written
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
+from tensor_graphs.compiler.widening import kept_as, own_pieces, rewritten
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
@@ -33,9 +35,9 @@ def form_of(graph: Graph, given: Given, simplify: bool, database: Database | boo
             return made, as_written(made.graph)
         tried.append(made)
     for made in tried:                                              # later, as a graph of loops alone is the same in wider values
-        for word in REWRITTEN:
+        for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, w, given, here)):
             for backends in _told_apart(graph, here):
-                wide = rewritten(made.graph, word, "as the given path has it", backends)
+                wide = rewritten(made.graph, word, "as the given path has it", backends, kept)
                 if wide.graph is not made.graph and wide.graph.structural_key == key:
                     return made, wide
     raise NoPathError(_of_another(graph, given, simplify, database))
@@ -53,6 +55,15 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
                 if not any(made.graph is each for each in tried):
                     tried.append(made.graph)
                     yield made
+
+
+def _kept(graph: Graph, word: str, given: Given, here: Sequence[str]) -> list[frozenset[Signature]]:
+    """What may have stayed as it was written: nothing, or that of which the path chooses something for its wider wording."""
+    paths = [given] if isinstance(given, Path) else [v.path for v in given.variants]
+    chosen = {key for path in paths for key in path.choices}
+    pieces = {} if word == NARROWER else own_pieces(graph, here)
+    kept = frozenset(s for s, node in pieces.items() if kept_as(node, word).key in chosen)
+    return [frozenset(), *([kept] if kept else [])]
 
 
 def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:

@@ -19,7 +19,8 @@ from tensor_graphs import blas_threads
 from tensor_graphs.compiler.choice import Choice, in_words
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
 from tensor_graphs.compiler.doubts import Doubts
-from tensor_graphs.compiler.intermediates import Intermediates, forms
+from tensor_graphs.compiler.form import Intermediates
+from tensor_graphs.compiler.intermediates import forms
 from tensor_graphs.compiler.measuring import calibrate, compare_all, foresee, open_judge
 from tensor_graphs.compiler.prepare import PreparedGraph
 from tensor_graphs.compiler.request import Request

@@ -170,8 +170,9 @@ _same: set[tuple[str, str]] = set()
 
 
 def note_same(one: Definition, other: Definition) -> None:
-    """What was proved of two definitions (rewrites/parts.py), for whoever asks in this process."""
-    _same.add((one.digest, other.digest))
+    """What was proved of two definitions (rewrites/parts.py), and what follows of those that are known to be the same as the one,
+    for whoever asks in this process."""
+    _same.update([(one.digest, other.digest), *((first, other.digest) for first, second in _same if second == one.digest)])
 
 
 def known_same(one: Definition, other: Definition) -> bool:

@@ -37,6 +37,7 @@ from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.queries import RecipeRow
 from tensor_graphs.records.rows import ImplementationRecord, NumericClass, SourceRecord, TraceRecord
 from tensor_graphs.rewrites.beside_oracle import VERIFIER, Compared, compare
+from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer, Other
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,8 @@ def _offer(graph: Graph, place: Any, rows: dict[str, RecipeRow]) -> Offer:
         if row.graph_key != part.key:
             raise ValueError(f"{row.name} is of another part than the one that it is filed for")
         others.append(_other(row, operands))
-    if not others or inside != _inside(outputs, operands):
+    whole = _inside(outputs, operands)
+    if not others or not inside <= whole or (whole - inside) & fed(nodes):    # what follows from no leaf is with whoever reads it
         raise ValueError("a place without recipes, or that is no whole piece")
     return Offer(operands, outputs, inside, tuple(others))
 

@@ -6,16 +6,19 @@ the oracle gives for both graphs the very same values; tests/rewrites holds it t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
+from tensor_graphs.language.part import PartOp, known_when_bound, note_same, over, part_between
 
 WIDER = (f32, f64)
 """dtypes that graphs are widened to, the narrower one first"""
@@ -64,8 +67,34 @@ def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last
     outputs."""
     widening = _Widening(graph, to, last_step)
     widening.graph()
-    found = [widening.values.get(n, ()) for n in expanded_by_library(nodes)]
-    return [values[0] if len(values) == 1 else None for values in found]
+    return widening.values_of(nodes)
+
+
+def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -> tuple[Graph, dict[Node, Node]]:
+    """`widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the dtypes
+    that were written; and what became of the graph's nodes. Numeric class: reassociating.
+
+    Such a node rounds its operands where they are made of wider values, and once what it gives: its op is `wide_inside`.
+    """
+    widening = _Widening(graph, to, True, kept)
+    made = widening.graph()
+    return made, {n: v for n, v in zip(graph.nodes, widening.values_of(graph.nodes), strict=True) if v is not None}
+
+
+def wide_inside(node: Node, to: DType = f64) -> CompositeOp:
+    """The op of a composite that is not the library's with a definition in wider values, for the same operands. It is noted to be
+    the same function (`known_same`), so what computes the one computes the other."""
+    assert isinstance(node.op, CompositeOp)
+    types, bound = [i.type for i in node.inputs], known_when_bound(walk(node.inputs))
+    old = node.op.define(types, node.attrs)
+    given = [(leaves.parameter if i in bound else leaves.input)(f"x{n}", i.shape, i.dtype) for n, i in enumerate(node.inputs)]
+    wide = list(widen(make_graph({f"y{n}": y for n, y in enumerate(over(old.outputs, old.arguments, given))}), to).outputs.values())
+    if isinstance(node.op, PartOp):
+        made: CompositeOp = part_between(wide, given)
+    else:
+        made = DefinedOp(node.op.name, old.arguments, over(wide, given, old.arguments), printed=bool(node.attrs))
+    note_same(old, made.define(types, node.attrs))
+    return made
 
 
 def _narrower(dtype: DType, than: DType) -> bool:
@@ -92,9 +121,9 @@ class _Widening:
     only moved since, and what depends on its dtype.
     """
 
-    def __init__(self, graph: Graph, to: DType, last_step: bool) -> None:
-        self.old, self.to = graph, to
-        expanded = written_out(graph)
+    def __init__(self, graph: Graph, to: DType, last_step: bool, kept: Collection[Signature] = ()) -> None:
+        self.old, self.to, self.kept = graph, to, kept
+        expanded = written_out(graph, kept)
         self.roots = expanded.roots
         self.outputs, self.updates = expanded.outputs, expanded.updates
         self.last = last_steps(expanded) if last_step else frozenset()
@@ -110,6 +139,11 @@ class _Widening:
             state = leaves.state(name, old.shape, self.wide(old.dtype))
             updates[state] = _to(self.value(old), self.wide(old.dtype))
         return make_graph(outputs, updates)
+
+    def values_of(self, nodes: Sequence[Node]) -> list[Node | None]:
+        """Of nodes of the old graph; None for one that is not of it, or has several outputs."""
+        found = [self.values.get(n, ()) for n in expanded_by_library(nodes, self.kept)]
+        return [values[0] if len(values) == 1 else None for values in found]
 
     def wide(self, dtype: DType) -> DType:
         """What a value of this dtype becomes."""
@@ -129,14 +163,15 @@ class _Widening:
         if op is leaves.COPY_TO:
             return (self.copied(node, inputs[0]),)
         if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
-            return self.as_written(node, inputs)
+            kept = isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque)   # others of a user's own were written out
+            return self.as_written(node, inputs, wide_inside(node, self.to) if kept else op)
         if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
             return (inputs[0],)
         if _moves(op) and inputs[0].dtype.is_float:
             return (apply(op, inputs, node.attrs),)
         attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
         wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
-        return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs)
+        return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs, op)
 
     def copied(self, node: Node, x: Node) -> Node:
         """The value on another device: the narrower one is copied, and made wide there."""
@@ -163,23 +198,23 @@ class _Widening:
         wanted = tuple(TensorType(t.shape, self.wide(t.dtype)) for t in node.types)
         return _items(made) if made.types == wanted else None
 
-    def as_written(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
+    def as_written(self, node: Node, inputs: Sequence[Node], op: Op) -> tuple[Node, ...]:
         """The op in the dtypes that were written."""
-        return _items(apply(node.op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
+        return _items(apply(op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
 
 
 def _items(node: Node) -> tuple[Node, ...]:
     return tuple(leaves.item(node, i) for i in range(len(node.types)))
 
 
-def written_out(graph: Graph) -> Graph:
-    """The graph with the definitions of all composites that are not the library's."""
-    return graph.with_roots(expanded_by_library(graph.roots))
+def written_out(graph: Graph, kept: Collection[Signature] = ()) -> Graph:
+    """The graph with the definitions of all composites that are not the library's, but for some."""
+    return graph.with_roots(expanded_by_library(graph.roots, kept))
 
 
-def expanded_by_library(nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes with the definitions of all composites that are not the library's."""
-    return expand_all(nodes, lambda n: _is_library(n.op))
+def expanded_by_library(nodes: Sequence[Node], kept: Collection[Signature] = ()) -> Sequence[Node]:
+    """The nodes with the definitions of all composites that are not the library's, but for some."""
+    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept))
 
 
 def last_steps(graph: Graph) -> frozenset[Node]:

@@ -78,7 +78,8 @@ class Tapped:
         now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
         if written is not None:                                     # the graph before it was widened, or its products narrowed
             mine = [n for n in now[0] if n is not None]
-            forms = [*(widened_values(written, mine, to, last_step=True) for to in WIDER), narrowed_values(written, mine)]
+            forms = [list[Node | None](mine), *(widened_values(written, mine, to, last_step=True) for to in WIDER),
+                     narrowed_values(written, mine)]
             now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
         found: dict[Node, Operand] = {}
         for row in now:

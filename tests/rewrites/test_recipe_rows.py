@@ -20,7 +20,15 @@ from tensor_graphs.rewrites.reword import offers
 from tensor_graphs.rewrites.rules import ALL
 from tests.rewrites.test_reword import chain, heads, mlp
 
-GRAPHS = {"mlp": tg.graph(mlp()), "heads": tg.graph(heads()), "chain": tg.graph(chain())}
+
+def times_a_number() -> tg.Node:
+    """Of which a number, made to fit, is part of whoever reads it."""
+    x, w = tg.input("x", (tg.dim("n", 1, 64), 32)), tg.parameter("w", (48, 32))
+    return tg.tanh(tg.linear(x, w) * 2.0)
+
+
+GRAPHS = {"mlp": tg.graph(mlp()), "heads": tg.graph(heads()), "chain": tg.graph(chain()),
+          "times a number": tg.graph(times_a_number())}
 MLP = GRAPHS["mlp"]
 
 

@@ -1,0 +1,115 @@
+"""widening: a graph with wider values between its ops, or with narrower products, and which of these a tolerance asks for.
+
+What a kernel of somebody's own computes of narrow floats stays one node, of the dtypes that were written, where the tolerance
+allows its roundings: one for each operand that is made of others, one for what it gives. Its definition is in wider values like the
+rest, so that this is so whether the kernel runs or not (decision 0092).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from tensor_graphs.compiler.form import NARROWER, WIDER, Intermediates
+from tensor_graphs.compiler.rewriting import said_anew
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.composite import CompositeOp, expand_all
+from tensor_graphs.language.defined_ops import is_library
+from tensor_graphs.language.dtypes import parse_dtype
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.phases import phase
+from tensor_graphs.rewrites.narrow import narrow
+from tensor_graphs.rewrites.widen import wide_inside, widen, widened_around
+
+NO_BETTER = 1.1
+"""times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
+
+_made: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
+"""graph -> the same with other intermediates (of which dtype, for which backends, but for what), and the images of
+`Intermediates`"""
+
+
+def widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
+    """The graph with wider values between its ops, of their last steps too where asked for, or with narrower products; itself where
+    nothing of it changes."""
+    return narrow(graph) if word == NARROWER else widen(graph, parse_dtype(word), last_step=last_step)
+
+
+@phase("prepare")
+def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = (),
+              kept: Collection[Signature] = frozenset()) -> Intermediates:
+    """The graph with intermediates of one of REWRITTEN; as it is, when none of it changes. Parts are written out, as they are
+    of the dtypes that were written, but for those that are kept; where some could be said otherwise, and where a backend writes
+    kernels for whatever it is given, new ones are formed."""
+    fused, there = writes_kernels(backends), _made.setdefault(graph, {})
+    key = word, tuple(backends), frozenset(kept)
+    if key not in there:
+        around: Mapping[Node, Node] = {}
+        if kept:
+            wide, around = widened_around(graph, kept, parse_dtype(word))
+        else:
+            wide = widened(graph, word, last_step=True)
+        images: Mapping[Node, Node] = {}
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes)
+        if wide is not graph and (recipes or fused):
+            wide, images = said_anew(wide, recipes, fused, backends)
+        there[key] = wide, {**images, **{n: images.get(image, image) for n, image in around.items()}}
+    made, images = there[key]
+    said = f"{word}, {why}"
+    if kept:
+        said += f"; as written: {', '.join(sorted({s.spec.op.name for s in kept}))}, for which kernels are registered"
+    return Intermediates(made, True, predicted_error(graph, backends), said, graph, images)
+
+
+def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermediates | None:
+    """The graph with the narrowest of wider intermediates that a tolerance asks for. Of what kernels of somebody's own compute it
+    keeps as written what it can, the last first. None where nothing of the graph would change."""
+    if widened(graph) is graph:
+        return None
+    word = _narrowest(graph, tolerance, backends)
+    why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
+           f"tolerance {tolerance:.1e}")
+    found = rewritten(graph, word, why, backends)
+    kept = frozenset[Signature]()
+    for s in own_pieces(graph, backends):
+        made = rewritten(graph, word, why, backends, kept | {s})
+        if predicted_error(made.graph, backends) <= tolerance:
+            found, kept = made, kept | {s}
+    return found
+
+
+def own_pieces(graph: Graph, backends: Sequence[str]) -> dict[Signature, Node]:
+    """What kernels of somebody's own compute in a graph, be it a graph or a composite that is not the library's, with a node that
+    asks for it; what ends last comes first."""
+    table = by_op([k for k in all_kernels(backends) if k.composite is not None])
+    if not table:
+        return {}
+    found: dict[Signature, Node] = {}
+    for node in reversed(walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone)))):
+        if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque):
+            s = signature_of(node)
+            if s not in found and matching(s.spec, table):
+                found[s] = node
+    return found
+
+
+def kept_as(node: Node, word: str) -> Signature:
+    """What one of `own_pieces` asks for where it is kept in a graph made wider."""
+    return signature_of(apply(wide_inside(node, parse_dtype(word)), node.inputs, node.attrs))
+
+
+def _narrowest(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
+    """The word for the narrowest intermediates with which the prediction is within the tolerance, or hardly above that of the
+    widest."""
+    *others, widest = WIDER
+    for word in others:
+        made = widened(graph, word, last_step=True)
+        if made is not graph:
+            left = predicted_error(made, backends)
+            if left <= tolerance or left <= NO_BETTER * predicted_error(widened(graph, widest, last_step=True), backends):
+                return word
+    return widest

@@ -1,0 +1,170 @@
+"""What kernels of somebody's own compute of narrow floats: one node where the tolerance allows it, defined by wider values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.compiler.form import Intermediates
+from tensor_graphs.compiler.intermediates import decide
+from tensor_graphs.compiler.listing import list_paths, signatures_of
+from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.compiler.widening import own_pieces, rewritten
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.registry import load_backend, unregister
+from tensor_graphs.records.database import Database
+from tests.compiler.conftest import add_row
+from tests.compiler.narrow_kernels import LEANING, NORMED, OUT, WIDE, N, leaning, normed, rows
+from tests.compiler.part_kernels import registered
+
+BACKENDS = ("numpy",)
+ONE_ROUNDING = 2.0**-8
+"""of bf16 to the nearest, relative to the smallest number that is rounded to the same power of two"""
+
+ALONE = tg.graph(normed(rows()))
+OF_COMPOSITE = tg.graph(leaning(rows(), by=0.5))
+AMID = tg.graph(tg.exp(tg.sin(normed(tg.cos(rows())))))
+"""rounds what goes into the piece, and amplifies what comes out"""
+
+
+@pytest.fixture(autouse=True)
+def own() -> Iterator[None]:
+    with registered(NORMED, LEANING):
+        yield
+
+
+def form(graph: tg.Graph, tolerance: float = 2.0**-7, backends: tuple[str, ...] = BACKENDS) -> Intermediates:
+    return decide(prepare(graph, backends=backends).graph, tolerance, backends=backends)
+
+
+def of(graph: tg.Graph, kernel: Kernel) -> bool:
+    """Whether the kernel computes something of a graph."""
+    return any(kernel.computes(s.spec) for s in signatures_of(graph))
+
+
+def given(graph: tg.Graph, n: int = 9) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(3)
+    leaves = {**graph.inputs, **graph.parameters}
+    return {name: draw.standard_normal([n if s == N else int(s) for s in leaf.shape]).astype(ml_dtypes.bfloat16)
+            for name, leaf in leaves.items()}
+
+
+def errors(graph: tg.Graph, plan: tg.Plan) -> float:
+    values = given(graph)
+    inputs, parameters = ({k: values[k] for k in names} for names in (graph.inputs, graph.parameters))
+    exact = tg.interpret(graph, inputs, parameters).outputs["out"]
+    found = tg.bind(plan, parameters).run(inputs)["out"].astype(np.float64)
+    return float(np.max(np.abs(found - exact) / np.abs(exact)))
+
+
+@pytest.mark.parametrize(("graph", "kernel"), [(ALONE, NORMED), (OF_COMPOSITE, LEANING)])
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")])
+def test_a_kernel_of_a_whole_graph_has_its_place(graph: tg.Graph, kernel: Kernel, backends: tuple[str, ...]) -> None:
+    prepared = prepare(graph, backends=backends).graph
+    assert predicted_error(prepared, backends) > 2.0**-7
+    made = form(graph, backends=backends)
+    assert made.wide and of(made.graph, kernel) and predicted_error(made.graph, backends) <= 2.0**-7
+    assert kernel.op.split("_")[0] in made.why.partition("; as written: ")[2]
+
+
+@pytest.mark.parametrize(("graph", "kernel"), [(ALONE, NORMED), (OF_COMPOSITE, LEANING)])
+def test_it_is_judged_by_default_and_chosen_where_it_is_faster(graph: tg.Graph, kernel: Kernel, database: Database) -> None:
+    report = tg.profile(graph, kernels=[kernel.name], database=database, backends=BACKENDS, at={"n": 9}, per_kernel=0.01)
+    assert [v.status for v in report.verdicts] == ["PASSED"], report
+    for s in signatures_of(form(graph).graph):
+        for each in load_backend("numpy"):
+            if each.computes(s.spec):
+                add_row(database, each, s)
+                add_row(database, each, s, {"n": 9}, us=1e6)
+    plan = tg.compile(graph, database=database, backends=BACKENDS, at={"n": 9})
+    assert [i.kernel for i in plan.variants[0].program.instructions] == [kernel.name]
+    assert errors(graph, plan) <= ONE_ROUNDING
+
+
+@pytest.mark.parametrize(("graph", "kernel"), [(ALONE, NORMED), (OF_COMPOSITE, LEANING)])
+def test_where_another_way_is_taken_values_are_rounded_once_too(graph: tg.Graph, kernel: Kernel, database: Database) -> None:
+    plan = tg.compile(graph, database=database, backends=("gen", "numpy"))
+    assert kernel.name not in {i.kernel for i in plan.variants[0].program.instructions}
+    assert errors(graph, plan) <= ONE_ROUNDING
+    unregister(kernel.name)
+    rough = tg.compile(graph, database=database, backends=("numpy",), intermediates="as_written")
+    assert errors(graph, rough) > ONE_ROUNDING
+
+
+def test_amid_a_graph_it_has_its_place_where_the_tolerance_allows_it() -> None:
+    tight = form(AMID)
+    assert tight.wide and not of(tight.graph, NORMED) and "as written: " not in tight.why
+    with pytest.raises(KernelError) as refused:
+        tg.profile(AMID, kernels=[NORMED.name], database=":memory:", backends=BACKENDS)
+    least = float(str(refused.value).rpartition("a tolerance above ")[2])
+    loose = form(AMID, least * 1.05)
+    assert loose.wide and of(loose.graph, NORMED) and least < predicted_error(prepare(AMID, backends=BACKENDS).graph, BACKENDS)
+    assert not of(form(AMID, least * 0.9).graph, NORMED)
+
+
+def test_a_composite_that_has_no_place_is_told_so() -> None:
+    graph = tg.graph(tg.exp(tg.sin(leaning(tg.cos(rows())))))
+    here = r"leaning is in this graph as it is written(.|\n)*fix: intermediates=.* for profile and compile"
+    with pytest.raises(KernelError, match=f"{here}; or a tolerance above"):
+        tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS)
+    with pytest.raises(KernelError, match=f"{here}$"):
+        tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS, intermediates="float32")
+
+
+def test_of_two_pieces_the_last_is_kept_where_one_may_be() -> None:
+    graph = tg.graph(leaning(tg.exp(tg.sin(normed(rows())))))
+    prepared = prepare(graph, backends=BACKENDS).graph
+    (last, leaner), (first, _) = own_pieces(prepared, BACKENDS).items()
+    assert leaner.op is leaning and NORMED.computes(first.spec)
+    least = {s: predicted_error(rewritten(prepared, "float32", backends=BACKENDS, kept={s}).graph, BACKENDS) for s in (first, last)}
+    made = form(graph, max(least.values()) * 1.01)
+    assert made.wide and of(made.graph, LEANING) and not of(made.graph, NORMED)
+
+
+def test_a_value_between_two_pieces_is_rounded_by_the_one_that_makes_it() -> None:
+    made = form(tg.graph(leaning(normed(rows()))), 3.5e-2)
+    assert made.wide and of(made.graph, LEANING) and of(made.graph, NORMED) and "cast" not in {n.op.name for n in made.graph.nodes}
+
+
+def test_wider_values_that_are_asked_for_are_everywhere() -> None:
+    prepared = prepare(ALONE, backends=BACKENDS).graph
+    for word in ("float32", "float64"):
+        made = decide(prepared, 1e-2, word, BACKENDS)
+        assert not of(made.graph, NORMED)
+
+
+def test_a_path_and_a_pin_are_run_again(database: Database, tmp_path: Path) -> None:
+    backends = ("gen", "numpy")
+    path = next(p for p in list_paths(ALONE, database=database, backends=backends) if NORMED.name not in p.choices.values())
+    plan = tg.compile(ALONE, database=database, backends=backends, path=path)
+    assert plan.variants[0].path.choices == path.choices and errors(ALONE, plan) <= ONE_ROUNDING
+    plan.pin.save(tmp_path / "pinned.json")
+    again = tg.compile(ALONE, database=database, backends=backends, path=str(tmp_path / "pinned.json"))
+    assert again.variants[0].path.choices == plan.variants[0].path.choices
+
+
+def test_values_inside_and_behind_are_tapped(database: Database) -> None:
+    x = rows()
+    first = tg.cos(x)
+    piece = leaning(first, by=0.5)
+    graph = tg.graph({"out": piece.reshape((N * WIDE,))})
+    plan = tg.compile(graph, database=database, backends=BACKENDS)
+    values = given(graph)
+    found = tg.bind(plan).tap([first, piece], values)
+    exact = np.cos(values["x"].astype(np.float64))
+    np.testing.assert_allclose(found[first].astype(np.float64), exact, rtol=ONE_ROUNDING)
+    np.testing.assert_allclose(found[piece].astype(np.float64), exact / (1 + np.exp(-0.5 * exact)) + exact, rtol=3 * ONE_ROUNDING)
+
+
+def test_what_is_said_in_other_words_is_the_same_piece() -> None:
+    gain, weight = tg.parameter("gain", (WIDE,), tg.bf16), tg.parameter("weight", (OUT, WIDE), tg.bf16)
+    x = rows()
+    squares = tg.mean(x * x, axis=-1, keepdims=True)
+    graph = tg.graph(tg.tanh(tg.linear((x * gain) * tg.rsqrt(squares + 1e-6), weight) * 2.0))
+    assert of(form(graph).graph, NORMED)
