@@ -73,13 +73,14 @@ def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermedi
     word = _narrowest(graph, tolerance, backends)
     why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
            f"tolerance {tolerance:.1e}")
-    found = rewritten(graph, word, why, backends)
-    kept = frozenset[Signature]()
+    kept, left = frozenset[Signature](), ""
     for s in own_pieces(graph, backends):
-        made = rewritten(graph, word, why, backends, kept | {s})
-        if predicted_error(made.graph, backends) <= tolerance:
-            found, kept = made, kept | {s}
-    return found
+        predicted = predicted_error(rewritten(graph, word, why, backends, kept | {s}).graph, backends)
+        if predicted <= tolerance:
+            kept |= {s}
+        else:
+            left += f"; not as written: {s.spec.op.name}, for which kernels are registered, as {predicted:.1e} is predicted with it"
+    return rewritten(graph, word, why + left, backends, kept)
 
 
 def own_pieces(graph: Graph, backends: Sequence[str]) -> dict[Signature, Node]:

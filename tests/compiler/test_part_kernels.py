@@ -227,19 +227,6 @@ def test_a_part_that_is_found_nowhere_is_told_with_what_differs(graph: tg.Graph,
             assert "linear occurs (test_part_kernels.py:" in note
 
 
-def test_a_part_of_narrow_floats_that_are_kept_wide_is_told_with_the_option_by_which_it_is_found(database: Database) -> None:
-    x, y = (tg.input(name, (8, 16), tg.bf16) for name in "xy")
-    graph = tg.graph(tg.silu(x) * y)
-    kernel = replace(FUSED, name="trial.gate", op=(op := part_of(graph)).name, composite=op)
-    with registered(kernel):
-        with pytest.raises(KernelError, match="is in this one as it is written, and these options compile it with wider") as caught:
-            tg.profile(graph, kernels="trial.gate", database=database)
-        assert "fix: intermediates=\"as_written\"" in str(caught.value) and "above 2.0e-02" in str(caught.value)
-        for how in ({"intermediates": "as_written"}, {"tolerance": 2.1e-2}):
-            report = tg.profile(graph, kernels="trial.gate", database=database, **how)
-            assert [v.kernel for v in report.verdicts if v.kernel == "trial.gate"]
-
-
 def _atomic(rows: int = 4, width: int = HIDDEN, eps: float = 1e-6, factor: float = 1.0) -> tg.Graph:
     """What `WHOLE` says, in atomic ops and with its sizes as numbers."""
     x, g, w = tg.input("x", (rows, width)), tg.parameter("g", (width,)), tg.parameter("w", (width, width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def test_where_another_way_is_taken_values_are_rounded_once_too(graph: tg.Graph,
 
 def test_amid_a_graph_it_has_its_place_where_the_tolerance_allows_it() -> None:
     tight = form(AMID)
-    assert tight.wide and not of(tight.graph, NORMED) and "as written: " not in tight.why
+    assert tight.wide and not of(tight.graph, NORMED) and "; as written: " not in tight.why
+    assert re.search(r"; not as written: part_\w+, for which kernels are registered, as \S+ is predicted with it$", tight.why)
     with pytest.raises(KernelError) as refused:
         tg.profile(AMID, kernels=[NORMED.name], database=":memory:", backends=BACKENDS)
     least = float(str(refused.value).rpartition("a tolerance above ")[2])
