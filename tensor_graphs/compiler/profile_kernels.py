@@ -17,10 +17,9 @@ from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.compiler.search import asked_points
-from tensor_graphs.compiler.widening import own_pieces, rewritten
+from tensor_graphs.compiler.widening import own_pieces, predicted_with
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
-from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, why_missing
@@ -122,7 +121,7 @@ def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Requ
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":
         kept = [s for s in own_pieces(graph, request.here) if kernel.computes(s.spec)]
-        least = [predicted_error(rewritten(graph, WIDER[0], backends=request.here, kept={s}).graph, request.here) for s in kept]
+        least = [predicted_with(graph, {s}, WIDER[0], request.here) for s in kept]
         fix += f"; or a tolerance above {min([form.predicted, *least]):.1e}"
     return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
             f"  ({form.why})\n  fix: {fix}")

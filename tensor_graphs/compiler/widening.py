@@ -74,13 +74,20 @@ def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermedi
     why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
            f"tolerance {tolerance:.1e}")
     kept, left = frozenset[Signature](), ""
-    for s in own_pieces(graph, backends):
-        predicted = predicted_error(rewritten(graph, word, why, backends, kept | {s}).graph, backends)
-        if predicted <= tolerance:
+    pieces = own_pieces(graph, backends)
+    allowed = max(tolerance, predicted_with(graph, kept, word, backends)) if pieces else tolerance
+    for s in pieces:
+        predicted = predicted_with(graph, kept | {s}, word, backends)
+        if predicted <= allowed:
             kept |= {s}
         else:
             left += f"; not as written: {s.spec.op.name}, for which kernels are registered, as {predicted:.1e} is predicted with it"
     return rewritten(graph, word, why + left, backends, kept)
+
+
+def predicted_with(graph: Graph, kept: Collection[Signature], word: str, backends: Sequence[str]) -> float:
+    """What is predicted of a graph made wider in which some pieces are kept as they were written."""
+    return predicted_error(widened_around(graph, kept, parse_dtype(word))[0], backends)
 
 
 def own_pieces(graph: Graph, backends: Sequence[str]) -> dict[Signature, Node]:

@@ -15,7 +15,7 @@ from tensor_graphs.compiler.form import Intermediates
 from tensor_graphs.compiler.intermediates import decide
 from tensor_graphs.compiler.listing import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.compiler.widening import own_pieces, rewritten
+from tensor_graphs.compiler.widening import own_pieces, predicted_with
 from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import load_backend, unregister
@@ -124,7 +124,7 @@ def test_of_two_pieces_the_last_is_kept_where_one_may_be() -> None:
     prepared = prepare(graph, backends=BACKENDS).graph
     (last, leaner), (first, _) = own_pieces(prepared, BACKENDS).items()
     assert leaner.op is leaning and NORMED.computes(first.spec)
-    least = {s: predicted_error(rewritten(prepared, "float32", backends=BACKENDS, kept={s}).graph, BACKENDS) for s in (first, last)}
+    least = {s: predicted_with(prepared, {s}, "float32", BACKENDS) for s in (first, last)}
     made = form(graph, max(least.values()) * 1.01)
     assert made.wide and of(made.graph, LEANING) and not of(made.graph, NORMED)
 
@@ -132,6 +132,12 @@ def test_of_two_pieces_the_last_is_kept_where_one_may_be() -> None:
 def test_a_value_between_two_pieces_is_rounded_by_the_one_that_makes_it() -> None:
     made = form(tg.graph(leaning(normed(rows()))), 3.5e-2)
     assert made.wide and of(made.graph, LEANING) and of(made.graph, NORMED) and "cast" not in {n.op.name for n in made.graph.nodes}
+
+
+def test_a_piece_that_is_wide_already_stays_whatever_the_tolerance() -> None:
+    graph = tg.graph(tg.exp(tg.cast(leaning(tg.cast(tg.sin(tg.cos(rows())), tg.f32)), tg.bf16)))
+    made = form(graph, 1e-3)
+    assert made.wide and predicted_error(made.graph, BACKENDS) > 1e-3 and of(made.graph, LEANING)
 
 
 def test_wider_values_that_are_asked_for_are_everywhere() -> None:
