@@ -10,6 +10,7 @@ decision 0060).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tensor_graphs.compiler.form import REWRITTEN, Intermediates
 from tensor_graphs.compiler.reach import check_reach
@@ -37,12 +38,17 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
-    if wanted == "as_written" or (wanted == "auto" and predicted_error(graph, backends) <= tolerance):
-        return as_written(graph, backends=backends)
+    def beyond(predicted: float) -> str:
+        return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
+
+    predicted = predicted_error(graph, backends)
+    if wanted == "as_written" or (wanted == "auto" and predicted <= tolerance):
+        return as_written(graph, f"as written, asked for{beyond(predicted)}" if predicted > tolerance else "", backends)
     from tensor_graphs.compiler import widening  # a door: most graphs run as they are written
 
     if wanted != "auto":
-        return widening.rewritten(graph, wanted, backends=backends)
+        found = widening.rewritten(graph, wanted, backends=backends)
+        return replace(found, why=f"{found.why}{beyond(predicted_error(found.graph, backends))}")
     return widening.within(graph, tolerance, backends) or as_written(graph, backends=backends)
 
 
