@@ -84,7 +84,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
         else:
             from tensor_graphs.compiler.replay import form_of  # a door: most paths are chosen, and not given
 
-            prepared, decided = form_of(graph, given, request.simplify, request.store, here)
+            prepared, decided = form_of(request, given, request.store)
     compile_ahead(here, _ops_of(prepared.graph))
     try:
         plan = searched(request, prepared, progress, decided)

@@ -28,7 +28,7 @@ class Images(Mapping[Node, Node]):
         from tensor_graphs.compiler.replay import form_of  # a door: it imports all that rewrites
 
         try:                                                        # without the database: it may be closed by now
-            prepared, decided = form_of(self.request.graph, self.path, self.request.simplify, True, self.request.here)
+            prepared, decided = form_of(self.request, self.path, True)
         except NoPathError as e:
             log.info("what became of the nodes of the graph is not known: %s", e)
             return {}

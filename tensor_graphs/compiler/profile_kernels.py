@@ -55,15 +55,16 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     """
     started = time.perf_counter()
     names, written = list(dict.fromkeys(kernels)), request.graph
-    store, here, threads, at = request.store, request.here, request.threads, request.at
-    prepared = prepare(written, recipes=store, backends=request.here).graph
-    form = next(forms(prepared, request))
-    graph = form.graph
-    wanted = {k.name: k for k in (*(_kernel(name, here) for name in names), *_of_ops(ops, here))}
+    wanted = {k.name: k for k in (*(_kernel(name, request.here) for name in names), *_of_ops(ops, request.here))}
     for k in wanted.values():
         if (missing := why_missing(k.backend)) is not None:
             raise KernelError(f"{k.name} cannot be measured here: the backend {k.backend} is missing, as {missing}\n"
                               "  fix: what that says, or a machine that has it")
+    request = replace(request, backends=tuple(dict.fromkeys((*request.names, *(k.backend for k in wanted.values())))))
+    store, here, threads, at = request.store, request.here, request.threads, request.at
+    prepared = prepare(written, recipes=store, backends=here).graph
+    form = next(forms(prepared, request))
+    graph = form.graph
     signatures = signatures_of(graph)
     found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
                     and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
@@ -76,7 +77,6 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
         if not found[name]:
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
                               f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")
-    here = tuple(dict.fromkeys((*here, *(k.backend for k in wanted.values()))))
     points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
     refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in found[kernel.name]]
@@ -120,11 +120,17 @@ def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Requ
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":
-        kept = [s for s in own_pieces(graph, request.here) if kernel.computes(s.spec)]
+        kept = [s for s in own_pieces(graph, WIDER[0], request.here) if kernel.computes(s.spec)]
         least = [predicted_with(graph, {s}, WIDER[0], request.here) for s in kept]
-        fix += f"; or a tolerance above {min([form.predicted, *least]):.1e}"
+        fix += f"; or a tolerance of {_rounded_up(min([form.predicted, *least]))}"
     return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
             f"  ({form.why})\n  fix: {fix}")
+
+
+def _rounded_up(value: float) -> str:
+    """With two digits, no smaller than it is."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / step) * step:.1e}"
 
 
 class _Places:

@@ -11,7 +11,8 @@ from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.form import NARROWER, REWRITTEN, Intermediates
 from tensor_graphs.compiler.intermediates import as_written
 from tensor_graphs.compiler.prepare import PreparedGraph, prepare
-from tensor_graphs.compiler.widening import kept_as, own_pieces, rewritten
+from tensor_graphs.compiler.request import Request
+from tensor_graphs.compiler.widening import kept_within, own_pieces, rewritten
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
@@ -24,23 +25,22 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(graph: Graph, given: Given, simplify: bool, database: Database | bool,
-            here: Sequence[str]) -> tuple[PreparedGraph, Intermediates]:
-    """The form of a graph that a path is of: as it is written, with what is recognised and said otherwise, without recipes (where
-    memory was short), and each of them with other values between its ops. here: the backends that may be used, whose kernels decide
-    which loops are parts. Raises NoPathError where it is of none."""
-    key, tried = given.graph_key, list[PreparedGraph]()
-    for made in _forms(graph, simplify, database, here):
+def form_of(request: Request, given: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
+    """The form of a request's graph that a path is of: as it is written, with what is recognised and said otherwise, without
+    recipes (where memory was short), and each of them with other values between its ops, but for what was kept. database: where
+    recipes are looked for. Raises NoPathError where it is of none."""
+    graph, here, key, tried = request.graph, request.here, given.graph_key, list[PreparedGraph]()
+    for made in _forms(graph, request.simplify, database, here):
         if made.graph.structural_key == key:
             return made, as_written(made.graph)
         tried.append(made)
     for made in tried:                                              # later, as a graph of loops alone is the same in wider values
-        for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, w, given, here)):
+        for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, request.allowed, w, here)):
             for backends in _told_apart(graph, here):
                 wide = rewritten(made.graph, word, "as the given path has it", backends, kept)
                 if wide.graph is not made.graph and wide.graph.structural_key == key:
                     return made, wide
-    raise NoPathError(_of_another(graph, given, simplify, database))
+    raise NoPathError(_of_another(graph, given, request.simplify, database))
 
 
 def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequence[str]) -> Iterator[PreparedGraph]:
@@ -57,13 +57,18 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
                     yield made
 
 
-def _kept(graph: Graph, word: str, given: Given, here: Sequence[str]) -> list[frozenset[Signature]]:
-    """What may have stayed as it was written: nothing, or that of which the path chooses something for its wider wording."""
-    paths = [given] if isinstance(given, Path) else [v.path for v in given.variants]
-    chosen = {key for path in paths for key in path.choices}
-    pieces = {} if word == NARROWER else own_pieces(graph, here)
-    kept = frozenset(s for s, node in pieces.items() if kept_as(node, word).key in chosen)
-    return [frozenset(), *([kept] if kept else [])]
+def _kept(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
+    """What may have stayed as it was written, the likeliest first. Of two that are one graph the first is the one of which more
+    kernels are known."""
+    pieces = [] if word == NARROWER else own_pieces(graph, word, here)
+    if pieces:
+        yield kept_within(graph, tolerance, word, here)[0]
+    for count in range(len(pieces), -1, -1):
+        yield frozenset(pieces[:count])
+
+
+def _paths(given: Given) -> list[Path]:
+    return [given] if isinstance(given, Path) else [v.path for v in given.variants]
 
 
 def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
@@ -74,6 +79,11 @@ def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
 
 def _of_another(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> str:
     """Why no form of the graph is the one that the path is of, and what to do."""
+    for name in {name: None for path in _paths(given) for name in path.choices.values() if not is_way_on(name)}:
+        try:                                                        # what it computes may be no piece of its own any more
+            kernel_named(name)
+        except KernelError as e:
+            return f"the path {_paths(given)[0].id} chooses {name!r}, and {e} (--import)"
     if not isinstance(given, Pin):
         return (f"the path {given.id} is of another graph: {given.graph_key[:12]}, this is {graph.structural_key[:12]}\n"
                 "  fix: list the paths of this graph (tg list-paths), or give the graph that it was listed for")

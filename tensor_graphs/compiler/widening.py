@@ -19,11 +19,11 @@ from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.defined_ops import is_library
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.phases import phase
 from tensor_graphs.rewrites.narrow import narrow
-from tensor_graphs.rewrites.widen import wide_inside, widen, widened_around
+from tensor_graphs.rewrites.widen import widen, widened_around
 
 NO_BETTER = 1.1
 """times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
@@ -66,23 +66,31 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
 
 
 def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermediates | None:
-    """The graph with the narrowest of wider intermediates that a tolerance asks for. Of what kernels of somebody's own compute it
-    keeps as written what it can, the last first. None where nothing of the graph would change."""
+    """The graph with the narrowest of wider intermediates that a tolerance asks for, but for what `kept_within` keeps. None where
+    nothing of the graph would change."""
     if widened(graph) is graph:
         return None
     word = _narrowest(graph, tolerance, backends)
     why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
            f"tolerance {tolerance:.1e}")
-    kept, left = frozenset[Signature](), ""
-    pieces = own_pieces(graph, backends)
+    kept, left = kept_within(graph, tolerance, word, backends)
+    return rewritten(graph, word, why + left, backends, kept)
+
+
+def kept_within(graph: Graph, tolerance: float, word: str, backends: Sequence[str]) -> tuple[frozenset[Signature], str]:
+    """The first of `own_pieces` with which the prediction is within a tolerance, or no worse than without; and for people, which
+    one is not."""
+    pieces, kept = own_pieces(graph, word, backends), frozenset[Signature]()
     allowed = max(tolerance, predicted_with(graph, kept, word, backends)) if pieces else tolerance
     for s in pieces:
         predicted = predicted_with(graph, kept | {s}, word, backends)
-        if predicted <= allowed:
-            kept |= {s}
-        else:
-            left += f"; not as written: {s.spec.op.name}, for which kernels are registered, as {predicted:.1e} is predicted with it"
-    return rewritten(graph, word, why + left, backends, kept)
+        if predicted > allowed:
+            others = len(pieces) - len(kept) - 1
+            more = f" and {others} more" if others else ""
+            return kept, (f"; not as written: {s.spec.op.name}{more}, for which kernels are registered, as {predicted:.1e} is "
+                          "predicted with it")
+        kept |= {s}
+    return kept, ""
 
 
 def predicted_with(graph: Graph, kept: Collection[Signature], word: str, backends: Sequence[str]) -> float:
@@ -90,24 +98,19 @@ def predicted_with(graph: Graph, kept: Collection[Signature], word: str, backend
     return predicted_error(widened_around(graph, kept, parse_dtype(word))[0], backends)
 
 
-def own_pieces(graph: Graph, backends: Sequence[str]) -> dict[Signature, Node]:
-    """What kernels of somebody's own compute in a graph, be it a graph or a composite that is not the library's, with a node that
-    asks for it; what ends last comes first."""
-    table = by_op([k for k in all_kernels(backends) if k.composite is not None])
+def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signature]:
+    """What kernels of somebody's own compute in a graph, be it a graph or a composite that is not the library's: what is of no
+    narrower floats first, then what ends last."""
+    table, to = by_op([k for k in all_kernels(backends) if k.composite is not None]), parse_dtype(word)
     if not table:
-        return {}
-    found: dict[Signature, Node] = {}
+        return []
+    found: dict[Signature, bool] = {}
     for node in reversed(walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone)))):
         if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque):
             s = signature_of(node)
             if s not in found and matching(s.spec, table):
-                found[s] = node
-    return found
-
-
-def kept_as(node: Node, word: str) -> Signature:
-    """What one of `own_pieces` asks for where it is kept in a graph made wider."""
-    return signature_of(apply(wide_inside(node, parse_dtype(word)), node.inputs, node.attrs))
+                found[s] = any(t.dtype.is_float and t.dtype.itemsize < to.itemsize for t in (*s.spec.inputs, *s.spec.outputs))
+    return sorted(found, key=found.__getitem__)
 
 
 def _narrowest(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tensor_graphs.costs.rounding import unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
@@ -110,6 +111,10 @@ def _to(x: Node, dtype: DType) -> Node:
     return atomic.cast(x, dtype)
 
 
+MOST_MOVES = 64
+"""steps in a row of which `_Widening.exactly` looks for what they move"""
+
+
 def _is_library(op: Any) -> bool:
     return isinstance(op, CompositeOp) and LIBRARY.get(op.name) is op
 
@@ -128,6 +133,7 @@ class _Widening:
         self.outputs, self.updates = expanded.outputs, expanded.updates
         self.last = last_steps(expanded) if last_step else frozenset()
         self.values: dict[Node, tuple[Node, ...]] = {}
+        self.exact: dict[tuple[Node, DType], Node | None] = {}
 
     def graph(self) -> Graph:
         for node in walk(self.roots):
@@ -163,8 +169,10 @@ class _Widening:
         if op is leaves.COPY_TO:
             return (self.copied(node, inputs[0]),)
         if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
-            kept = isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque)   # others of a user's own were written out
-            return self.as_written(node, inputs, wide_inside(node, self.to) if kept else op)
+            if isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque):      # others of a user's own were written out
+                exact = [self.exactly(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)]
+                inputs, op = [x if e is None else e for x, e in zip(inputs, exact, strict=True)], wide_inside(node, self.to)
+            return self.as_written(node, inputs, op)
         if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
             return (inputs[0],)
         if _moves(op) and inputs[0].dtype.is_float:
@@ -172,6 +180,29 @@ class _Widening:
         attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
         wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
         return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs, op)
+
+    def exactly(self, x: Node, dtype: DType, deep: int = 0) -> Node | None:
+        """A value in a narrower dtype, if it is chosen and moved from values of that dtype alone; None if not."""
+        if not _narrower(dtype, x.dtype):
+            return x if x.dtype == dtype else None
+        if (x, dtype) not in self.exact:
+            self.exact[x, dtype] = self._moved(x, dtype, deep) if deep < MOST_MOVES and len(x.types) == 1 else None
+        return self.exact[x, dtype]
+
+    def _moved(self, x: Node, dtype: DType, deep: int) -> Node | None:
+        if x.op.name == "cast":
+            return x.inputs[0] if x.inputs[0].dtype == dtype else None
+        if x.op is leaves.CONSTANT:
+            return apply(x.op, (), {**x.attrs, **_constant(x, dtype)})
+        if x.op.kind == "leaf" or unit_roundoff(x) or any(len(i.types) != 1 for i in x.inputs):
+            return None
+        inputs = [i if i.dtype != x.dtype else self.exactly(i, dtype, deep + 1) for i in x.inputs]
+        there = [i for i in inputs if i is not None]
+        try:
+            made = apply(x.op, there, x.attrs) if len(there) == len(inputs) else None
+        except LanguageError:
+            return None
+        return made if made is not None and made.types == (TensorType(x.shape, dtype),) else None
 
     def copied(self, node: Node, x: Node) -> Node:
         """The value on another device: the narrower one is copied, and made wide there."""
@@ -184,10 +215,7 @@ class _Widening:
             return node
         if node.op is leaves.INPUT:
             return atomic.cast(node, self.to)
-        attrs = {**node.attrs, "dtype": self.to}
-        if isinstance(node.attrs.get("value"), ArrayValue):
-            attrs["value"] = ArrayValue.of(node.attrs["value"].array().astype(self.to.numpy), self.to)
-        return apply(node.op, (), attrs)
+        return apply(node.op, (), {**node.attrs, **_constant(node, self.to)})
 
     def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """The op on these operands, when it takes them and gives what is wanted: the old types, wide."""
@@ -201,6 +229,13 @@ class _Widening:
     def as_written(self, node: Node, inputs: Sequence[Node], op: Op) -> tuple[Node, ...]:
         """The op in the dtypes that were written."""
         return _items(apply(op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
+
+
+def _constant(node: Node, dtype: DType) -> dict[str, Any]:
+    """The attributes in which a constant differs from the same of another dtype."""
+    value = node.attrs.get("value")
+    made = {"value": ArrayValue.of(value.array().astype(dtype.numpy), dtype)} if isinstance(value, ArrayValue) else {}
+    return {"dtype": dtype, **made}
 
 
 def _items(node: Node) -> tuple[Node, ...]:

@@ -131,7 +131,7 @@ def test_a_pin_of_turns_is_of_the_form_as_it_was_prepared(filled: Database) -> N
     graph = rnn(4)
     request = Request(graph, backends=("fake", "gen"), database=filled)
     made = prepare(graph, recipes=filled, backends=request.here)
-    form, decided = form_of(graph, Path(made.graph.structural_key, {}, 0.0, False, None), True, filled, request.here)
+    form, decided = form_of(request, Path(made.graph.structural_key, {}, 0.0, False, None), filled)
     assert form == made and form.note.startswith("loops:") and not decided.wide
 
 
