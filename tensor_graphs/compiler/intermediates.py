@@ -38,18 +38,21 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
-    def beyond(predicted: float) -> str:
-        return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
-
-    predicted = predicted_error(graph, backends)
-    if wanted == "as_written" or (wanted == "auto" and predicted <= tolerance):
-        return as_written(graph, f"as written, asked for{beyond(predicted)}" if predicted > tolerance else "", backends)
+    beyond = _beyond(graph, tolerance, backends)
+    if wanted == "as_written" or (wanted == "auto" and not beyond):
+        return as_written(graph, beyond and f"as written, asked for{beyond}", backends)
     from tensor_graphs.compiler import widening  # a door: most graphs run as they are written
 
     if wanted != "auto":
         found = widening.rewritten(graph, wanted, backends=backends)
-        return replace(found, why=f"{found.why}{beyond(predicted_error(found.graph, backends))}")
+        return replace(found, why=f"{found.why}{_beyond(found.graph, tolerance, backends)}")
     return widening.within(graph, tolerance, backends) or as_written(graph, backends=backends)
+
+
+def _beyond(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
+    """For people: that a graph's predicted error is beyond the tolerance; "" where it is not."""
+    predicted = predicted_error(graph, backends)
+    return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
 
 
 def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:

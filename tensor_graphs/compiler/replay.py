@@ -62,7 +62,7 @@ def _kept(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Ite
     kernels are known."""
     pieces = [] if word == NARROWER else own_pieces(graph, word, here)
     if pieces:
-        yield kept_within(graph, tolerance, word, here)[0]
+        yield kept_within(graph, pieces, tolerance, word, here)[0]
     for count in range(len(pieces), -1, -1):
         yield frozenset(pieces[:count])
 

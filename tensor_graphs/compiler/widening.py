@@ -73,14 +73,15 @@ def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermedi
     word = _narrowest(graph, tolerance, backends)
     why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
            f"tolerance {tolerance:.1e}")
-    kept, left = kept_within(graph, tolerance, word, backends)
+    kept, left = kept_within(graph, own_pieces(graph, word, backends), tolerance, word, backends)
     return rewritten(graph, word, why + left, backends, kept)
 
 
-def kept_within(graph: Graph, tolerance: float, word: str, backends: Sequence[str]) -> tuple[frozenset[Signature], str]:
+def kept_within(graph: Graph, pieces: Sequence[Signature], tolerance: float, word: str,
+                backends: Sequence[str]) -> tuple[frozenset[Signature], str]:
     """The first of `own_pieces` with which the prediction is within a tolerance, or no worse than without; and for people, which
     one is not."""
-    pieces, kept = own_pieces(graph, word, backends), frozenset[Signature]()
+    kept = frozenset[Signature]()
     allowed = max(tolerance, predicted_with(graph, kept, word, backends)) if pieces else tolerance
     for s in pieces:
         predicted = predicted_with(graph, kept | {s}, word, backends)

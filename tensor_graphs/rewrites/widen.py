@@ -20,6 +20,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
 from tensor_graphs.language.part import PartOp, known_when_bound, note_same, over, part_between
+from tensor_graphs.meaning.choosing import is_exact
 
 WIDER = (f32, f64)
 """dtypes that graphs are widened to, the narrower one first"""
@@ -75,18 +76,18 @@ def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -
     """`widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the dtypes
     that were written; and what became of the graph's nodes. Numeric class: reassociating.
 
-    Such a node rounds its operands where they are made of wider values, and once what it gives: its op is `wide_inside`.
+    Such a node rounds its operands where they are made of wider values, and once what it gives: its definition is in wider values.
     """
     widening = _Widening(graph, to, True, kept)
     made = widening.graph()
     return made, {n: v for n, v in zip(graph.nodes, widening.values_of(graph.nodes), strict=True) if v is not None}
 
 
-def wide_inside(node: Node, to: DType = f64) -> CompositeOp:
+def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
     """The op of a composite that is not the library's with a definition in wider values, for the same operands. It is noted to be
-    the same function (`known_same`), so what computes the one computes the other."""
+    the same function (`known_same`), so what computes the one computes the other. bound: what parameters alone decide."""
     assert isinstance(node.op, CompositeOp)
-    types, bound = [i.type for i in node.inputs], known_when_bound(walk(node.inputs))
+    types = [i.type for i in node.inputs]
     old = node.op.define(types, node.attrs)
     given = [(leaves.parameter if i in bound else leaves.input)(f"x{n}", i.shape, i.dtype) for n, i in enumerate(node.inputs)]
     wide = list(widen(make_graph({f"y{n}": y for n, y in enumerate(over(old.outputs, old.arguments, given))}), to).outputs.values())
@@ -134,6 +135,7 @@ class _Widening:
         self.last = last_steps(expanded) if last_step else frozenset()
         self.values: dict[Node, tuple[Node, ...]] = {}
         self.exact: dict[tuple[Node, DType], Node | None] = {}
+        self.bound = known_when_bound(walk(self.roots)) if kept else set()
 
     def graph(self) -> Graph:
         for node in walk(self.roots):
@@ -171,7 +173,8 @@ class _Widening:
         if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
             if isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque):      # others of a user's own were written out
                 exact = [self.exactly(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)]
-                inputs, op = [x if e is None else e for x, e in zip(inputs, exact, strict=True)], wide_inside(node, self.to)
+                inputs = [x if e is None else e for x, e in zip(inputs, exact, strict=True)]
+                op = _wide_inside(node, self.to, self.bound)
             return self.as_written(node, inputs, op)
         if op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float:
             return (inputs[0],)
@@ -193,8 +196,9 @@ class _Widening:
         if x.op.name == "cast":
             return x.inputs[0] if x.inputs[0].dtype == dtype else None
         if x.op is leaves.CONSTANT:
-            return apply(x.op, (), {**x.attrs, **_constant(x, dtype)})
-        if x.op.kind == "leaf" or unit_roundoff(x) or any(len(i.types) != 1 for i in x.inputs):
+            narrow = apply(x.op, (), {**x.attrs, **_constant(x, dtype)})
+            return narrow if is_exact(narrow) and {**narrow.attrs, **_constant(narrow, x.dtype)} == x.attrs else None
+        if x.op.kind == "leaf" or any(len(i.types) != 1 for i in x.inputs):
             return None
         inputs = [i if i.dtype != x.dtype else self.exactly(i, dtype, deep + 1) for i in x.inputs]
         there = [i for i in inputs if i is not None]
@@ -202,7 +206,9 @@ class _Widening:
             made = apply(x.op, there, x.attrs) if len(there) == len(inputs) else None
         except LanguageError:
             return None
-        return made if made is not None and made.types == (TensorType(x.shape, dtype),) else None
+        if made is None or made.types != (TensorType(x.shape, dtype),):
+            return None
+        return made if unit_roundoff(made) == 0 and (isinstance(x.op, CompositeOp) or is_exact(made)) else None
 
     def copied(self, node: Node, x: Node) -> Node:
         """The value on another device: the narrower one is copied, and made wide there."""

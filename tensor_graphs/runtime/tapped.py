@@ -6,7 +6,7 @@ looked for among the values of the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from tensor_graphs.errors import listed
@@ -78,8 +78,8 @@ class Tapped:
         now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
         if written is not None:                                     # the graph before it was widened, or its products narrowed
             mine = [n for n in now[0] if n is not None]
-            forms = [list[Node | None](mine), *(widened_values(written, mine, to, last_step=True) for to in WIDER),
-                     narrowed_values(written, mine)]
+            forms: list[Sequence[Node | None]] = [mine, *(widened_values(written, mine, to, last_step=True) for to in WIDER)]
+            forms.append(narrowed_values(written, mine))
             now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
         found: dict[Node, Operand] = {}
         for row in now:

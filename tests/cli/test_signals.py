@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -126,13 +127,28 @@ except KeyboardInterrupt:
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60, check=False).returncode == 130
 
 
+def heard(prelude: str, body: str) -> subprocess.CompletedProcess[str]:
+    """A program whose body is interrupted; it says so and ends in order, or sleeps."""
+    program = f"""
+import os, signal, time, weakref
+from tensor_graphs.cli import ctrl_c
+{prelude}
+ctrl_c.while_running()
+try:
+{textwrap.indent(body, "    ")}
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+    ctrl_c.leave(130)
+"""
+    return subprocess.run([sys.executable, "-c", program], check=False, env=environment(), capture_output=True, text=True,
+                          timeout=20)
+
+
 @pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_comes_while_an_object_is_cleared_up_is_not_lost(ends: signal.Signals) -> None:
     """Python discards what is raised there. Here it comes there twice before anybody can hear of it."""
-    program = f"""
-import os, time, weakref
-from tensor_graphs.cli import ctrl_c
-
+    done = heard(f"""
 class Value:
     def __del__(self):
         os.kill(os.getpid(), {int(ends)})
@@ -140,27 +156,12 @@ class Value:
 
 def callback(_):
     time.sleep(0.1)
-
-ctrl_c.while_running()
-try:
-    value = Value()
-    kept = weakref.ref(value, callback)
-    del value
-    time.sleep(30)
-except KeyboardInterrupt:
-    print("heard", flush=True)
-    ctrl_c.leave(130)
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment(), capture_output=True, text=True,
-                          timeout=20)
+""", "value = Value()\nkept = weakref.ref(value, callback)\ndel value")
     assert (done.returncode, done.stdout, done.stderr) == (128 + ends, "heard\n", "")
 
 
 def test_an_interrupt_that_comes_while_python_tells_of_what_it_discards_is_not_lost() -> None:
-    program = """
-import os, signal, time
-from tensor_graphs.cli import ctrl_c
-
+    done = heard("""
 class Failure(Exception):
     def __str__(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -169,18 +170,7 @@ class Failure(Exception):
 class Value:
     def __del__(self):
         raise Failure
-
-ctrl_c.while_running()
-try:
-    value = Value()
-    del value
-    time.sleep(30)
-except KeyboardInterrupt:
-    print("heard", flush=True)
-    ctrl_c.leave(130)
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment(), capture_output=True, text=True,
-                          timeout=20)
+""", "value = Value()\ndel value")
     assert (done.returncode, done.stdout) == (130, "heard\n")
     assert done.stderr.endswith("Failure: failed\n") and "KeyboardInterrupt" not in done.stderr
 

@@ -217,6 +217,15 @@ def test_what_only_moves_and_chooses_before_a_piece_rounds_nothing(make: Callabl
     assert of(made.graph, LEANING) and tg.bf16 not in {n.dtype for n in made.graph.nodes if n.op.name == "cast"}
 
 
+@pytest.mark.parametrize("wide", [
+    tg.cast(tg.constant(np.full((1, WIDE), 0.3), tg.f32), tg.bf16),
+    tg.cast(tg.constant(0.3, tg.f32), tg.bf16).reshape((1, 1)),
+], ids=["array", "number"])
+def test_a_constant_that_is_no_narrow_float_is_rounded_before_a_piece(wide: tg.Node) -> None:
+    made = form(tg.graph(leaning(tg.where(tg.less(rows(), 0.0), rows(), wide))), 3.5e-2)
+    assert of(made.graph, LEANING) and tg.bf16 in {n.dtype for n in made.graph.nodes if n.op.name == "cast"}
+
+
 def test_a_kernel_of_a_backend_that_is_not_named_is_measured_in_its_place(database: Database) -> None:
     report = tg.profile(ALONE, kernels=[NORMED.name], database=database, backends=("c",), at={"n": 9}, per_kernel=0.01)
     assert [v.status for v in report.verdicts] == ["PASSED"], report

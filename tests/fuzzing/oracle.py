@@ -19,7 +19,7 @@ import numpy as np
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.meaning.algebra import Array, At, Jittered, Real, narrow
 from tensor_graphs.meaning.error_measure import measure, unit_roundoff
 from tensor_graphs.meaning.interpreter import _Walk
@@ -197,10 +197,11 @@ class Answer:
                 self._doubts.append(Doubt([s[i] for s in samples], matters, high[i], skipped[i]))
         return self._doubts[index]
 
-    def given_huge(self) -> bool:
-        """Whether a leaf holds an f64 whose square is none."""
+    def given_huge(self, root: Node) -> bool:
+        """Whether a leaf that a root is made of holds an f64 whose square is none."""
         return any(bool(np.any(np.isfinite(v) & (np.abs(v) > float(leaf.dtype.max) ** 0.5)))
-                   for leaf, v in self.leaf_values.items() if leaf.dtype.is_float and leaf.dtype.itemsize == 8)
+                   for leaf in walk([root]) if leaf.op in leaves.NAMED_LEAVES and leaf.dtype.is_float and leaf.dtype.itemsize == 8
+                   for v in [self.leaf_values[leaf]])
 
     def why_wrong(self, index: int, found: Array, reworded: bool = False) -> str | None:
         """What is wrong with a result of root number `index`; None where nothing is. reworded: by recipes, which give the same
@@ -210,7 +211,7 @@ class Answer:
             return f"{found.dtype}{list(found.shape)} instead of {node.dtype}{list(reference.shape)}"
         if reworded and self.infinite:                              # which infinity it is may decide what is chosen behind it
             return None
-        if not node.dtype.is_float and self.given_huge():           # the oracle has no more range than these floats
+        if not node.dtype.is_float and self.given_huge(node):           # the oracle has no more range than these floats
             return None
         limit = NOTICED.get(node.dtype.name, 0.0) * unit_roundoff(node.dtype) if node.dtype.is_float else 0.0
         report = measure(found, reference, node.dtype)
@@ -228,15 +229,17 @@ class Answer:
                 else:
                     differs |= s != reference
         excused = differs | (~doubt.matters & (~np.isfinite(reference) if node.dtype.is_float else found == doubt.without))
-        if node.dtype.itemsize == 8 and node.dtype.is_float and self.given_huge():
+        if node.dtype.itemsize == 8 and node.dtype.is_float and self.given_huge(node):
             excused |= ~np.isfinite(reference)                      # the oracle itself overflowed: a fused product need not
         if node.dtype.is_float:                                     # tiles are padded with zeros, and 0 · ∞ is NaN
             excused |= np.isinf(reference) & np.isnan(value)
             reference = np.where(np.isnan(reference) & ~np.isnan(value), doubt.skipped, reference)
         report = measure(np.where(excused, reference, value).astype(value.dtype), reference, node.dtype,
                          rounding=spread if node.dtype.is_float else None)
-        if report.within(limit) or self.sample_more():
-            return None if report.within(limit) else self.why_wrong(index, found, reworded)
+        if report.within(limit):
+            return None
+        if self.sample_more():
+            return self.why_wrong(index, found, reworded)
         return report.mismatch or f"error {report.max_relative_error:.3g}: {report.worst}"
 
 
