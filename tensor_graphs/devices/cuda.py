@@ -287,6 +287,13 @@ class Cuda(Device):
         self.check(self.driver.cuEventSynchronize(last.event), "waiting for the device")
         return float(self.check(self.driver.cuEventElapsedTime(first.event, last.event), "cuEventElapsedTime")) * 1e-3
 
+    def passed(self, mark: Any) -> bool:
+        (status,) = self.driver.cuEventQuery(mark.event)
+        if status.name == "CUDA_ERROR_NOT_READY":
+            return False
+        self.check((status,), "asking for a mark")
+        return True
+
     def clock(self) -> float:
         with self._lock:                                            # from one reading to the next: an event's time has few digits
             now = self.mark()

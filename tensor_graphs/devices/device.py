@@ -124,6 +124,11 @@ class Device(ABC):
         """Seconds from one mark to a later one, once that has passed."""
         return float(last - first)
 
+    def passed(self, mark: Any) -> bool:
+        """Whether a device that works beside the host has come to a mark. False of one whose work is done when a call returns: that
+        waits for nobody."""
+        return False
+
     @abstractmethod
     def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
         """(name, bytes of memory, properties): what times measured on it depend on."""

@@ -23,7 +23,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites import add, attention, linear
 from tensor_graphs.language.dtypes import DTYPES
-from tensor_graphs.profiling.measure import calibration, speeds
+from tensor_graphs.profiling.measure import calibration, host_ahead, speeds
 from tensor_graphs.profiling.measure import gpu_speeds as under
 from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.judge import Judge
@@ -47,6 +47,7 @@ def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(under, "MOVED", 1 << 15)
     monkeypatch.setattr(under, "ROUNDS", 3)
     monkeypatch.setattr(under, "PRODUCT_SIZE", 32)
+    monkeypatch.setattr(host_ahead, "FLUSHED", 1 << 12)
     whole = speeds.by_op
     monkeypatch.setattr(speeds, "by_op", lambda kernels: whole(k for k in kernels if k.op != "linear" or k.name.endswith("_any")))
     emulated.install(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.device import Device, Memory
+from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
@@ -24,6 +24,7 @@ from tensor_graphs.paths.whereabouts import arriving
 from tensor_graphs.profiling.measure.at_once import error_at_once
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
+from tensor_graphs.profiling.measure.host_ahead import HostAhead
 from tensor_graphs.profiling.measure.inputs import make_inputs
 from tensor_graphs.profiling.measure.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.profiling.measure.single import plain_plan, plan_along
@@ -62,9 +63,6 @@ TWICE = 4 * LLC_BYTES
 
 WRONG_AT_ONCE = 1e-2
 """beyond which a kernel of all steps is wrong, whatever a user allows: of some hundred steps, each of which may be off by 1e-4"""
-
-FLUSHED_THERE = 256 << 20
-"""bytes that are written on another device before its steps: more than its caches hold, and as long as the host needs"""
 
 TURNS_THERE, SETTLING = 12, 4
 """turns of each path on another device, and those at first that do not count: there what runs again becomes a replay"""
@@ -209,7 +207,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
         runs.append((each, ready))
     there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
-    flushed = {device: device.allocate(FLUSHED_THERE) for device in map(device_named, there)}
+    ahead = {device: HostAhead(device) for device in map(device_named, there)}
     alone = [_segments_of(each) for each in compiled]
     here = np.ones(0 if all(a is not None for a in alone) or not weights else FLUSHED // 8)
     owns: list[list[float]] = [[] for _ in runs]
@@ -221,9 +219,9 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
             break
         for i, (each, ready) in enumerate(runs):
             if (own := alone[i]) is not None:
-                owns[i].append(_on_its_clock(*own, ready, flushed, turn))
-            for device, memory in flushed.items():
-                device.fill(memory, turn)
+                owns[i].append(_on_its_clock(*own, ready, ahead, turn))
+            for each_ahead in ahead.values():
+                each_ahead.flush(turn)
             here.sum()
             each.wait()
             others, switched = others_running(), switches()
@@ -248,16 +246,10 @@ def _segments_of(compiled: CompiledGraph) -> tuple[Device, list[Segment]] | None
     return (device_named(devices.pop()), segments) if on_one else None
 
 
-def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, flushed: Mapping[Device, Memory],
+def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, ahead: Mapping[Device, HostAhead],
                   byte: int) -> float:
     """Seconds of segments by the clock of their device, each with empty caches."""
-    total = 0.0
-    for segment in segments:
-        device.fill(flushed[device], byte)                      # while it does that, the host gets ahead
-        start = device.mark()
-        segment.run(ready._frame)
-        total += device.between(start, device.mark())
-    return total
+    return sum(ahead[device].seconds(partial(segment.run, ready._frame), byte) for segment in segments)
 
 
 def as_called(compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> Callable[[], dict[str, Any]]:

@@ -1,0 +1,100 @@
+"""What a device takes by its own clock: a host that is late is no part of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.cuda import Cuda
+from tensor_graphs.devices.device import DeviceLost
+from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.profiling.measure import host_ahead
+from tensor_graphs.profiling.measure.host_ahead import MOST_FLUSHES, HostAhead
+from tensor_graphs.runtime.arrays import device_array
+from tests.fake import cuda as emulated
+
+
+@pytest.fixture
+def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    monkeypatch.setattr(host_ahead, "FLUSHED", 1 << 12)
+    emulated.install(tmp_path)
+    yield device_named("cuda:0")  # type: ignore[misc]
+    emulated.remove()
+
+
+def late_until(device: Cuda, monkeypatch: pytest.MonkeyPatch, flushes: int) -> list[int]:
+    """Have the device have passed each mark that follows fewer flushes in a row. -> flushes before each mark so far."""
+    flushed, before = [0], list[int]()
+    fill = device.fill
+
+    def counted(memory: object, byte: int) -> None:
+        flushed[0] += 1
+        fill(memory, byte)  # type: ignore[arg-type]
+
+    def passed(mark: object) -> bool:
+        before.append(flushed[0])
+        flushed[0] = 0
+        return before[-1] < flushes
+
+    monkeypatch.setattr(device, "fill", counted)
+    monkeypatch.setattr(device, "passed", passed)
+    return before
+
+
+def test_work_that_the_device_had_waited_for_is_timed_again(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = late_until(gpu_that_is_none, monkeypatch, 3)
+    ran: list[None] = []
+    ahead = HostAhead(gpu_that_is_none)
+    assert ahead.seconds(lambda: ran.append(None)) >= 0.0
+    assert before == [1, 2, 4] and len(ran) == 3
+    ahead.seconds(lambda: ran.append(None))                         # what the host needs it needs the next time too
+    assert before == [1, 2, 4, 4] and len(ran) == 4
+
+
+def test_work_that_waits_for_the_device_itself_is_timed_as_it_is(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = late_until(gpu_that_is_none, monkeypatch, 10 * MOST_FLUSHES)
+    HostAhead(gpu_that_is_none).seconds(lambda: None)
+    assert before[-1] == MOST_FLUSHES == 2 ** (len(before) - 1)
+
+
+def test_a_device_whose_work_is_done_when_a_call_returns_is_asked_once() -> None:
+    ahead = HostAhead(HOST)
+    assert ahead.seconds(lambda: time.sleep(0.01)) >= 0.01 and ahead.flushes == 1
+
+
+def test_what_is_written_before_is_the_byte_that_is_said(gpu_that_is_none: Cuda) -> None:
+    ahead = HostAhead(gpu_that_is_none)
+    ahead.seconds(lambda: None, 7)
+    there = np.empty(16, np.uint8)
+    gpu_that_is_none.download(gpu_that_is_none.part(ahead._memory, 0, 16), memory_of(there))
+    assert (there == 7).all()
+
+
+def test_a_device_that_is_lost_says_so(gpu_that_is_none: Cuda) -> None:
+    ahead = HostAhead(gpu_that_is_none)
+    mark = gpu_that_is_none.mark()
+    gpu_that_is_none.driver.lost = emulated.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(DeviceLost, match="asking for a mark"):
+        gpu_that_is_none.passed(mark)
+    assert ahead.flushes == 1
+
+
+@pytest.mark.gpu
+def test_a_gpu_takes_as_long_for_a_short_kernel_however_late_the_host_is() -> None:
+    """A copy of 4 KB takes some microseconds; the host here needs a millisecond before each."""
+    gpu = device_named("cuda:0")
+    given, out = (device_array(np.zeros(1024, np.float32), "cuda:0") for _ in range(2))
+
+    def copy() -> None:
+        end = time.perf_counter() + 1e-3
+        while time.perf_counter() < end:
+            pass
+        gpu.copy(given.memory, out.memory)
+
+    ahead = HostAhead(gpu)
+    assert min(ahead.seconds(copy) for _ in range(5)) < 5e-5 and 2 <= ahead.flushes <= MOST_FLUSHES
