@@ -4,12 +4,14 @@
  *
  * SET: `cleared` and `chosen` find the largest i of each row, as an integer; `written` writes these over their rows, and copies the
  * rows that have none.
- * Else the indices are sorted by row, then by i, as words of 64 bits. `sorted_tiles` sorts TILE of them in shared memory (bitonic:
- * Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted runs; the place of a word is how many
- * words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient sorting algorithms for
- * manycore GPUs, 2009, there for two runs). `chunked` notes where in this order each row begins; and of CHUNK neighbours that go to one
- * row it combines the updates, so that many equal indices are no long walk. `combined` writes each row once: as it is in base, or
- * combined with its updates in order, a pack of elements by each thread; where out is base, only rows that have updates.
+ * Else `cleared` and `slotted` count the updates of each row, and note in its SLOTS which they are, in the order in which threads
+ * come. `combined` writes each row once: as it is in base, or combined with its updates in the order of i, a pack of elements by each
+ * thread; where out is base, only rows that have updates. Where a row has more than SLOTS, and where rows have more than AVERAGE on
+ * average, the indices are sorted by row, then by i, as words of 64 bits; elsewhere these launches end at once. `sorted_tiles` sorts
+ * TILE of them in shared memory (bitonic: Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted
+ * runs; the place of a word is how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing
+ * efficient sorting algorithms for manycore GPUs, 2009, there for two runs). `chunked` combines of CHUNK neighbours that go to one row
+ * the updates, so that many equal indices are no long walk.
  *
  * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
  * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
@@ -19,6 +21,9 @@
 #define JOINING 1024                                                /* threads of a block of the first merge */
 #define CHUNK 64
 #define CLEARED 4096                                                /* words that a block sets to 0 */
+#define SLOTS 16                                                    /* updates of a row that are noted */
+#define AVERAGE 2                                                   /* updates of a row on average: of more it has more than SLOTS */
+#define UPDATING 1056                                               /* blocks that take updates, at most */
 #define AT_ONCE 4                                                   /* packs of a thread that are under way at once */
 #define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
 
@@ -84,22 +89,36 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 #else
 #define PARAMETERS                                                                                                            \
     T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks, \
-        uint32_t *notes
+        uint32_t *counts, uint32_t *slots
 #define THREADS (TILE / 2)
-#define SEVERAL 0x80000000u
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
-/* Blocks behind those that sort clear the notes. */
+/* Whether rows are expected to have no more updates than SLOTS: then they are counted. */
+TG_INLINE bool has_few(const int64_t *sizes) { return COUNT <= AVERAGE * SIZE; }
+/* Whether something is left for the sorted order; behind the counts lies whether a row has more than SLOTS. */
+TG_INLINE bool is_sorted(const int64_t *sizes, const uint32_t *counts) { return !has_few(sizes) || counts[SIZE] != 0; }
+
+extern "C" __global__ void __launch_bounds__(256) cleared(PARAMETERS) {
+    after_those_before();
+    clear<256>(counts, blockIdx.x, SIZE + 1);
+}
+/* The slots of a row hold its updates in any order. */
+extern "C" __global__ void __launch_bounds__(256) slotted(PARAMETERS) {
+    const int64_t i = blockIdx.x * 256LL + threadIdx.x, row = i < COUNT ? row_of(index[i], SIZE) : -1;
+    after_those_before();
+    if (row < 0) return;
+    const uint32_t before = atomicAdd(counts + row, 1u);
+    if (before < SLOTS) slots[row * SLOTS + before] = (uint32_t)i;
+    else counts[SIZE] = 1;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
     __shared__ uint64_t tile[TILE];
-    const int64_t tiles = (COUNT + TILE - 1) / TILE, first = blockIdx.x * (int64_t)TILE;
+    const int64_t first = blockIdx.x * (int64_t)TILE;
     const int t = threadIdx.x;
     after_those_before();
-    if (blockIdx.x >= tiles) {
-        if (y != base) clear<THREADS>(notes, blockIdx.x - tiles, SIZE);
-        return;
-    }
+    if (!is_sorted(sizes, counts)) return;
 #pragma unroll
     for (int k = t; k < TILE; k += THREADS) {                       /* behind the end is what comes after all others */
         const int64_t i = first + k, row = i < COUNT ? row_of(index[i], SIZE) : -1;
@@ -131,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(JOINING) merged_0(PARAMETERS) {
     const int64_t begin = blockIdx.x * (int64_t)WORDS / (TILE * RUNS) * (TILE * RUNS);
     const int here = (int)tg_min(count - begin, (int64_t)TILE * RUNS);
     after_those_before();
+    if (!is_sorted(sizes, counts)) return;
     for (int k = threadIdx.x; k < here; k += JOINING) found[k] = row_in(words[begin + k]);
     const uint64_t word = words[at];
     const uint32_t row = row_in(word);
@@ -179,7 +199,8 @@ template <int NUMBER> TG_INLINE void merge(const uint64_t *from, uint64_t *into,
 #define MERGED(number)                                                                                      \
     extern "C" __global__ void __launch_bounds__(256) merged_##number(PARAMETERS) {                         \
         after_those_before();                                                                               \
-        merge<number>(number % 2 ? others : words, number % 2 ? words : others, sizes);                     \
+        if (is_sorted(sizes, counts))                                                                       \
+            merge<number>(number % 2 ? others : words, number % 2 ? words : others, sizes);                 \
     }
 MERGED(1)
 MERGED(2)
@@ -234,20 +255,18 @@ TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
     return out;
 }
 
-/* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks note of each row with updates one more than the
- * number of its only one, or SEVERAL; of the others there is a 0. */
+/* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks say of each row with updates, where they were not
+ * counted, that it has more than SLOTS. */
 extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     const int64_t all = COUNT / CHUNK, noting = (COUNT + 255) / 256, chunking = gridDim.x - noting, width = INNER / PACK;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
     after_those_before();
+    if (!is_sorted(sizes, counts)) return;
     if (blockIdx.x >= chunking) {
         const int64_t at = (blockIdx.x - chunking) * 256 + threadIdx.x;
-        if (at >= COUNT || y == base) return;
-        const uint64_t word = sorted[at];
-        const uint32_t row = row_in(word);
-        if (row == NOWHERE || (at > 0 && row_in(sorted[at - 1]) == row)) return;
-        const bool several = at + 1 < COUNT && row_in(sorted[at + 1]) == row;
-        notes[row] = several ? SEVERAL : (uint32_t)word + 1;
+        if (has_few(sizes) || at >= COUNT) return;
+        const uint32_t row = row_in(sorted[at]);
+        if (row != NOWHERE && (at == 0 || row_in(sorted[at - 1]) != row)) counts[row] = SLOTS + 1;
         return;
     }
     const int64_t chunk = blockIdx.x % all, part = blockIdx.x / all, parts = chunking / all, first = chunk * CHUNK;
@@ -285,48 +304,102 @@ TG_INLINE Pack<T, PACK> with_one(const Pack<T, PACK> &old, const Pack<T, PACK> &
     for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(COMBINE()((A)WIDE_T(old.at[e]), (A)WIDE_T(own.at[e])));
     return made;
 }
+/* What `old` comes to with as many updates as there are in slots, SLOTS at most: the next ones are looked for from the last one on. */
+TG_INLINE Pack<T, PACK> with_few(const Pack<T, PACK> &old, const uint32_t *those, uint32_t count, const T *from, int64_t inner) {
+    constexpr int AHEAD = 4;
+    Pack<A, PACK> sum = widened(old);
+    uint32_t least = 0;
+    for (uint32_t k = 0; k < count; k += AHEAD) {
+        Pack<T, PACK> some[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (k + j >= count) break;
+            uint32_t next = UINT32_MAX;
+            for (uint32_t s = 0; s < count; s++) {
+                const uint32_t each = those[s];
+                if (each >= least && each < next) next = each;
+            }
+            some[j] = pack_at<PACK>(from + next * inner);
+            least = next + 1;
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (k + j < count)
+#pragma unroll
+                for (int e = 0; e < PACK; e++) sum.at[e] = COMBINE()(sum.at[e], (A)WIDE_T(some[j].at[e]));
+    }
+    Pack<T, PACK> made;
+#pragma unroll
+    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
+    return made;
+}
 
-/* Blocks of updates: threads at the first update of a row, in the order of rows; those at others have nothing to do. Where out is not
- * base, of rows with several updates only. The blocks after them take all other rows in memory's order, AT_ONCE packs of a thread, and
- * load the notes, base and updates of these together. */
+/* Blocks of updates: threads at the first update of a row. Where indices are sorted those at the first in the order, of rows that have
+ * more than SLOTS (of all, where none were counted); where out is base also those at the first of few. The blocks after them take all
+ * rows without updates and with few in memory's order, AT_ONCE packs of a thread, and load the counts, base and updates of these
+ * together. */
 extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
-    const int64_t of_updates = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK), updating = (of_updates + 255) / 256;
+    const int64_t of_updates = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK);
+    const int64_t updating = tg_min((of_updates + 255) / 256, (int64_t)UPDATING);
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
-    const int64_t number = blockIdx.x * 256LL + threadIdx.x;
+    const bool few = has_few(sizes);
     after_those_before();
     if (blockIdx.x < updating) {
-        if (number >= of_updates) return;
-        const Place p = place_of(number, COUNT, INNER, OUTER);
-        const uint64_t word = sorted[p.line];
-        const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
-        const bool alone = p.line + 1 == COUNT || row_in(sorted[p.line + 1]) != row;
-        if (row == NOWHERE || above == row || (alone && y != base)) return;
-        const int64_t at = (p.outer * SIZE + row) * INNER + p.column;
-        const Updates those = {updates + p.outer * COUNT * INNER + p.column, sorted, INNER};
-        const Pack<T, PACK> old = pack_at<PACK>(base + at), own = pack_at<PACK>(those.from + (uint32_t)word * INNER);
-        const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
-        put_pack<PACK>(y + at, alone ? with_one(old, own) : with_several(old, p.line, row, those, parts, COUNT));
+        const bool many = is_sorted(sizes, counts);
+        if (!many && y != base) return;
+        for (int64_t number = blockIdx.x * 256LL + threadIdx.x; number < of_updates; number += updating * 256) {
+            const Place p = place_of(number, COUNT, INNER, OUTER);
+            const T *const from = updates + p.outer * COUNT * INNER + p.column;
+            if (few && y == base) {
+                const int64_t row = row_of(index[p.line], SIZE), at = (p.outer * SIZE + row) * INNER + p.column;
+                const uint32_t count = row < 0 ? 0 : counts[row];
+                bool first = count > 0 && count <= SLOTS;
+                for (uint32_t s = 0; s < count && first; s++) first = slots[row * SLOTS + s] >= (uint32_t)p.line;
+                if (first) put_pack<PACK>(y + at, with_few(pack_at<PACK>(base + at), slots + row * SLOTS, count, from, INNER));
+            }
+            if (!many) continue;
+            const uint64_t word = sorted[p.line];
+            const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
+            const int64_t more = p.line + (few ? SLOTS : 1);
+            const bool further = more < COUNT && row_in(sorted[more]) == row;
+            if (row == NOWHERE || above == row || (few && !further)) continue;
+            const int64_t at = (p.outer * SIZE + row) * INNER + p.column;
+            const Updates those = {from, sorted, INNER};
+            const Pack<T, PACK> old = pack_at<PACK>(base + at), own = pack_at<PACK>(from + (uint32_t)word * INNER);
+            const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
+            put_pack<PACK>(y + at, further ? with_several(old, p.line, row, those, parts, COUNT) : with_one(old, own));
+        }
         return;
     }
     if (y == base) return;
     for (int64_t k = (blockIdx.x - updating) * (256LL * AT_ONCE) + threadIdx.x; k < all;
          k += (gridDim.x - updating) * (256LL * AT_ONCE)) {
         Pack<T, PACK> old[AT_ONCE], own[AT_ONCE];
-        uint32_t note[AT_ONCE];
+        uint32_t count[AT_ONCE], only[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            const int64_t at = k + j * 256;
-            note[j] = at < all ? notes[place_of(at, SIZE, INNER, OUTER).line] : SEVERAL;
+            const int64_t at = k + j * 256, row = place_of(at, SIZE, INNER, OUTER).line;
+            count[j] = at < all ? counts[row] : SLOTS + 1;
+            if (at < all && few) only[j] = slots[row * SLOTS];      /* what is not counted is nowhere read */
             if (at < all) old[j] = pack_at<PACK>(base + at * PACK);
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const Place p = place_of(k + j * 256, SIZE, INNER, OUTER);
-            if (note[j] - 1 < SEVERAL - 1) own[j] = pack_at<PACK>(updates + (p.outer * COUNT + note[j] - 1) * INNER + p.column);
+            if (count[j] == 1) own[j] = pack_at<PACK>(updates + (p.outer * COUNT + only[j]) * INNER + p.column);
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++)
-            if (note[j] < SEVERAL) put_pack<PACK>(y + (k + j * 256) * PACK, note[j] ? with_one(old[j], own[j]) : old[j]);
+            if (count[j] <= 1) put_pack<PACK>(y + (k + j * 256) * PACK, count[j] ? with_one(old[j], own[j]) : old[j]);
+#pragma unroll 1
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int64_t at = k + j * 256;
+            const Place p = place_of(at, SIZE, INNER, OUTER);
+            const uint32_t here = at < all ? counts[p.line] : 0;
+            if (here < 2 || here > SLOTS) continue;
+            const T *const from = updates + p.outer * COUNT * INNER + p.column;
+            put_pack<PACK>(y + at * PACK, with_few(pack_at<PACK>(base + at * PACK), slots + p.line * SLOTS, here, from, INNER));
+        }
     }
 }
 #endif

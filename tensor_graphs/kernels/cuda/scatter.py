@@ -34,6 +34,9 @@ ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
 COPYING = 2048
 """blocks that copy, at most: in place they have nothing to do, and each takes time to start"""
 
+SLOTS, AVERAGE, UPDATING = 16, 2, 1056
+"""of scatter.cu: updates of a row that are noted; as many of them on average as rows may have to be counted; blocks of updates"""
+
 
 def scatter_takes(spec: Spec) -> str | None:
     base, index, updates = spec.inputs
@@ -78,20 +81,24 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
 
     how, of_what = _combined(base.dtype, mode)
     run, most = TILE, d.bounds(count)[1]
-    launches = [Launch("sorted_tiles", d.ceil_div(count, TILE) + d.ceil_div(rows, CLEARED), TILE // 2, waits=True)]
+    few = d.dim_min(1, AVERAGE * rows // d.dim_max(1, count))          # 1 where rows are expected to have few
+    launches = [Launch("cleared", d.ceil_div(rows + 1, CLEARED), 256, waits=True),
+                Launch("slotted", d.ceil_div(count, 256) * few, 256, waits=True),
+                Launch("sorted_tiles", d.ceil_div(count, TILE), TILE // 2, waits=True)]
     while run < most:                                               # no block of it where one run has all
         threads, shared = (JOINING, RUNS * TILE * 4) if run == TILE else (256, 0)
         joined = d.ceil_div(count, threads // SHARES) * d.dim_min(1, count // (run + 1))
-        launches.append(Launch(f"merged_{len(launches) - 1}", joined, threads, shared, waits=True))
+        launches.append(Launch(f"merged_{len(launches) - 3}", joined, threads, shared, waits=True))
         run *= RUNS
     chunks = count // CHUNK
     blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
     launches.append(Launch("chunked", chunks * blocks + d.ceil_div(count, 256), 256, waits=True))
     every = d.dim_min(COPYING, d.ceil_div(packs, 256 * AT_ONCE))    # blocks that take all rows
-    launches.append(Launch("combined", d.ceil_div(of_updates, 256) + every, 256, waits=True))
+    updating = d.dim_min(UPDATING, d.ceil_div(of_updates, 256))
+    launches.append(Launch("combined", updating + every, 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a),
-              _bytes(rows, 4))
+              _bytes(rows + 1, 4), _bytes(rows * few, 4 * SLOTS))
     return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
 
 

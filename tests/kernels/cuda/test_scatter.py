@@ -13,7 +13,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda, nvrtc
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda.scatter import CHUNK, RUNS, TILE, scatter, scatter_takes
+from tensor_graphs.kernels.cuda.scatter import AVERAGE, CHUNK, RUNS, SLOTS, TILE, scatter, scatter_takes
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
@@ -67,7 +67,7 @@ class Case:
 
     def index_of(self, draw: np.random.Generator, shape: tuple[int, ...], size: int) -> np.ndarray:
         """any: some out of range on both sides; one: all equal; few: runs of equal ones of different lengths; all_out: none in
-        range; different: no two are equal."""
+        range; different: no two are equal; mixed: rows with one, with some and with many."""
         count = int(np.prod(shape))
         lowest = 0 if self.of_index.kind == "uint" else -3
         if self.which == "any":
@@ -76,6 +76,8 @@ class Case:
             found = np.full(count, size // 2)
         elif self.which == "few":
             found = np.minimum(draw.geometric(0.3, count) - 1, size - 1)
+        elif self.which == "mixed":
+            found = np.where(draw.random(count) < 0.6, draw.integers(0, size, count), size - draw.geometric(0.04, count))
         elif self.which == "all_out":
             found = np.where(draw.random(count) < 0.5, lowest or size, np.array(self.of_index.max, self.of_index.numpy))
         else:
@@ -166,6 +168,10 @@ MANY = [
     Case((2, 5, 3), (400,), which="one", axis=1, mode="max"),
     Case((1, 4000), (90,), which="one"),                            # a chunk for several blocks
     Case((3000, 2), (5000,)),
+    *(Case((600, 8), (900,), which="mixed", dtype=dtype) for dtype in (tg.f32, tg.bf16, tg.i32)),
+    *(Case((40, 4), (AVERAGE * 40 + more,), which="mixed") for more in (0, 1)),     # counted, and sorted at once
+    *(Case((64, 8), (SLOTS + more,), which="one") for more in (0, 1)),
+    Case((2, 300, 4), (500,), axis=1, which="mixed"),
     Case((9000, 2), (40,)),
     Case((700,), (RUNS * TILE + 5,), dtype=tg.i64),                 # a second round of joining runs
 ]
@@ -173,6 +179,7 @@ MANY = [
 DYNAMIC = [
     *(Case((M, 6), (N,), n=n, m=m) for n, m in ((0, 5), (1, 1), (33, 9), (5, 0), (1500, 40))),
     *(Case((M, 6), (N,), mode="set", n=n, m=m) for n, m in ((0, 5), (30, 9), (5, 0))),
+    *(Case((M, 6), (N,), n=n, m=m, which="mixed") for n, m in ((60, 30), (61, 30), (1500, 900))),
     *(Case((50, M), (N,), n=n, m=m, which="few") for n, m in ((200, 3), (7, 0), (0, 2))),
     Case((M, 10, N), (20,), axis=1, n=4, m=3, which="few"),
     Case((40, 12), (N,), n=3000, dtype=tg.bf16, which="few"),
@@ -255,7 +262,9 @@ def test_what_it_does_not_take_is_said(shape: tuple[Dim, ...], count: tuple[Dim,
 
 
 LARGE = [
-    *(Case((32768, 256), (16384,), mode=mode, which=which) for mode in ("add", "set", "max") for which in ("any", "one", "few")),
+    *(Case((32768, 256), (16384,), mode=mode, which=which) for mode in ("add", "set", "max")
+      for which in ("any", "one", "few", "mixed")),
+    *(Case((32768, 16), (count,), which="mixed") for count in (20_000, 60_000, 70_000)),
     Case((32000, 1000), (8192,), dtype=tg.bf16), Case((32000, 512), (N,), dtype=tg.bf16, n=4096, which="few"),
     Case((300,), (1 << 20,), dtype=tg.i32), Case((4, 500, 64), (3000,), axis=1, dtype=tg.f16), Case((1 << 20, 2), (300_000,)),
 ]
