@@ -76,6 +76,26 @@ template <class T> T __shfl_xor_sync(unsigned, T x, int step) {
     return out;
 }
 
+template <class T> T __shfl_sync(unsigned, T x, int lane) {
+    const unsigned warp = tg_thread / 32;
+    __builtin_memcpy(tg_warp_slots[warp][tg_thread % 32], &x, sizeof x);
+    tg_syncwarp();
+    T out;
+    __builtin_memcpy(&out, tg_warp_slots[warp][lane], sizeof out);
+    tg_syncwarp();
+    return out;
+}
+inline unsigned __ballot_sync(unsigned, bool mine) {
+    const unsigned warp = tg_thread / 32;
+    tg_warp_slots[warp][tg_thread % 32][0] = mine;
+    tg_syncwarp();
+    unsigned all = 0;
+    for (int lane = 0; lane < 32; lane++) all |= tg_warp_slots[warp][lane][0] << lane;
+    tg_syncwarp();
+    return all;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
 /* instructions that numbers.cuh names */
 inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
     const unsigned bits = __float_as_uint(x);

@@ -4,9 +4,9 @@
  *
  * SET: `cleared` and `chosen` find the largest i of each row, as an integer; `written` writes these over their rows, and copies the
  * rows that have none.
- * Else `cleared` and `slotted` count the updates of each row, and note in its SLOTS which they are, in the order in which threads
- * come. `combined` writes each row once: as it is in base, or combined with its updates in the order of i, a pack of elements by each
- * thread; where out is base, only rows that have updates. Where a row has more than SLOTS, and where rows have more than AVERAGE on
+ * Else `cleared` and `slotted` count the updates of each row, note in its SLOTS which they are, in the order in which threads come,
+ * and list the rows with several (where out is base, all that have some). `combined` writes each row once: as it is in base, or
+ * combined with its updates in the order of i, a pack of elements by each thread. Where a row has more than SLOTS, and where rows have more than AVERAGE on
  * average, the indices are sorted by row, then by i, as words of 64 bits; elsewhere these launches end at once. `sorted_tiles` sorts
  * TILE of them in shared memory (bitonic: Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted
  * runs; the place of a word is how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing
@@ -23,7 +23,7 @@
 #define CLEARED 4096                                                /* words that a block sets to 0 */
 #define SLOTS 16                                                    /* updates of a row that are noted */
 #define AVERAGE 2                                                   /* updates of a row on average: of more it has more than SLOTS */
-#define UPDATING 1056                                               /* blocks that take updates, at most */
+#define UPDATING 528                                                /* blocks that take listed rows, and sorted updates, at most */
 #define AT_ONCE 4                                                   /* packs of a thread that are under way at once */
 #define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
 
@@ -89,28 +89,34 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 #else
 #define PARAMETERS                                                                                                            \
     T *y, const T *base, const Index *index, const T *updates, const int64_t *sizes, uint64_t *words, uint64_t *others, A *chunks, \
-        uint32_t *counts, uint32_t *slots
+        uint32_t *counts, uint32_t *slots, uint32_t *listed
 #define THREADS (TILE / 2)
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
 /* Whether rows are expected to have no more updates than SLOTS: then they are counted. */
 TG_INLINE bool has_few(const int64_t *sizes) { return COUNT <= AVERAGE * SIZE; }
-/* Whether something is left for the sorted order; behind the counts lies whether a row has more than SLOTS. */
+/* Whether something is left for the sorted order. Behind the counts lie whether a row has more than SLOTS, and how many rows are
+ * listed. */
 TG_INLINE bool is_sorted(const int64_t *sizes, const uint32_t *counts) { return !has_few(sizes) || counts[SIZE] != 0; }
 
 extern "C" __global__ void __launch_bounds__(256) cleared(PARAMETERS) {
     after_those_before();
-    clear<256>(counts, blockIdx.x, SIZE + 1);
+    clear<256>(counts, blockIdx.x, SIZE + 2);
 }
-/* The slots of a row hold its updates in any order. */
+/* Slots and the list are in any order: what comes of a row depends on neither. */
 extern "C" __global__ void __launch_bounds__(256) slotted(PARAMETERS) {
     const int64_t i = blockIdx.x * 256LL + threadIdx.x, row = i < COUNT ? row_of(index[i], SIZE) : -1;
     after_those_before();
-    if (row < 0) return;
-    const uint32_t before = atomicAdd(counts + row, 1u);
+    const uint32_t before = row < 0 ? SLOTS : atomicAdd(counts + row, 1u);
     if (before < SLOTS) slots[row * SLOTS + before] = (uint32_t)i;
-    else counts[SIZE] = 1;
+    else if (row >= 0) counts[SIZE] = 1;
+    const bool listing = before == (y == base ? 0 : 1);
+    const uint32_t those = __ballot_sync(0xffffffffu, listing);     /* one atomic operation for the rows of a warp */
+    uint32_t first = 0;
+    if (threadIdx.x % 32 == 0 && those) first = atomicAdd(counts + SIZE + 1, (uint32_t)__popc(those));
+    first = __shfl_sync(0xffffffffu, first, 0);
+    if (listing) listed[first + __popc(those & ((1u << threadIdx.x % 32) - 1))] = (uint32_t)row;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) sorted_tiles(PARAMETERS) {
@@ -334,40 +340,39 @@ TG_INLINE Pack<T, PACK> with_few(const Pack<T, PACK> &old, const uint32_t *those
     return made;
 }
 
-/* Blocks of updates: threads at the first update of a row. Where indices are sorted those at the first in the order, of rows that have
- * more than SLOTS (of all, where none were counted); where out is base also those at the first of few. The blocks after them take all
- * rows without updates and with few in memory's order, AT_ONCE packs of a thread, and load the counts, base and updates of these
- * together. */
+/* The first blocks take the rows that are listed, and where indices are sorted the updates in their order: a thread at the first of
+ * a row writes it, of rows that have more than SLOTS (of all, where none were counted). The blocks after them take the rows without
+ * updates and with one in memory's order, AT_ONCE packs of a thread, and load the counts, base and updates of these together. */
 extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
-    const int64_t of_updates = OUTER * COUNT * (INNER / PACK), all = OUTER * SIZE * (INNER / PACK);
-    const int64_t updating = tg_min((of_updates + 255) / 256, (int64_t)UPDATING);
+    const int64_t width = INNER / PACK, of_updates = OUTER * COUNT * width, all = OUTER * SIZE * width;
+    const int64_t updating = tg_min((of_updates + 255) / 256, (int64_t)UPDATING), first = blockIdx.x * 256LL + threadIdx.x;
     const uint64_t *const sorted = sorted_of(words, others, COUNT);
     const bool few = has_few(sizes);
     after_those_before();
     if (blockIdx.x < updating) {
-        const bool many = is_sorted(sizes, counts);
-        if (!many && y != base) return;
-        for (int64_t number = blockIdx.x * 256LL + threadIdx.x; number < of_updates; number += updating * 256) {
-            const Place p = place_of(number, COUNT, INNER, OUTER);
+        const int64_t lines = few ? counts[SIZE + 1] : 0;
+        for (int64_t number = first; number < OUTER * lines * width; number += updating * 256) {
+            const Place p = place_of(number, lines, INNER, OUTER);
+            const int64_t row = listed[p.line], at = (p.outer * SIZE + row) * INNER + p.column;
+            const uint32_t count = counts[row];
             const T *const from = updates + p.outer * COUNT * INNER + p.column;
-            if (few && y == base) {
-                const int64_t row = row_of(index[p.line], SIZE), at = (p.outer * SIZE + row) * INNER + p.column;
-                const uint32_t count = row < 0 ? 0 : counts[row];
-                bool first = count > 0 && count <= SLOTS;
-                for (uint32_t s = 0; s < count && first; s++) first = slots[row * SLOTS + s] >= (uint32_t)p.line;
-                if (first) put_pack<PACK>(y + at, with_few(pack_at<PACK>(base + at), slots + row * SLOTS, count, from, INNER));
-            }
-            if (!many) continue;
+            if (count <= SLOTS)
+                put_pack<PACK>(y + at, with_few(pack_at<PACK>(base + at), slots + row * SLOTS, count, from, INNER));
+        }
+        if (!is_sorted(sizes, counts)) return;
+        for (int64_t number = first; number < of_updates; number += updating * 256) {
+            const Place p = place_of(number, COUNT, INNER, OUTER);
             const uint64_t word = sorted[p.line];
             const uint32_t row = row_in(word), above = p.line > 0 ? row_in(sorted[p.line - 1]) : NOWHERE;
             const int64_t more = p.line + (few ? SLOTS : 1);
             const bool further = more < COUNT && row_in(sorted[more]) == row;
             if (row == NOWHERE || above == row || (few && !further)) continue;
             const int64_t at = (p.outer * SIZE + row) * INNER + p.column;
-            const Updates those = {from, sorted, INNER};
+            const T *const from = updates + p.outer * COUNT * INNER + p.column;
             const Pack<T, PACK> old = pack_at<PACK>(base + at), own = pack_at<PACK>(from + (uint32_t)word * INNER);
             const Chunks parts = {chunks + p.outer * INNER + p.column, OUTER * INNER};
-            put_pack<PACK>(y + at, further ? with_several(old, p.line, row, those, parts, COUNT) : with_one(old, own));
+            put_pack<PACK>(y + at, further ? with_several(old, p.line, row, {from, sorted, INNER}, parts, COUNT)
+                                           : with_one(old, own));
         }
         return;
     }
@@ -391,15 +396,6 @@ extern "C" __global__ void __launch_bounds__(256, 4) combined(PARAMETERS) {
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++)
             if (count[j] <= 1) put_pack<PACK>(y + (k + j * 256) * PACK, count[j] ? with_one(old[j], own[j]) : old[j]);
-#pragma unroll 1
-        for (int j = 0; j < AT_ONCE; j++) {
-            const int64_t at = k + j * 256;
-            const Place p = place_of(at, SIZE, INNER, OUTER);
-            const uint32_t here = at < all ? counts[p.line] : 0;
-            if (here < 2 || here > SLOTS) continue;
-            const T *const from = updates + p.outer * COUNT * INNER + p.column;
-            put_pack<PACK>(y + at * PACK, with_few(pack_at<PACK>(base + at * PACK), slots + p.line * SLOTS, here, from, INNER));
-        }
     }
 }
 #endif

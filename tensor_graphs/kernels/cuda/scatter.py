@@ -34,8 +34,8 @@ ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
 COPYING = 2048
 """blocks that copy, at most: in place they have nothing to do, and each takes time to start"""
 
-SLOTS, AVERAGE, UPDATING = 16, 2, 1056
-"""of scatter.cu: updates of a row that are noted; as many of them on average as rows may have to be counted; blocks of updates"""
+SLOTS, AVERAGE, UPDATING = 16, 2, 528
+"""of scatter.cu: updates of a row that are noted; as many of them on average as rows may have to be counted; blocks of updates, at most"""
 
 
 def scatter_takes(spec: Spec) -> str | None:
@@ -82,7 +82,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     how, of_what = _combined(base.dtype, mode)
     run, most = TILE, d.bounds(count)[1]
     few = d.dim_min(1, AVERAGE * rows // d.dim_max(1, count))          # 1 where rows are expected to have few
-    launches = [Launch("cleared", d.ceil_div(rows + 1, CLEARED), 256, waits=True),
+    launches = [Launch("cleared", d.ceil_div(rows + 2, CLEARED), 256, waits=True),
                 Launch("slotted", d.ceil_div(count, 256) * few, 256, waits=True),
                 Launch("sorted_tiles", d.ceil_div(count, TILE), TILE // 2, waits=True)]
     while run < most:                                               # no block of it where one run has all
@@ -98,7 +98,7 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     launches.append(Launch("combined", updating + every, 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a),
-              _bytes(rows + 1, 4), _bytes(rows * few, 4 * SLOTS))
+              _bytes(rows + 2, 4), _bytes(rows * few, 4 * SLOTS), _bytes(count * few, 4))
     return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
 
 
