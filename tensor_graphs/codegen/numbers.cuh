@@ -243,6 +243,18 @@ template <int N, class T> TG_INLINE Pack<T, N> pack_now(const T *from) {
 #endif
     return pack_at<N>(from);
 }
+/* The same in its place, of memory that this kernel reads once: it takes no room in the first cache from what is on its way. */
+template <int N, class T> TG_INLINE Pack<T, N> pack_once(const T *from) {
+#ifdef __CUDA_ARCH__
+    if (sizeof(T) * N == 16) {
+        Pack<uint32_t, 4> x;
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.at[0]), "=r"(x.at[1]), "=r"(x.at[2]), "=r"(x.at[3]) : "l"(from) : "memory");
+        return *reinterpret_cast<Pack<T, N> *>(&x);
+    }
+#endif
+    return pack_at<N>(from);
+}
 template <int N, class T> TG_INLINE void put_pack(T *into, const Pack<T, N> &x) { *reinterpret_cast<Pack<T, N> *>(into) = x; }
 
 template <int N> TG_INLINE void keep_larger_bf16(Pack<uint16_t, N> &most, const Pack<uint16_t, N> &x) {

@@ -896,6 +896,7 @@ class _Cuda(_Renderer):
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
         self.loaded: dict[tuple[str, Dim], str] = {}
+        self.once = not any(s.axes for s in nest.stages)            # a row that is written too is slower so by a tenth
         uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
         made = {s.target.name for s in nest.stages}
         for k, s in enumerate(nest.stages):
@@ -944,7 +945,8 @@ class _Cuda(_Renderer):
         else:
             self.write(declared)
         self.open_loop(loop)
-        self.write(f"{name}[k] = pack_at<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
+        how = "pack_once" if self.once and not lasts else "pack_at"
+        self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.close_loop(loop)
         if lasts:
             self.close()

@@ -24,7 +24,7 @@
 #define SLOTS 16                                                    /* updates of a row that are noted */
 #define AVERAGE 2                                                   /* updates of a row on average: of more it has more than SLOTS */
 #define UPDATING 528                                                /* blocks that take listed rows, and sorted updates, at most */
-#define AT_ONCE 4                                                   /* packs of a thread that are under way at once */
+#define AT_ONCE 3                                                   /* packs of a thread that are under way at once */
 #define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
 
 TG_INLINE int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }

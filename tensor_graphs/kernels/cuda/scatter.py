@@ -18,7 +18,7 @@ COMBINED = {f32: "double", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2:
 
 COMPARED = {f32: "float", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 
-TILE, RUNS, SHARES, JOINING, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 1024, 64, 4096, 4
+TILE, RUNS, SHARES, JOINING, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 1024, 64, 4096, 3
 """of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged, and of a block of the first
 merge; updates combined once; words that a block clears; packs of a thread that are under way at once"""
 
