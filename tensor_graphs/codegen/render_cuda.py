@@ -896,7 +896,8 @@ class _Cuda(_Renderer):
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
         self.loaded: dict[tuple[str, Dim], str] = {}
-        self.once = not any(s.axes for s in nest.stages)            # a row that is written too is slower so by a tenth
+        self.turns_of = {a.name for a in nest.axes}
+        self.writes_rows = any(s.axes for s in nest.stages)
         uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
         made = {s.target.name for s in nest.stages}
         for k, s in enumerate(nest.stages):
@@ -945,7 +946,8 @@ class _Cuda(_Renderer):
         else:
             self.write(declared)
         self.open_loop(loop)
-        how = "pack_once" if self.once and not lasts else "pack_at"
+        own = bool({str(x) for x in d.symbols_in(key[1])} & self.turns_of)      # a weight is read by every turn
+        how = "pack_once" if own and not lasts and not self.writes_rows else "pack_at"      # it slows a nest that writes rows
         self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.close_loop(loop)
         if lasts:

@@ -33,6 +33,10 @@ FILLS = (0xFF, 0x7F)
 """what the memory that a block's threads share holds at first, in one order of threads and the other"""
 
 
+HIDDEN = 64
+"""of emulated_block.cpp: arrays that hold other bytes until they are waited for, at most"""
+
+
 def on_host(text: str) -> str:
     """A text for CUDA with what only CUDA has said otherwise."""
     def instruction(found: re.Match[str]) -> str:
@@ -40,6 +44,7 @@ def on_host(text: str) -> str:
         return f"{found[2]} = ptx_{found[1].replace('.', '_')}({given});"
 
     text = text.replace('#include "numbers.cuh"', _ASM.sub(instruction, HEADER.read_text()))
+    text = text.replace("TG_INLINE void after_those_before() {", "TG_INLINE void after_those_before() {\n    tg_waited();")
     return text.replace("extern __shared__ __align__(16) char rows[];", "char *const rows = tg_rows;")
 
 
@@ -72,7 +77,8 @@ def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> c
 def run(folder: Path, definition: Definition | LaunchCall, outputs: Sequence[tuple[tuple[int, ...], np.dtype]],
         arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0) -> list[np.ndarray]:
     """The outputs for C-contiguous operands. shift: elements by which everything is moved off its alignment. Raises AssertionError
-    where it writes behind an output, where threads wait in vain, or where the order of threads makes a difference."""
+    where it writes behind an output or its scratch, where threads wait in vain, or where the order of threads makes a difference.
+    What launches before write holds other bytes until it is waited for."""
     call = definition if isinstance(definition, LaunchCall) else call_of(definition)
     found = [_once(folder, call, outputs, arrays, dims, shift, order) for order in (0, 1)]
     for a, b in zip(*found, strict=True):
@@ -89,21 +95,46 @@ def _once(folder: Path, call: LaunchCall, outputs: Sequence[tuple[tuple[int, ...
         ins[-1][...] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
     given = [o.ctypes.data for o in (*outs, *ins)]
     form = call.otherwise if call.otherwise is not None and any(a % call.alignment for a in given) else call
-    pieces = [_aligned(int(d.evaluate(p, dims)), 0) for p in form.pieces]
+    pieces = [_aligned(int(d.evaluate(p, dims)) + GUARD, 0) for p in form.pieces]
     sizes = np.array([int(d.evaluate(i, dims)) for i in form.ints], np.int64)
     words = np.array([*given, *([sizes.ctypes.data] if form.ints else []), *(p.ctypes.data for p in pieces)], np.uint64)
     library = _library(form.text, tuple(each.entry for each in form.launches), len(words), folder)
+    held = list[np.ndarray]()
     for each in form.launches:
         entry = ctypes.cast(getattr(library, f"call_{each.entry}"), ctypes.c_void_p)
         grid = int(d.evaluate(each.grid, dims))
         library.tg_fill_shared(FILLS[order])
+        if each.waits and grid > 0:
+            later = [*outs, *(a for k, a in enumerate(ins) if k not in each.early), *pieces]
+            held = _hide(library, later)
         wrong = library.tg_run(entry, words.ctypes.data_as(ctypes.c_void_p), grid, each.block, each.shared, order,
                                FILLS[order], 1)
+        hidden = ctypes.c_uint.in_dll(library, "tg_hiding")
+        waited, hidden.value = not hidden.value, 0
         assert wrong != 1, f"threads of {each.entry} wait for each other at different barriers\n{form.text}"
         assert not wrong, f"{each.entry} reads or writes where nothing is\n{form.text}"
+        assert waited, f"{each.entry} never waits for the launches before\n{form.text}"
+        del held[:]
     for raw, (_, _kind) in zip(outs, outputs, strict=True):
         assert (raw[-GUARD:] == 0xA5).all(), f"it wrote behind an output\n{form.text}"
+    assert all((raw[-GUARD:] == 0xA5).all() for raw in pieces), f"it wrote behind its scratch\n{form.text}"
     return [raw[:-GUARD].view(kind).reshape(shape) for raw, (shape, kind) in zip(outs, outputs, strict=True)]
+
+
+class _Hidden(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_void_p), ("bytes", ctypes.c_void_p), ("count", ctypes.c_uint64))
+
+
+def _hide(library: ctypes.CDLL, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Have memory hold other bytes until a launch waits for those before it, as if they were still at work. -> what it held, to be
+    kept until then."""
+    held = [a.copy() for a in arrays]
+    places = (_Hidden * HIDDEN).in_dll(library, "tg_hidden")
+    for place, a, kept in zip(places, arrays, held, strict=False):
+        place.at, place.bytes, place.count = a.ctypes.data, kept.ctypes.data, a.nbytes
+        a[...] = 0xC3
+    ctypes.c_uint.in_dll(library, "tg_hiding").value = len(held)
+    return held
 
 
 def _aligned(nbytes: int, shift: int) -> np.ndarray:

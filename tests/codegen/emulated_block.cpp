@@ -112,6 +112,18 @@ int run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned 
 }  // namespace
 
 extern "C" void tg_syncthreads() { wait(WAITS_BLOCK); }
+
+/* What launches before write, until the first block waits for them: it holds other bytes. */
+extern "C" {
+struct Hidden { void *at; const void *bytes; uint64_t count; } tg_hidden[64];
+unsigned tg_hiding = 0;
+void tg_waited() {
+    if (!tg_hiding) return;
+    tg_syncthreads();                                               /* all of its threads have come so far */
+    for (unsigned i = 0; i < tg_hiding; i++) std::memcpy(tg_hidden[i].at, tg_hidden[i].bytes, tg_hidden[i].count);
+    tg_hiding = 0;
+}
+}
 extern "C" void tg_syncwarp() { wait(WAITS_WARP); }
 /* Copies that a thread does not wait for are made as late as they may be. */
 extern "C" void tg_copy_ahead(void *to, const void *from, unsigned bytes) { threads[tg_thread].copies.back().push_back({to, from, bytes}); }

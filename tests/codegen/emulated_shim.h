@@ -15,7 +15,7 @@ double exp(double), exp2(double), log2(double), sin(double), cos(double), tan(do
     floor(double), fabs(double), fma(double, double, double);
 extern unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
 extern char *tg_rows;
-void tg_syncthreads(), tg_syncwarp(), tg_copy_ahead(void *, const void *, unsigned), tg_copies_end(), tg_copies_wait(unsigned);
+void tg_syncthreads(), tg_syncwarp(), tg_waited(), tg_copy_ahead(void *, const void *, unsigned), tg_copies_end(), tg_copies_wait(unsigned);
 }
 #define copies_end tg_copies_end
 template <int BYTES> inline void copy_ahead(void *to, const void *from) { tg_copy_ahead(to, from, BYTES); }

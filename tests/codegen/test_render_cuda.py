@@ -52,6 +52,16 @@ def test_the_text_is_the_one_last_reviewed(name: str, snapshot: object) -> None:
     snapshot.check(f"{name}.cu", call_of(definition_of(*TEXTS[name])).text)  # type: ignore[attr-defined]
 
 
+def test_a_row_of_which_only_numbers_come_is_read_past_the_first_cache_and_a_weight_that_all_read_is_not() -> None:
+    w = tg.input("w", (4096,), tg.bf16)
+    numbers = call_of(definition_of((tg.exp(X - X.max(axis=1, keepdims=True)) * w).sum(axis=1))).text
+    weighed = call_of(definition_of(tg.max(X * w, axis=1, keepdims=True) * (X * w).sum(axis=1, keepdims=True))).text
+    assert "pack_once<8>(x0 + (4096 * _i0" in numbers
+    for text in (numbers, weighed):
+        assert "pack_once<8>(x1" not in text and "pack_at<8>(x1" in text
+    assert "pack_once" not in call_of(definition_of(*TEXTS["softmax"])).text, "it is written too"
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_lies_together_is_loaded_and_stored_as_packs_and_what_does_not_is_not(name: str) -> None:
     call = call_of(definition_of(*TEXTS[name]))

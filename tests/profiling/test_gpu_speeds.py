@@ -47,7 +47,7 @@ def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(under, "MOVED", 1 << 15)
     monkeypatch.setattr(under, "ROUNDS", 3)
     monkeypatch.setattr(under, "PRODUCT_SIZE", 32)
-    monkeypatch.setattr(host_ahead, "FLUSHED", 1 << 12)
+    monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
     whole = speeds.by_op
     monkeypatch.setattr(speeds, "by_op", lambda kernels: whole(k for k in kernels if k.op != "linear" or k.name.endswith("_any")))
     emulated.install(tmp_path)

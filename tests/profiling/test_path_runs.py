@@ -103,7 +103,7 @@ def test_paths_of_which_one_is_partly_on_the_host_are_timed_from_the_call_to_the
 
     fake = backend.make_known()
     try:
-        monkeypatch.setattr(host_ahead, "FLUSHED", 1 << 12)
+        monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
         g = tg.graph({"y": tg.copy_to(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "fake")), "fake")})
         paths = {bool(p.copies): p for _, p in zip(range(40), paths_of(g, ("fake", "numpy")), strict=False)}
         plans = [plan_of(g, ("fake", "numpy"), path=paths[crosses]) for crosses in (False, True)]
@@ -125,7 +125,7 @@ def test_paths_all_on_a_gpu_are_compared_by_its_clock(monkeypatch: pytest.Monkey
     """The host's part is the same for both, though it varies by more than they do."""
     emulated.install(tmp_path)
     try:
-        monkeypatch.setattr(host_ahead, "FLUSHED", 1 << 12)
+        monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
         g = tg.graph({"y": tg.copy_to(tg.exp(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "cuda:0"))), "cuda:0")})
         paths = [p for _, p in zip(range(2), paths_of(g, ("gencuda",)), strict=False)]
         plans = [plan_of(g, ("gencuda",), path=p) for p in paths]

@@ -4,14 +4,15 @@
  *
  * SET: `cleared` and `chosen` find the largest i of each row, as an integer; `written` writes these over their rows, and copies the
  * rows that have none.
- * Else `cleared` and `slotted` count the updates of each row, note in its SLOTS which they are, in the order in which threads come,
- * and list the rows with several (where out is base, all that have some). `combined` writes each row once: as it is in base, or
- * combined with its updates in the order of i, a pack of elements by each thread. Where a row has more than SLOTS, and where rows have more than AVERAGE on
- * average, the indices are sorted by row, then by i, as words of 64 bits; elsewhere these launches end at once. `sorted_tiles` sorts
- * TILE of them in shared memory (bitonic: Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted
- * runs; the place of a word is how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing
- * efficient sorting algorithms for manycore GPUs, 2009, there for two runs). `chunked` combines of CHUNK neighbours that go to one row
- * the updates, so that many equal indices are no long walk.
+ * Else `cleared` and `slotted` count the updates of each row, note in its SLOTS which they are, in the order in which threads
+ * come, and list the rows with several (where out is base, all that have some). `combined` writes each row once: as it is in base, or
+ * combined with its updates in the order of i, a pack of elements by each thread. Where a row has more than SLOTS, the indices are
+ * sorted by row, then by i, as words of 64 bits; elsewhere these launches end at once. So they are where nothing is counted: where
+ * rows have more than AVERAGE updates on average, or fewer bytes than their slots. `sorted_tiles` sorts TILE of them in shared memory
+ * (bitonic: Batcher, Sorting networks and their applications, 1968). Each `merged_` joins RUNS sorted runs; the place of a word is
+ * how many words of all these runs are smaller, by binary search (Satish, Harris and Garland, Designing efficient sorting algorithms
+ * for manycore GPUs, 2009, there for two runs). `chunked` combines of CHUNK neighbours that go to one row the updates, so that many
+ * equal indices are no long walk.
  *
  * Given by the text before: T (as stored), Index, PACK (elements of a thread); OUTER, SIZE, COUNT, INNER (numbers, or what `sizes`
  * holds); SET. Where SET is 0 also A (what is combined), WIDE_T (an A of a T), NARROW_T (a T of an A), COMBINE (of two A). */
@@ -22,7 +23,7 @@
 #define CHUNK 64
 #define CLEARED 4096                                                /* words that a block sets to 0 */
 #define SLOTS 16                                                    /* updates of a row that are noted */
-#define AVERAGE 2                                                   /* updates of a row on average: of more it has more than SLOTS */
+#define AVERAGE 2                                                   /* updates of a row on average, of more than which none are counted */
 #define UPDATING 528                                                /* blocks that take listed rows, and sorted updates, at most */
 #define AT_ONCE 3                                                   /* packs of a thread that are under way at once */
 #define NOWHERE 0xffffffffu                                         /* the row of an index out of range: the last of all */
@@ -94,8 +95,10 @@ extern "C" __global__ void __launch_bounds__(256) written(PARAMETERS) {
 
 TG_INLINE uint32_t row_in(uint64_t word) { return (uint32_t)(word >> 32); }
 
-/* Whether rows are expected to have no more updates than SLOTS: then they are counted. */
-TG_INLINE bool has_few(const int64_t *sizes) { return COUNT <= AVERAGE * SIZE; }
+/* Whether updates are counted. */
+TG_INLINE bool has_few(const int64_t *sizes) {
+    return COUNT <= AVERAGE * SIZE && INNER * (int64_t)sizeof(T) >= SLOTS * 4;
+}
 /* Whether something is left for the sorted order. Behind the counts lie whether a row has more than SLOTS, and how many rows are
  * listed. */
 TG_INLINE bool is_sorted(const int64_t *sizes, const uint32_t *counts) { return !has_few(sizes) || counts[SIZE] != 0; }
@@ -106,8 +109,9 @@ extern "C" __global__ void __launch_bounds__(256) cleared(PARAMETERS) {
 }
 /* Slots and the list are in any order: what comes of a row depends on neither. */
 extern "C" __global__ void __launch_bounds__(256) slotted(PARAMETERS) {
-    const int64_t i = blockIdx.x * 256LL + threadIdx.x, row = i < COUNT ? row_of(index[i], SIZE) : -1;
+    const int64_t i = blockIdx.x * 256LL + threadIdx.x;
     after_those_before();
+    const int64_t row = i < COUNT ? row_of(index[i], SIZE) : -1;
     const uint32_t before = row < 0 ? SLOTS : atomicAdd(counts + row, 1u);
     if (before < SLOTS) slots[row * SLOTS + before] = (uint32_t)i;
     else if (row >= 0) counts[SIZE] = 1;

@@ -35,7 +35,7 @@ COPYING = 2048
 """blocks that copy, at most: in place they have nothing to do, and each takes time to start"""
 
 SLOTS, AVERAGE, UPDATING = 16, 2, 528
-"""of scatter.cu: updates of a row that are noted; as many of them on average as rows may have to be counted; blocks of updates, at most"""
+"""of scatter.cu: updates of a row that are noted; on average, of more than which none are; blocks of listed rows and updates"""
 
 
 def scatter_takes(spec: Spec) -> str | None:
@@ -81,7 +81,8 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
 
     how, of_what = _combined(base.dtype, mode)
     run, most = TILE, d.bounds(count)[1]
-    few = d.dim_min(1, AVERAGE * rows // d.dim_max(1, count))          # 1 where rows are expected to have few
+    wide = d.dim_min(1, inner * base.dtype.itemsize // (4 * SLOTS))  # 1 where rows have as many bytes as their slots
+    few = wide * d.dim_min(1, AVERAGE * rows // d.dim_max(1, count))   # 1 where updates are counted
     launches = [Launch("cleared", d.ceil_div(rows + 2, CLEARED), 256, waits=True),
                 Launch("slotted", d.ceil_div(count, 256) * few, 256, waits=True),
                 Launch("sorted_tiles", d.ceil_div(count, TILE), TILE // 2, waits=True)]
@@ -97,8 +98,9 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     updating = d.dim_min(UPDATING, d.ceil_div(of_updates, 256))
     launches.append(Launch("combined", updating + every, 256, waits=True))
     of_a = {"double": 8, "float": 4}.get(str(of_what["A"]), base.dtype.itemsize)
+    noted = few if d.is_static(few) else wide                       # of a size that moves, as much as any smaller one needs
     pieces = (_bytes(count, 8), _bytes(count, 8) if run > TILE else 0, _bytes(chunks * outer * inner, of_a),
-              _bytes(rows + 2, 4), _bytes(rows * few, 4 * SLOTS), _bytes(count * few, 4))
+              _bytes(rows + 2, 4), _bytes(rows * noted, 4 * SLOTS), _bytes(count * noted, 4))
     return LaunchCall(text_of(FILE, numbers | how, types | of_what), tuple(launches), sizes, pieces)
 
 

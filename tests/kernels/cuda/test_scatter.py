@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda, nvrtc
 from tensor_graphs.devices.known import device_named
+from tensor_graphs.kernels.cuda import scatter as scattering
 from tensor_graphs.kernels.cuda.scatter import AVERAGE, CHUNK, RUNS, SLOTS, TILE, scatter, scatter_takes
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import atomic
@@ -77,7 +79,7 @@ class Case:
         elif self.which == "few":
             found = np.minimum(draw.geometric(0.3, count) - 1, size - 1)
         elif self.which == "mixed":
-            found = np.where(draw.random(count) < 0.6, draw.integers(0, size, count), size - draw.geometric(0.04, count))
+            found = np.where(draw.random(count) < 0.6, draw.integers(0, max(size, 1), count), size - draw.geometric(0.04, count))
         elif self.which == "all_out":
             found = np.where(draw.random(count) < 0.5, lowest or size, np.array(self.of_index.max, self.of_index.numpy))
         else:
@@ -141,6 +143,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SMALL = [
     Case((40, 12), (70,)),
+    Case((40, 16), (70,)),                                          # rows with as many bytes as their slots: counted
+    Case((40, 16), (70,), mode="max", which="few"),
     Case((40, 12), (70,), mode="set", which="different"),
     Case((40, 12), (70,), mode="set"),
     Case((40, 12), (70,), mode="max"),
@@ -168,10 +172,10 @@ MANY = [
     Case((2, 5, 3), (400,), which="one", axis=1, mode="max"),
     Case((1, 4000), (90,), which="one"),                            # a chunk for several blocks
     Case((3000, 2), (5000,)),
-    *(Case((600, 8), (900,), which="mixed", dtype=dtype) for dtype in (tg.f32, tg.bf16, tg.i32)),
-    *(Case((40, 4), (AVERAGE * 40 + more,), which="mixed") for more in (0, 1)),     # counted, and sorted at once
-    *(Case((64, 8), (SLOTS + more,), which="one") for more in (0, 1)),
-    Case((2, 300, 4), (500,), axis=1, which="mixed"),
+    *(Case((600, 32), (900,), which="mixed", dtype=dtype) for dtype in (tg.f32, tg.bf16, tg.i32, tg.f64)),
+    *(Case((40, 17), (AVERAGE * 40 + more,), which="mixed") for more in (0, 1)),    # counted, and sorted at once
+    *(Case((64, 16), (SLOTS + more,), which="one") for more in (0, 1)),
+    Case((2, 300, 16), (500,), axis=1, which="mixed"),
     Case((9000, 2), (40,)),
     Case((700,), (RUNS * TILE + 5,), dtype=tg.i64),                 # a second round of joining runs
 ]
@@ -179,7 +183,8 @@ MANY = [
 DYNAMIC = [
     *(Case((M, 6), (N,), n=n, m=m) for n, m in ((0, 5), (1, 1), (33, 9), (5, 0), (1500, 40))),
     *(Case((M, 6), (N,), mode="set", n=n, m=m) for n, m in ((0, 5), (30, 9), (5, 0))),
-    *(Case((M, 6), (N,), n=n, m=m, which="mixed") for n, m in ((60, 30), (61, 30), (1500, 900))),
+    *(Case((M, 16), (N,), n=n, m=m, which="mixed") for n, m in ((60, 30), (61, 30), (1500, 900), (0, 0), (0, 7), (9, 0))),
+    *(Case((90, M), (N,), n=150, m=m, which="mixed") for m in (15, 16, 33)),
     *(Case((50, M), (N,), n=n, m=m, which="few") for n, m in ((200, 3), (7, 0), (0, 2))),
     Case((M, 10, N), (20,), axis=1, n=4, m=3, which="few"),
     Case((40, 12), (N,), n=3000, dtype=tg.bf16, which="few"),
@@ -251,6 +256,30 @@ def test_a_sum_of_many_is_rounded_once(folder: Path) -> None:
     found, = emulated.run(folder, scatter(Spec.of(case.node)), [((2, 4), np.dtype(np.float32))], arrays, {})
     exact = arrays[0][1].astype(float) + 4000 * float(np.float32(0.1))
     np.testing.assert_allclose(found[1], exact, rtol=6e-8)
+
+
+@pytest.mark.parametrize("count", [10, N])
+@pytest.mark.parametrize("inner", [1, 15, 16, 640])
+def test_what_it_notes_of_rows_is_no_more_than_the_rows(inner: int, count: Dim) -> None:
+    rows = 1 << 20
+    call = scatter(Spec.of(Case((rows, inner), (count,)).node))
+    for n in (1, 10, 100_000):
+        scratch = sum(int(d.evaluate(p, {"n": n})) for p in call.pieces)
+        sorting = n * (8 + 8 + 4) + n // CHUNK * inner * 8
+        assert scratch <= (rows + 2) * 4 + rows * inner * 4 + sorting + 256 * len(call.pieces)
+
+
+def test_it_needs_no_more_scratch_for_fewer_updates() -> None:
+    call = scatter(Spec.of(Case((30_000, 16), (N,)).node))
+    taken = [sum(int(d.evaluate(p, {"n": n})) for p in call.pieces) for n in (0, 1, 59_999, 60_000, 60_001, 100_000)]
+    assert taken == sorted(taken)
+
+
+def test_the_text_and_its_call_have_the_same_numbers() -> None:
+    text = (Path(scattering.__file__).parent / scattering.FILE).read_text()
+    said = {name: int(value) for name, value in re.findall(r"^#define (\w+) (\d+)\b", text, re.MULTILINE)}
+    names = ("TILE", "RUNS", "SHARES", "JOINING", "CHUNK", "CLEARED", "AT_ONCE", "SLOTS", "AVERAGE", "UPDATING")
+    assert {name: said[name] for name in names} == {name: getattr(scattering, name) for name in names}
 
 
 @pytest.mark.parametrize(("shape", "count", "why"), [
