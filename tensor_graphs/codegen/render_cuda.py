@@ -896,8 +896,6 @@ class _Cuda(_Renderer):
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
         self.loaded: dict[tuple[str, Dim], str] = {}
-        self.turns_of = {a.name for a in nest.axes}
-        self.writes_rows = any(s.axes for s in nest.stages)
         uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
         made = {s.target.name for s in nest.stages}
         for k, s in enumerate(nest.stages):
@@ -920,22 +918,22 @@ class _Cuda(_Renderer):
             own = loop.turns * loop.pack * _width(array) // 4
             if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
                 self.kept_words += own
-                self.load_row(key, v, loop, lasts=True)
+                self.load_row(nest, key, v, loop, lasts=True)
                 continue
             words += own
             if len(same) != 1 or words > HELD_WORDS:
                 continue
             if len({j for j, _ in found}) > 1:
-                self.load_row(key, v, loop)
+                self.load_row(nest, key, v, loop)
             else:                                                   # the same for all turns: it is here when it is read
                 reductions = [j for j in range(k) if nest.stages[j].monoid is not None]
-                if reductions and not {str(x) for x in d.symbols_in(key[1])} & {a.name for a in nest.axes}:
+                if reductions and not _of_a_turn(key[1], nest):
                     self.later.setdefault(reductions[-1], []).append((key, v, loop))
                 else:
                     words -= own
 
-    def load_row(self, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
-        """lasts: the first time only, for all."""
+    def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
+        """lasts: the first time only, for all. A row of one turn, in a nest that writes none, is read past the first cache."""
         array = v.attr[0]
         name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
         declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
@@ -946,8 +944,8 @@ class _Cuda(_Renderer):
         else:
             self.write(declared)
         self.open_loop(loop)
-        own = bool({str(x) for x in d.symbols_in(key[1])} & self.turns_of)      # a weight is read by every turn
-        how = "pack_once" if own and not lasts and not self.writes_rows else "pack_at"      # it slows a nest that writes rows
+        once = not lasts and _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages)
+        how = "pack_once" if once else "pack_at"
         self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.close_loop(loop)
         if lasts:
@@ -978,7 +976,7 @@ class _Cuda(_Renderer):
         for k, s in enumerate(nest.stages):
             if s.level == level:
                 for key, v, loop in self.later.get(k, ()):
-                    self.load_row(key, v, loop)
+                    self.load_row(nest, key, v, loop)
                 self.write(f"/* {s.note} */")
                 self.shared_stage(nest, k, s, loops.get(k), group, live)
         if any(s.level > level for s in nest.stages):
@@ -1152,6 +1150,11 @@ def _uniform(v: Value, axis: Axis, pack: int) -> bool:
     over = left - right if v.op == "at_least" else right - left - 1         # it holds where this is not below 0
     step = d.coefficient(over, axis.name)
     return (step == 1 and _divides(pack, over - axis.symbol)) or (step == -1 and _divides(pack, over + axis.symbol + 1))
+
+
+def _of_a_turn(at: Dim, nest: Nest) -> bool:
+    """Whether turns of a nest read at different places; a weight is the same for all."""
+    return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
 
 
 def _kind(array: Array) -> str:

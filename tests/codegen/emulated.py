@@ -32,7 +32,6 @@ _ASM = re.compile(r'asm\("([a-zA-Z0-9_.]+) %0[^"]*" : "=\w"\((\w+)\) : (.*?)\);'
 FILLS = (0xFF, 0x7F)
 """what the memory that a block's threads share holds at first, in one order of threads and the other"""
 
-
 HIDDEN = 64
 """of emulated_block.cpp: arrays that hold other bytes until they are waited for, at most"""
 
@@ -128,6 +127,7 @@ class _Hidden(ctypes.Structure):
 def _hide(library: ctypes.CDLL, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Have memory hold other bytes until a launch waits for those before it, as if they were still at work. -> what it held, to be
     kept until then."""
+    assert len(arrays) <= HIDDEN
     held = [a.copy() for a in arrays]
     places = (_Hidden * HIDDEN).in_dll(library, "tg_hidden")
     for place, a, kept in zip(places, arrays, held, strict=False):

@@ -66,16 +66,6 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 
-template <class T> T __shfl_xor_sync(unsigned, T x, int step) {
-    const unsigned warp = tg_thread / 32, lane = tg_thread % 32;
-    __builtin_memcpy(tg_warp_slots[warp][lane], &x, sizeof x);
-    tg_syncwarp();
-    T out;
-    __builtin_memcpy(&out, tg_warp_slots[warp][lane ^ step], sizeof out);
-    tg_syncwarp();
-    return out;
-}
-
 template <class T> T __shfl_sync(unsigned, T x, int lane) {
     const unsigned warp = tg_thread / 32;
     __builtin_memcpy(tg_warp_slots[warp][tg_thread % 32], &x, sizeof x);
@@ -85,6 +75,7 @@ template <class T> T __shfl_sync(unsigned, T x, int lane) {
     tg_syncwarp();
     return out;
 }
+template <class T> T __shfl_xor_sync(unsigned all, T x, int step) { return __shfl_sync(all, x, tg_thread % 32 ^ step); }
 inline unsigned __ballot_sync(unsigned, bool mine) {
     const unsigned warp = tg_thread / 32;
     tg_warp_slots[warp][tg_thread % 32][0] = mine;

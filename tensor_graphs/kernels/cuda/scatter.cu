@@ -265,6 +265,13 @@ TG_INLINE Pack<A, PACK> widened(const Pack<T, PACK> &x) {
     return out;
 }
 
+TG_INLINE Pack<T, PACK> narrowed(const Pack<A, PACK> &x) {
+    Pack<T, PACK> out;
+#pragma unroll
+    for (int e = 0; e < PACK; e++) out.at[e] = NARROW_T(x.at[e]);
+    return out;
+}
+
 /* `parts` blocks take the columns of a chunk. Those behind the blocks of all chunks say of each row with updates, where they were not
  * counted, that it has more than SLOTS. */
 extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
@@ -274,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(256) chunked(PARAMETERS) {
     if (!is_sorted(sizes, counts)) return;
     if (blockIdx.x >= chunking) {
         const int64_t at = (blockIdx.x - chunking) * 256 + threadIdx.x;
-        if (has_few(sizes) || at >= COUNT) return;
+        if (has_few(sizes) || at >= COUNT || y == base) return;     /* in place nobody asks */
         const uint32_t row = row_in(sorted[at]);
         if (row != NOWHERE && (at == 0 || row_in(sorted[at - 1]) != row)) counts[row] = SLOTS + 1;
         return;
@@ -303,10 +310,7 @@ TG_INLINE Pack<T, PACK> with_several(const Pack<T, PACK> &old, int64_t begin, ui
     take_in<64>(sum, begin, head, those);
     take_in<64>(sum, from, to, chunked);
     take_in<64>(sum, tail, end, those);
-    Pack<T, PACK> made;
-#pragma unroll
-    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
-    return made;
+    return narrowed(sum);
 }
 TG_INLINE Pack<T, PACK> with_one(const Pack<T, PACK> &old, const Pack<T, PACK> &own) {
     Pack<T, PACK> made;
@@ -338,10 +342,7 @@ TG_INLINE Pack<T, PACK> with_few(const Pack<T, PACK> &old, const uint32_t *those
 #pragma unroll
                 for (int e = 0; e < PACK; e++) sum.at[e] = COMBINE()(sum.at[e], (A)WIDE_T(some[j].at[e]));
     }
-    Pack<T, PACK> made;
-#pragma unroll
-    for (int e = 0; e < PACK; e++) made.at[e] = NARROW_T(sum.at[e]);
-    return made;
+    return narrowed(sum);
 }
 
 /* The first blocks take the rows that are listed, and where indices are sorted the updates in their order: a thread at the first of

@@ -86,11 +86,13 @@ def _call(spec: Spec, pack: int) -> LaunchCall:
     launches = [Launch("cleared", d.ceil_div(rows + 2, CLEARED), 256, waits=True),
                 Launch("slotted", d.ceil_div(count, 256) * few, 256, waits=True),
                 Launch("sorted_tiles", d.ceil_div(count, TILE), TILE // 2, waits=True)]
+    merges = list[Launch]()
     while run < most:                                               # no block of it where one run has all
         threads, shared = (JOINING, RUNS * TILE * 4) if run == TILE else (256, 0)
         joined = d.ceil_div(count, threads // SHARES) * d.dim_min(1, count // (run + 1))
-        launches.append(Launch(f"merged_{len(launches) - 3}", joined, threads, shared, waits=True))
+        merges.append(Launch(f"merged_{len(merges)}", joined, threads, shared, waits=True))
         run *= RUNS
+    launches += merges
     chunks = count // CHUNK
     blocks = d.dim_max(1, d.dim_min(MOST_BLOCKS, d.ceil_div(outer * inner, ELEMENTS_OF_A_BLOCK)))
     launches.append(Launch("chunked", chunks * blocks + d.ceil_div(count, 256), 256, waits=True))

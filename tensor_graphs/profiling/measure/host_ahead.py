@@ -6,6 +6,7 @@ the device is given something else first, as much as the host needs to get ahead
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from tensor_graphs.devices.free_memory import OutOfMemory
 log = logging.getLogger(__name__)
 
 EMPTIED = 256 << 20
-"""bytes that are written before: more than the caches of a device hold; an H200 takes 0.08 ms for them"""
+"""bytes that are written before: more than the caches of a device hold"""
 
 LEAST = 1 << 20
 """bytes of them at least, where there is no room for all"""
@@ -45,8 +46,8 @@ class HostAhead:
         """Of work by the device's clock. Where the device had come to it before the host had begun all of it, it is run again: once
         as it was, as a host may be held up for a moment, then behind twice as much. Of work that waits for the device itself, and
         of a host that is too slow, the last time is told as it is."""
-        flushes, once_more = self.flushes, True
-        while True:
+        for tries in itertools.count():
+            flushes = self.flushes << tries // 2
             for _ in range(flushes):
                 self.flush(byte)
             start = self.device.mark()
@@ -56,12 +57,12 @@ class HostAhead:
             taken = self.device.between(start, end)
             if not late:
                 self.flushes = flushes
-            elif taken < LONG and (once_more or flushes < MOST_FLUSHES):
-                flushes, once_more = flushes if once_more else 2 * flushes, not once_more
-                continue
-            elif taken < LONG:
+            if not late or taken >= LONG:
+                break
+            if tries % 2 and flushes >= MOST_FLUSHES:
                 log.debug("%s waited for the host in what took %.1f µs", self.device.name, taken * 1e6)
-            return taken
+                break
+        return taken
 
 
 def _room(device: Device) -> Memory:

@@ -220,8 +220,8 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
         for i, (each, ready) in enumerate(runs):
             if (own := alone[i]) is not None:
                 owns[i].append(_on_its_clock(*own, ready, ahead, turn))
-            for each_ahead in ahead.values():
-                each_ahead.flush(turn)
+            for one in ahead.values():
+                one.flush(turn)
             here.sum()
             each.wait()
             others, switched = others_running(), switches()
