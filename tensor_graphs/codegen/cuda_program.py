@@ -8,6 +8,7 @@ from pathlib import Path
 from tensor_graphs.codegen import cuda_streams, loops
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.columns import in_parts
+from tensor_graphs.codegen.deviations import deviations_in_parts
 from tensor_graphs.codegen.grouped import grouped
 from tensor_graphs.codegen.handed_on import handed_on
 from tensor_graphs.codegen.long_rows import rows_in_parts
@@ -38,4 +39,4 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
             s.axes = tuple(a for a in s.axes if a.size != 1)
             s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
     made = grouped(handed_on(program))
-    return in_parts(made if alone else rows_in_parts(made))
+    return in_parts(made if alone else rows_in_parts(deviations_in_parts(made)))

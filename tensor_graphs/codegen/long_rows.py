@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensor_graphs.codegen.columns import flat, value_in_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.language import dims as d
 
 FEW = 132
@@ -38,7 +38,7 @@ def rows_in_parts(program: StageProgram) -> StageProgram:
 def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
     """A reduction of long rows in parts, and what these come to, with all that is made of it; as it is where there is none."""
     s = _long_row(program, nest)
-    if s is None:
+    if s is None or any(each.axes or each.within is not None for each in nest.stages):
         return [nest]
     first, *rest = s.reduce
     turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
@@ -58,19 +58,34 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
                      f"{s.note}, in parts")
     whole = replace(s, value=read, reduce=(total,), note=f"{s.note} of the parts")
     nest.stages = [whole if each is s else each for each in nest.stages]
-    return [Nest((*nest.axes, part), [of_parts]), nest]
+    return [Nest(with_parts(nest.axes, part, value), [of_parts]), nest]
+
+
+def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
+    """The axes of a nest of parts: those that lie further apart in what is read come first."""
+    load = next(v for v in values_in(value) if v.op == "load")
+    steps = [d.coefficient(load.attr[1], each.name) for each in (part, axes[-1])]
+    first = all(isinstance(step, int) for step in steps) and steps[0] > steps[1]        # type: ignore[operator]
+    return (part, *axes) if first else (*axes, part)
 
 
 def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
     """The only reduction of a nest of few turns, where it is long, the same in all turns, and made of nothing of the nest's own."""
     reductions = [s for s in nest.stages if s.monoid is not None]
-    if len(reductions) != 1 or not nest.axes or nest.tile is not None or any(s.axes or s.within is not None for s in nest.stages):
+    if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
         return None
     (s,) = reductions
-    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
-    if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW or s.monoid == "product":
-        return None
-    if not all(d.is_static(a.size) for a in s.reduce) or d.bounds(d.product(a.size for a in s.reduce))[1] < 8 * LEAST:
-        return None
     here = [each.target for each in nest.stages]
     return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s
+
+
+def few_and_long(nest: Nest, s: Stage) -> bool:
+    """Whether a stage is a reduction of long rows, one in each of few turns."""
+    if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
+        return False
+    if any(each.axes or each.within is not None for each in nest.stages if each.monoid is not None):
+        return False
+    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
+    if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
+        return False
+    return all(d.is_static(a.size) for a in s.reduce) and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST

@@ -130,8 +130,8 @@ def linear_steps(spec: Spec) -> Dim:
 
 # ---- sums of all before ------------------------------------------------------------------------------------------------
 
-WARPS_WANTED, LEAST_TURNS = 2048, 4
-"""of cumsum.cu: warps that keep a GPU busy; turns of a part, at least"""
+WARPS_WANTED, LEAST_TURNS, TURNS_TOGETHER = 2048, 4, 4
+"""of cumsum.cu: warps that keep a GPU busy; turns of a part, at least; turns that are added up together, at most"""
 
 MOST_LINE_PARTS = 1024
 """parts of a line; each adds up the totals of those before it"""
@@ -155,13 +155,15 @@ def cumsum(spec: Spec) -> LaunchCall:
 
     def call(pack: int) -> LaunchCall:
         beside = 1 if inner == 1 else 32
-        turns = -(-longest // (32 * pack if inner == 1 else 8))
+        lanes = min(32, 1 << max(0, -(-longest // pack) - 1).bit_length())
+        turns = -(-longest // (lanes * pack if inner == 1 else 8))
         parts = max(1, min(WARPS_WANTED * beside // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
-        numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts}
+        numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts, "LANES": lanes,
+                                      "TURNS": max(1, min(TURNS_TOGETHER, turns))}
         types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
         if dtype not in STORED:
             numbers |= {"WIDE_T": f"({kinds[0]})", "NARROW_T": f"({stored})"}
-        threads = outer * (32 if inner == 1 else inner)
+        threads = outer * (lanes if inner == 1 else inner)
         launches = [Launch("cumsum", d.ceil_div(threads * parts, 256), 256, waits=True)]
         pieces: tuple[Dim, ...] = ()
         if parts > 1:

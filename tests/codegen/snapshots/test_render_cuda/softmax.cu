@@ -9,7 +9,7 @@
 typedef int index_t;
 
 extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y0, const uint16_t *x0) {
-    if (blockIdx.x < 1056) {
+    if (blockIdx.x < 512) {
         const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
         const index_t turn = (index_t)blockIdx.x;
         const index_t _i0 = turn;

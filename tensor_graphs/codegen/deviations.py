@@ -1,0 +1,211 @@
+"""deviations: sums of squared deviations from the mean, of few long rows, by parts that are read once.
+
+    nest over i in 0..64                                        nest over i in 0..64, r in 0..256
+        s[i] = sum over r in 0..256, k in 0..784 of x               t = sum over k in 0..784 of x[r, i, k]
+    nest over i in 0..64                                            sp[i, r] = t
+        q[i] = sum over r, k of (x − s[i] / 200704)²      →         dp[i, r] = sum over k of x[r, i, k] − t / 784
+                                                                    qp[i, r] = sum over k of (x[r, i, k] − t / 784)²
+                                                                nest over i in 0..64
+                                                                    s[i] = sum over r of sp[i, r]
+                                                                    q[i] = sum over r of qp[i, r] + y (2 dp[i, r] + 784 y)
+                                                                        where y = sp[i, r] / 784 − s[i] / 200704
+
+Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
+has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979). dp would be 0 but for the rounding of t, of which q is free with it: this holds around whatever number. Nothing is subtracted
+from a sum of squares. A part stays in registers between its sums.
+
+In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
+sums. Rows of which parts are no whole runs of memory of a fitting length stay as they are (long_rows.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensor_graphs.codegen.columns import flat, value_in_parts
+from tensor_graphs.codegen.long_rows import BLOCKS, few_and_long, with_parts
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+PART = (256, 1 << 13)
+"""elements of a part, at least and at most: of fewer, two numbers each are much; more do not stay in registers"""
+
+MOST_PARTS = 1 << 13
+"""of a row: one block takes them together"""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The sum of a nest, and the sum of squared deviations from its mean of the same or another nest."""
+
+    of: Nest
+    total: Stage
+    around: Nest
+    squares: Stage
+    count: int
+
+
+def deviations_in_parts(program: StageProgram) -> StageProgram:
+    """The program with each such pair of sums in parts."""
+    for nest in list(program.nests):
+        pair = _pair(program, nest)
+        if pair is not None:
+            _cut(program, pair)
+    return program
+
+
+def _pair(program: StageProgram, nest: Nest) -> _Pair | None:
+    total = next((s for s in nest.stages if few_and_long(nest, s) and s.monoid == "sum"), None)
+    if total is None or not total.value.dtype.is_float:
+        return None
+    if total.target.role != "scratch" or total.target.dtype is not total.value.dtype:       # squares are around what is stored
+        return None
+    made = {s.target for each in program.nests for s in each.stages}
+    if any(v.op == "load" and v.attr[0] in made for v in values_in(total.value)) \
+            or not total.value.symbols.isdisjoint(program.values.gathered):
+        return None
+    count = int(d.evaluate(d.product(a.size for a in total.reduce), {}))
+    for around in program.nests[program.nests.index(nest):]:
+        for s in around.stages:
+            if s is not total and _is_around(nest, total, around, s, count):
+                return _Pair(nest, total, around, s, count)
+    return None
+
+
+def _is_around(nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
+    """Whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
+    if s.monoid != "sum" or not few_and_long(around, s) or s.value.op != "mul" or s.value.args[0] is not s.value.args[1]:
+        return False
+    if [a.size for a in (*around.axes, *s.reduce)] != [a.size for a in (*nest.axes, *total.reduce)]:
+        return False
+    here: dict[str, Dim] = {a.name: b.symbol for a, b in zip((*nest.axes, *total.reduce), (*around.axes, *s.reduce), strict=True)}
+    difference = s.value.args[0]
+    if difference.op != "add":
+        return False
+    where = d.substitute(total.index, here)
+    return any(_alike(total.value, x, here) and _is_minus_mean(m, total.target, where, count)
+               for x, m in (difference.args, difference.args[::-1]))
+
+
+def _is_minus_mean(v: Value, total: Array, where: Dim, count: int) -> bool:
+    """Whether a value is −1 · (total · (1 / count))."""
+    minus = [a for a in v.args if a.op == "constant" and a.attr == -1.0]
+    if v.op != "mul" or not minus:
+        return False
+    mean = next((a for a in v.args if a is not minus[0]), minus[0])
+    if mean.op != "mul":
+        return False
+    return any(a.op == "load" and a.attr[0] is total and a.attr[1] == where and not a.args
+               and b.op == "reciprocal" and b.args[0].op == "constant" and b.args[0].attr == count
+               for a, b in (mean.args, mean.args[::-1]))
+
+
+def _alike(one: Value, other: Value, names: dict[str, Dim]) -> bool:
+    """Whether two values are the same when axes of the first are called as in the second."""
+    if one.op != other.op or one.dtype is not other.dtype or len(one.args) != len(other.args):
+        return False
+    if one.op == "load":
+        same = one.attr[0] is other.attr[0] and d.substitute(one.attr[1], names) == other.attr[1]
+    elif one.op == "index":
+        same = d.substitute(one.attr, names) == other.attr
+    elif isinstance(one.attr, float):
+        same = isinstance(other.attr, float) and one.attr.hex() == other.attr.hex()
+    else:
+        same = one.attr == other.attr
+    return same and all(_alike(a, b, names) for a, b in zip(one.args, other.args, strict=True))
+
+
+def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
+    """Turns of the first axis that are a part, whole ones; 0 where none fit."""
+    first, *rest = reduce
+    size, turns = int(d.evaluate(first.size, {})), d.bounds(d.product(a.size for a in nest.axes))[1]
+    low, high = PART
+    if rest:
+        return int(len(rest) == 1 and low <= d.bounds(rest[0].size)[1] <= high and size <= MOST_PARTS)
+    fitting = [n for n in range(low, min(high, size // 2) + 1) if size % n == 0 and size // n <= MOST_PARTS]
+    return max((n for n in fitting if turns * (size // n) >= BLOCKS), default=min(fitting, default=0))
+
+
+def _cut(program: StageProgram, pair: _Pair) -> None:
+    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them."""
+    nest, total, values = pair.of, pair.total, program.values
+    first, *rest = total.reduce
+    chunk = _chunk(nest, total.reduce)
+    if chunk == 0:
+        return
+    if rest:
+        part, over, value = first, tuple(rest), total.value
+    else:
+        cut = value_in_parts(program, total.value, first, chunk)
+        if cut is None:
+            return
+        part, inner, value = cut
+        over = (inner,)
+    level, dtype, name = len(nest.axes), total.value.dtype, total.target.name
+    each = pair.count // int(d.evaluate(part.size, {}))
+
+    def plus(x: Value, y: Value) -> Value:
+        return values.make("add", dtype, x, y)
+
+    def times(x: Value, y: Value | float) -> Value:
+        return values.make("mul", dtype, x, y if isinstance(y, Value) else values.constant(y, dtype))
+
+    def mean(of: Value, count: int) -> Value:
+        return times(of, values.make("reciprocal", dtype, values.constant(float(count), dtype)))
+
+    size, offset = part.size * d.product(a.size for a in nest.axes), flat(nest.axes) * part.size
+    sums, left, squares = (Array(f"{name}{letter}", "scratch", 0, dtype, size) for letter in "pdq")
+    of_part, of_all = Array(f"{name}o", "scratch", 0, dtype, 1, level + 1), Array(f"{name}a", "scratch", 0, dtype, 1, level)
+    here = offset + part.symbol
+    off = plus(value, times(mean(values.load(of_part, 0), each), -1.0))
+    parts = Nest(with_parts(nest.axes, part, value), [
+        Stage(of_part, 0, (), value, level + 1, over, "sum", f"{total.note}, in parts"),
+        Stage(sums, here, (), values.load(of_part, 0), level + 1, note="kept"),
+        Stage(left, here, (), off, level + 1, over, "sum", "what rounding the mean of each part leaves"),
+        Stage(squares, here, (), times(off, off), level + 1, over, "sum", f"{pair.squares.note} around the mean of each part")])
+
+    turn = Axis(f"{first.name}t", part.size)
+    at = offset + turn.symbol
+    apart_by = plus(mean(values.load(sums, at), each), times(mean(values.load(of_all, 0), pair.count), -1.0))
+    whole = plus(values.load(squares, at),
+                 times(apart_by, plus(times(values.load(left, at), 2.0), times(apart_by, float(each)))))
+    back: dict[str, Dim] = {a.name: b.symbol for a, b in zip(pair.around.axes, nest.axes, strict=True)}
+    others = [s for s in nest.stages if s is not total and s is not pair.squares]
+    apart = any(s.axes for s in others)                             # they are to be spread over more than these turns
+    stored = {s.target: Array(s.target.name, "scratch", 0, s.target.dtype, d.product(a.size for a in nest.axes))
+              for s in (total, pair.squares) if s.target.level and (apart or pair.around is not nest)}
+    index = flat(nest.axes)
+
+    def into(s: Stage, value: Value, reduce: tuple[Axis, ...], note: str) -> Stage:
+        kept = stored.get(s.target)
+        return Stage(kept or s.target, index if kept else d.substitute(s.index, back), (), value, level, reduce,
+                     "sum" if reduce else None, note)
+
+    together = Nest(nest.axes, [
+        Stage(of_all, 0, (), values.load(sums, at), level, (turn,), "sum", f"{total.note} of the parts"),
+        into(total, values.load(of_all, 0), (), "kept"),
+        into(pair.squares, whole, (turn,), f"{pair.squares.note} of the parts")])
+    if not apart:
+        together.stages += others
+    nest.stages = [_reading(program, s, stored, index) for s in others] if apart else []
+    if pair.around is not nest:
+        pair.around.stages = [_reading(program, s, stored, flat(pair.around.axes)) for s in pair.around.stages
+                              if s is not pair.squares]
+    place = program.nests.index(nest)
+    program.nests = [n for n in (*program.nests[:place], parts, together, *program.nests[place:]) if n.stages]
+
+
+def _reading(program: StageProgram, s: Stage, stored: dict[Array, Array], at: Dim) -> Stage:
+    """A stage that reads numbers where they are kept now."""
+    made: dict[Value, Value] = {}
+
+    def one(v: Value) -> Value:
+        if v not in made:
+            args = tuple(one(a) for a in v.args)
+            kept = stored.get(v.attr[0]) if v.op == "load" else None
+            made[v] = program.values.load(kept, at) if kept is not None else program.values.make(v.op, v.dtype, *args, attr=v.attr)
+        return made[v]
+
+    return replace(s, value=one(s.value))
