@@ -91,7 +91,7 @@ RESIDENT = 1056
 """blocks that have rows in scratch at most, and that bring rows near before they wait: eight of each of 132 multiprocessors"""
 
 FAR = 4 << 20
-"""bytes of an operand from which on its rows are brought near, as of less most is where it was written last; and of all that a launch
+"""bytes of an operand from which on its rows are brought near, as of less most is where it was written; and of all that a launch
 brings, at most: of more, what comes first is late"""
 
 WAIT = "after_those_before();"

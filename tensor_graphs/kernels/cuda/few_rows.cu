@@ -8,10 +8,12 @@
  * least); BIAS where there is one. Kernels of a text have few instructions each, as a step meets them cold. */
 #define ROWS 8
 #define WARPS 4
-#define MOST 12
+#define MOST 12                                                     /* packs of a lane, where they are all of its rows of w */
+#define SOME 8                                                      /* else; so many are under way while as many blocks run as can */
 #define TURNS ((K + 32 * PACK - 1) / (32 * PACK))
 #define NEARBY (K < 4096 / (int)sizeof(W) ? K : 4096 / (int)sizeof(W))      /* of a row: more of all rows is pushed out before it is read */
-#define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : MOST / COLUMNS)
+#define ROUNDS ((TURNS * COLUMNS + SOME - 1) / SOME)
+#define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : (TURNS + ROUNDS - 1) / ROUNDS)
 #ifdef BEST
 #define OUTPUTS float *__restrict__ top, int *__restrict__ at
 #define RESULTS float *__restrict__ tops, int *__restrict__ places
