@@ -1,26 +1,29 @@
 """deviations: sums of squared deviations from the mean, of few long rows, by parts that are read once.
 
-    nest over i in 0..64                                        nest over i in 0..64, r in 0..256
+    nest over i in 0..64                                        nest over r in 0..256, i in 0..64
         s[i] = sum over r in 0..256, k in 0..784 of x               t = sum over k in 0..784 of x[r, i, k]
-    nest over i in 0..64                                            sp[i, r] = t
-        q[i] = sum over r, k of (x − s[i] / 200704)²      →         dp[i, r] = sum over k of x[r, i, k] − t / 784
-                                                                    qp[i, r] = sum over k of (x[r, i, k] − t / 784)²
+    nest over i in 0..64                                            m = t / 784
+        q[i] = sum over r, k of (x − s[i] / 200704)²      →         sp[i, r] = t,  sm[i, r] = m
+                                                                    sd[i, r] = sum over k of x[r, i, k] − m
+                                                                    sq[i, r] = sum over k of (x[r, i, k] − m)²
                                                                 nest over i in 0..64
-                                                                    s[i] = sum over r of sp[i, r]
-                                                                    q[i] = sum over r of qp[i, r] + y (2 dp[i, r] + 784 y)
-                                                                        where y = sp[i, r] / 784 − s[i] / 200704
+                                                                    a = sum over r of sp[i, r];  s[i] = a;  b = a / 200704
+                                                                    q[i] = sum over r of sq[i, r] + y (2 sd[i, r] + 784 y)
+                                                                        where y = sm[i, r] − b
 
 Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
 has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979). dp would be 0 but for the rounding of t, of which q is free with it: this holds around whatever number. Nothing is subtracted
-from a sum of squares. A part stays in registers between its sums.
+1979). That holds around whatever number m and b are, as sd says what rounding m leaves; so both are numbers that are kept, which no
+compiler makes again with another rounding. Sums of f32 are f64. Nothing is subtracted from a sum of squares. A part stays in
+registers between its sums.
 
 In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
-sums. Rows of which parts are no whole runs of memory of a fitting length stay as they are (long_rows.py).
+sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (long_rows.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tensor_graphs.codegen.columns import flat, value_in_parts
@@ -28,6 +31,7 @@ from tensor_graphs.codegen.long_rows import BLOCKS, few_and_long, with_parts
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, f64
 
 PART = (256, 1 << 13)
 """elements of a part, at least and at most: of fewer, two numbers each are much; more do not stay in registers"""
@@ -49,29 +53,28 @@ class _Pair:
 
 def deviations_in_parts(program: StageProgram) -> StageProgram:
     """The program with each such pair of sums in parts."""
-    for nest in list(program.nests):
-        pair = _pair(program, nest)
-        if pair is not None:
-            _cut(program, pair)
+    while any(_cut(program, pair) for pair in _pairs(program)):
+        pass                                                        # others are looked for among the nests there are now
     return program
 
 
-def _pair(program: StageProgram, nest: Nest) -> _Pair | None:
-    total = next((s for s in nest.stages if few_and_long(nest, s) and s.monoid == "sum"), None)
-    if total is None or not total.value.dtype.is_float:
-        return None
-    if total.target.role != "scratch" or total.target.dtype is not total.value.dtype:       # squares are around what is stored
-        return None
-    made = {s.target for each in program.nests for s in each.stages}
-    if any(v.op == "load" and v.attr[0] in made for v in values_in(total.value)) \
-            or not total.value.symbols.isdisjoint(program.values.gathered):
-        return None
-    count = int(d.evaluate(d.product(a.size for a in total.reduce), {}))
-    for around in program.nests[program.nests.index(nest):]:
-        for s in around.stages:
-            if s is not total and _is_around(nest, total, around, s, count):
-                return _Pair(nest, total, around, s, count)
-    return None
+def _pairs(program: StageProgram) -> Iterator[_Pair]:
+    made = {s.target for nest in program.nests for s in nest.stages}
+    indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
+    for place, nest in enumerate(program.nests):
+        for total in nest.stages:
+            if total.monoid != "sum" or not few_and_long(nest, total) or not total.value.dtype.is_float:
+                continue
+            if total.target.role != "scratch" or total.target.dtype is not total.value.dtype:   # squares are around what is stored
+                continue
+            if not total.value.symbols.isdisjoint(program.values.gathered) or any(
+                    v.op == "load" and v.attr[0] in made for v in values_in(total.value)):
+                continue
+            count = int(d.evaluate(d.product(a.size for a in total.reduce), {}))
+            for around in program.nests[place:]:
+                yield from (_Pair(nest, total, around, s, count) for s in around.stages
+                            if s is not total and indices.isdisjoint((total.target, s.target))
+                            and _is_around(nest, total, around, s, count))
 
 
 def _is_around(nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
@@ -128,55 +131,68 @@ def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
     return max((n for n in fitting if turns * (size // n) >= BLOCKS), default=min(fitting, default=0))
 
 
-def _cut(program: StageProgram, pair: _Pair) -> None:
-    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them."""
+def _cut(program: StageProgram, pair: _Pair) -> bool:
+    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them; False where there are no
+    such parts."""
     nest, total, values = pair.of, pair.total, program.values
     first, *rest = total.reduce
     chunk = _chunk(nest, total.reduce)
     if chunk == 0:
-        return
+        return False
     if rest:
         part, over, value = first, tuple(rest), total.value
     else:
         cut = value_in_parts(program, total.value, first, chunk)
         if cut is None:
-            return
+            return False
         part, inner, value = cut
         over = (inner,)
     level, dtype, name = len(nest.axes), total.value.dtype, total.target.name
-    each = pair.count // int(d.evaluate(part.size, {}))
+    each = pair.count // int(d.evaluate(part.size, {}))             # elements of a part
 
     def plus(x: Value, y: Value) -> Value:
-        return values.make("add", dtype, x, y)
+        return values.make("add", x.dtype, x, y)
 
     def times(x: Value, y: Value | float) -> Value:
-        return values.make("mul", dtype, x, y if isinstance(y, Value) else values.constant(y, dtype))
+        return values.make("mul", x.dtype, x, y if isinstance(y, Value) else values.constant(y, x.dtype))
+
+    def cast(x: Value, to: DType) -> Value:
+        return x if x.dtype is to else values.make("cast", to, x)
 
     def mean(of: Value, count: int) -> Value:
-        return times(of, values.make("reciprocal", dtype, values.constant(float(count), dtype)))
+        return cast(times(of, values.make("reciprocal", f64, values.constant(float(count), f64))), dtype)
 
-    size, offset = part.size * d.product(a.size for a in nest.axes), flat(nest.axes) * part.size
-    sums, left, squares = (Array(f"{name}{letter}", "scratch", 0, dtype, size) for letter in "pdq")
-    of_part, of_all = Array(f"{name}o", "scratch", 0, dtype, 1, level + 1), Array(f"{name}a", "scratch", 0, dtype, 1, level)
+    def number(letter: str, kind: DType, at: int) -> Array:
+        return Array(f"{name}{letter}", "scratch", 0, kind, 1, at)
+
+    index, turns = flat(nest.axes), d.product(a.size for a in nest.axes)
+    size, offset = part.size * turns, index * part.size
+    sums, means, left, squares = (Array(f"{name}{letter}", "scratch", 0, kind, size)
+                                  for letter, kind in (("p", f64), ("m", dtype), ("d", dtype), ("q", dtype)))
+    of_part, of_all = number("o", f64, level + 1), number("a", f64, level)
+    center, middle = number("c", dtype, level + 1), number("b", dtype, level)
     here = offset + part.symbol
-    off = plus(value, times(mean(values.load(of_part, 0), each), -1.0))
+    off = plus(value, times(values.load(center, 0), -1.0))
     parts = Nest(with_parts(nest.axes, part, value), [
-        Stage(of_part, 0, (), value, level + 1, over, "sum", f"{total.note}, in parts"),
+        Stage(of_part, 0, (), cast(value, f64), level + 1, over, "sum", f"{total.note}, in parts"),
+        Stage(center, 0, (), mean(values.load(of_part, 0), each), level + 1, note="the mean of each part"),
         Stage(sums, here, (), values.load(of_part, 0), level + 1, note="kept"),
+        Stage(means, here, (), values.load(center, 0), level + 1, note="kept"),
         Stage(left, here, (), off, level + 1, over, "sum", "what rounding the mean of each part leaves"),
         Stage(squares, here, (), times(off, off), level + 1, over, "sum", f"{pair.squares.note} around the mean of each part")])
 
     turn = Axis(f"{first.name}t", part.size)
     at = offset + turn.symbol
-    apart_by = plus(mean(values.load(sums, at), each), times(mean(values.load(of_all, 0), pair.count), -1.0))
+    apart_by = plus(values.load(means, at), times(values.load(middle, 0), -1.0))
     whole = plus(values.load(squares, at),
                  times(apart_by, plus(times(values.load(left, at), 2.0), times(apart_by, float(each)))))
     back: dict[str, Dim] = {a.name: b.symbol for a, b in zip(pair.around.axes, nest.axes, strict=True)}
     others = [s for s in nest.stages if s is not total and s is not pair.squares]
     apart = any(s.axes for s in others)                             # they are to be spread over more than these turns
-    stored = {s.target: Array(s.target.name, "scratch", 0, s.target.dtype, d.product(a.size for a in nest.axes))
-              for s in (total, pair.squares) if s.target.level and (apart or pair.around is not nest)}
-    index = flat(nest.axes)
+    later = pair.around is not nest and pair.squares.target.role == "output"    # it may lie where nests before it still read
+    stored = {s.target: Array(f"{s.target.name}k" if later else s.target.name, "scratch", 0, dtype, turns)
+              for s in (total, pair.squares)
+              if (s.target.level and (apart or pair.around is not nest)) or (later and s is pair.squares)}
 
     def into(s: Stage, value: Value, reduce: tuple[Axis, ...], note: str) -> Stage:
         kept = stored.get(s.target)
@@ -185,16 +201,22 @@ def _cut(program: StageProgram, pair: _Pair) -> None:
 
     together = Nest(nest.axes, [
         Stage(of_all, 0, (), values.load(sums, at), level, (turn,), "sum", f"{total.note} of the parts"),
-        into(total, values.load(of_all, 0), (), "kept"),
+        into(total, cast(values.load(of_all, 0), dtype), (), "kept"),
+        Stage(middle, 0, (), mean(values.load(of_all, 0), pair.count), level, note="the mean"),
         into(pair.squares, whole, (turn,), f"{pair.squares.note} of the parts")])
     if not apart:
         together.stages += others
     nest.stages = [_reading(program, s, stored, index) for s in others] if apart else []
     if pair.around is not nest:
-        pair.around.stages = [_reading(program, s, stored, flat(pair.around.axes)) for s in pair.around.stages
-                              if s is not pair.squares]
+        where, there = pair.around.stages.index(pair.squares), flat(pair.around.axes)
+        staying = [_reading(program, s, stored, there) for s in pair.around.stages if s is not pair.squares]
+        if later:
+            made = values.load(stored[pair.squares.target], there)
+            staying.insert(where, replace(pair.squares, value=made, reduce=(), monoid=None))
+        pair.around.stages = staying
     place = program.nests.index(nest)
     program.nests = [n for n in (*program.nests[:place], parts, together, *program.nests[place:]) if n.stages]
+    return True
 
 
 def _reading(program: StageProgram, s: Stage, stored: dict[Array, Array], at: Dim) -> Stage:

@@ -63,9 +63,8 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
 
 def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
     """The axes of a nest of parts: those that lie further apart in what is read come first."""
-    load = next(v for v in values_in(value) if v.op == "load")
-    steps = [d.coefficient(load.attr[1], each.name) for each in (part, axes[-1])]
-    first = all(isinstance(step, int) for step in steps) and steps[0] > steps[1]        # type: ignore[operator]
+    steps = [[d.coefficient(v.attr[1], each.name) for each in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
+    first = bool(steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
     return (part, *axes) if first else (*axes, part)
 
 

@@ -91,8 +91,10 @@ RESIDENT = 1056
 """blocks that have rows in scratch at most, and that bring rows near before they wait: eight of each of 132 multiprocessors"""
 
 FAR = 4 << 20
-"""bytes of an operand from which on its rows are brought near, as of less most is where it was written; and of all that a launch
-brings, at most: of more, what comes first is late"""
+"""bytes of an operand from which on its rows are brought near: of less, most is where it was written last"""
+
+BROUGHT = 4 << 20
+"""bytes that all blocks of a launch bring near, at most: behind more, what is read first comes late"""
 
 WAIT = "after_those_before();"
 """of a kernel: what it writes and reads comes after"""
@@ -807,7 +809,7 @@ class _Cuda(_Renderer):
             return
         of_block = groups * sum(int(d.evaluate(loop.total, {})) * _width(v.attr[0]) for v, loop in far.values())
         before = list(self.open_axes)
-        self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, FAR // of_block))})")
+        self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})")
         self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
         last = f"{c_of(d.product(a.size for a in outer))} - 1"
         turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"

@@ -3,7 +3,7 @@
  * prefix sum (scan) with CUDA, 2007, with one level). Along rows (INNER 1) a part is LANES', which take as many packs at a time; else a
  * thread's, so that threads beside each other read beside each other. Floats are added in A within a turn of them and in C from turn to
  * turn; no later element is ever in a sum.
- * Given by the text before: T (as stored), A, C, WIDE_T (an A of a T), NARROW_T (a T of a C), INNER, PACK (elements of a lane), PARTS,
+ * Given by the text before: T (as stored), A, C, WIDE_T (an A of a T), NARROW_T (a T of an A or C), INNER, PACK (elements of a lane), PARTS,
  * LANES (of a warp, for a line; 32 where a line has several parts), TURNS (that are added up together, while the packs of as many come). */
 #define AHEAD 8
 
@@ -25,7 +25,7 @@ TG_INLINE Place place_of(const T *x, int64_t at, int64_t parts, int64_t lines, i
 
 #if INNER == 1
 /* What comes before, to which many are added. A double as two floats: a step from f32 to f64 and back takes longer than an element's
- * way from memory. */
+ * way from memory. What is beyond their range stays finite, as those after it may be below 0, and infinite. */
 template <class C, class A> struct Before {
     C sum;
     TG_INLINE explicit Before(C all) : sum(all) {}
@@ -34,9 +34,13 @@ template <class C, class A> struct Before {
 template <> struct Before<double, float> {
     float high, low;
     TG_INLINE explicit Before(double all) {
-        high = (float)all;
-        if (high - high != 0 && all - all == 0) high = all < 0 ? -0x1.fffffep127f : 0x1.fffffep127f;     /* those after it may be below 0 */
-        low = high - high == 0 ? (float)(all - (double)high) : 0;
+        const bool finite = all - all == 0;
+        high = finite ? within(all) : (float)all;
+        low = finite ? within(all - (double)high) : 0;
+    }
+    TG_INLINE static float within(double x) {
+        const double most = 0x1.fffffep127;
+        return (float)(x > most ? most : x < -most ? -most : x);
     }
     TG_INLINE float and_then(float x) const { return high + (x + low); }
 };

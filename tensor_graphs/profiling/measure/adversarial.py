@@ -42,8 +42,8 @@ ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
 
 ROUNDED, ROUNDED_EXTREMES = 6, 18
 """answers with other roundings that are asked for: of two that tie but for rounding (the largest, or the only large weight of a
-softmax) each may be chosen. Where values are extreme, work is bounded and ties are common: with 6, one of 32 says nothing (the
-scores of two keys that cancel; one right kernel in 700 was refused for it, of 6,000 draws of attention in bf16)"""
+softmax) each may be chosen. Where values are extreme, such ties are common, and work is bounded: in one of 64 ties six all choose
+as the oracle does, and a kernel that chooses the other is refused (9 of 6,000 draws of attention in bf16)"""
 
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""

@@ -155,6 +155,9 @@ def test_a_sum_may_leave_the_range_and_come_back(folder: Path) -> None:
     call = backend.cumsum(Spec.of(tg.cumsum(tg.input("x", x.shape))))
     (found,) = emulated.run(folder, call, [(x.shape, x.dtype)], [x], {}, 0)
     np.testing.assert_allclose(found[0, [134, 514, 515, 1029, 1030]], [3e38, np.inf, 1e38, 1e38, -1.9e38], rtol=1e-6)
+    x[0, [5, 517, 1029]], x[0, 1300] = 3.2e38, -np.inf
+    (found,) = emulated.run(folder, call, [(x.shape, x.dtype)], [x], {}, 0)
+    assert found[0, 1299] == np.inf and np.all(found[0, 1300:] == -np.inf)
 
 
 def test_what_is_not_finite_is_in_no_earlier_sum(folder: Path) -> None:
