@@ -65,11 +65,18 @@ def common(
     """Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for handler in logging.root.handlers:
+        handler.addFilter(_of_no_interruption)
     logging.getLogger("tensor_graphs").setLevel(level)
     if not verbose and sys.stderr.isatty():  # the first command compiles the C kernels, for half a minute
         compiling = logging.getLogger("tensor_graphs.devices.toolchain")
         compiling.setLevel(logging.INFO)
         compiling.addFilter(_on_a_clear_line)
+
+
+def _of_no_interruption(record: logging.LogRecord) -> bool:
+    """A pool of connections logs whatever ends its clearing up, with a traceback, and raises it again: Ctrl-C is said once."""
+    return not (record.exc_info and record.exc_info[0] is not None and issubclass(record.exc_info[0], KeyboardInterrupt))
 
 
 def _on_a_clear_line(record: logging.LogRecord) -> bool:

@@ -79,6 +79,30 @@ def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, opti
     assert json.loads(out)["interrupted"] if options else " left in " in out and "\nstopped; " in out
 
 
+@pytest.mark.parametrize(("raised", "told"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_a_ctrl_c_that_meets_a_connection_on_its_way_back_leaves_no_traceback(raised: str, told: bool) -> None:
+    program = textwrap.dedent(f"""
+        from sqlalchemy import create_engine, event
+        from tensor_graphs.cli.main import common
+
+        common()
+        engine = create_engine("sqlite://")
+
+        @event.listens_for(engine, "reset")
+        def interrupted(*given):
+            raise {raised}
+
+        try:
+            engine.connect().close()
+        except KeyboardInterrupt:
+            print("heard")
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True,
+                           timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "" if told else "heard\n"), ended.stderr
+    assert ("Traceback" in ended.stderr) == told
+
+
 @pytest.mark.parametrize(("ends", "rows", "code"), [(signal.SIGINT, 0, 130), (signal.SIGTERM, 1, 143)], ids=["ctrl-c", "ended"])
 def test_a_profile_that_is_ended_early_or_from_outside_says_so(tmp_path: Path, ends: signal.Signals, rows: int, code: int) -> None:
     db, graph = tmp_path / "own.db", tmp_path / "softmax.tg"
