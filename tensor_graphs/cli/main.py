@@ -76,7 +76,7 @@ def common(
 
 def _of_no_interruption(record: logging.LogRecord) -> bool:
     """A pool of connections logs whatever ends its clearing up, with a traceback, and raises it again: Ctrl-C is said once."""
-    return not (record.exc_info and record.exc_info[0] is not None and issubclass(record.exc_info[0], KeyboardInterrupt))
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _on_a_clear_line(record: logging.LogRecord) -> bool:

@@ -21,6 +21,7 @@ from tensor_graphs.codegen.stages import (
     Stage,
     StageProgram,
     Value,
+    Values,
     dim_of,
     lies_across,
     values_in,
@@ -195,6 +196,21 @@ def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], n
                 inside = v.attr[2]
                 attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
             cache[v] = program.values.make(v.op, v.dtype, *args, attr=attr)
+        return cache[v]
+
+    return one(value)
+
+
+def reloaded(values: Values, value: Value, load: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
+    """A value with others in the place of some of its loads. load: what stands for a load, given its changed arguments;
+    None where it stays."""
+    cache: dict[Value, Value] = {}
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            args = tuple(one(a) for a in v.args)
+            read = load(v, args) if v.op == "load" else None
+            cache[v] = values.make(v.op, v.dtype, *args, attr=v.attr) if read is None else read
         return cache[v]
 
     return one(value)

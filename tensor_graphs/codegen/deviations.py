@@ -13,9 +13,9 @@
 
 Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
 has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979). That holds around whatever number m and b are, as sd says what rounding m leaves; so both are numbers that are kept, which no
-compiler makes again with another rounding. Sums of f32 are f64. Nothing is subtracted from a sum of squares. A part stays in
-registers between its sums.
+1979). That holds around whatever number m and b are, as sd says what rounding m leaves, if it is the same number everywhere: m is
+kept, and means of f32 are rounded from f64, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
+of squares. A part stays in registers between its sums.
 
 In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
 sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (long_rows.py).
@@ -25,7 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from tensor_graphs.codegen.arrange import changed, reloaded
 from tensor_graphs.codegen.columns import flat, value_in_parts
 from tensor_graphs.codegen.long_rows import BLOCKS, few_and_long, with_parts
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
@@ -34,7 +36,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f64
 
 PART = (256, 1 << 13)
-"""elements of a part, at least and at most: of fewer, two numbers each are much; more do not stay in registers"""
+"""elements of a part, at least and at most: of fewer, the four numbers of each are much; more do not stay in registers"""
 
 MOST_PARTS = 1 << 13
 """of a row: one block takes them together"""
@@ -53,9 +55,9 @@ class _Pair:
 
 def deviations_in_parts(program: StageProgram) -> StageProgram:
     """The program with each such pair of sums in parts."""
-    while any(_cut(program, pair) for pair in _pairs(program)):
-        pass                                                        # others are looked for among the nests there are now
-    return program
+    while True:                                                     # others are looked for among the nests that there are by then
+        if not any(_cut(program, pair) for pair in _pairs(program)):
+            return program
 
 
 def _pairs(program: StageProgram) -> Iterator[_Pair]:
@@ -74,10 +76,11 @@ def _pairs(program: StageProgram) -> Iterator[_Pair]:
             for around in program.nests[place:]:
                 yield from (_Pair(nest, total, around, s, count) for s in around.stages
                             if s is not total and indices.isdisjoint((total.target, s.target))
-                            and _is_around(nest, total, around, s, count))
+                            and (around is nest or s.target.role == "scratch")      # outputs may lie where nests between read
+                            and _is_around(program, nest, total, around, s, count))
 
 
-def _is_around(nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
+def _is_around(program: StageProgram, nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
     """Whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
     if s.monoid != "sum" or not few_and_long(around, s) or s.value.op != "mul" or s.value.args[0] is not s.value.args[1]:
         return False
@@ -88,36 +91,19 @@ def _is_around(nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> 
     if difference.op != "add":
         return False
     where = d.substitute(total.index, here)
-    return any(_alike(total.value, x, here) and _is_minus_mean(m, total.target, where, count)
+    same = changed(program, total.value, partial(d.substitute, mapping=here), set(), "")     # it is in no nest's own scratch
+    return any(x is same and _is_minus_mean(m, total.target, where, count)
                for x, m in (difference.args, difference.args[::-1]))
 
 
 def _is_minus_mean(v: Value, total: Array, where: Dim, count: int) -> bool:
     """Whether a value is −1 · (total · (1 / count))."""
-    minus = [a for a in v.args if a.op == "constant" and a.attr == -1.0]
-    if v.op != "mul" or not minus:
-        return False
-    mean = next((a for a in v.args if a is not minus[0]), minus[0])
-    if mean.op != "mul":
-        return False
-    return any(a.op == "load" and a.attr[0] is total and a.attr[1] == where and not a.args
-               and b.op == "reciprocal" and b.args[0].op == "constant" and b.args[0].attr == count
-               for a, b in (mean.args, mean.args[::-1]))
-
-
-def _alike(one: Value, other: Value, names: dict[str, Dim]) -> bool:
-    """Whether two values are the same when axes of the first are called as in the second."""
-    if one.op != other.op or one.dtype is not other.dtype or len(one.args) != len(other.args):
-        return False
-    if one.op == "load":
-        same = one.attr[0] is other.attr[0] and d.substitute(one.attr[1], names) == other.attr[1]
-    elif one.op == "index":
-        same = d.substitute(one.attr, names) == other.attr
-    elif isinstance(one.attr, float):
-        same = isinstance(other.attr, float) and one.attr.hex() == other.attr.hex()
-    else:
-        same = one.attr == other.attr
-    return same and all(_alike(a, b, names) for a, b in zip(one.args, other.args, strict=True))
+    return v.op == "mul" and any(
+        minus.op == "constant" and minus.attr == -1.0 and mean.op == "mul" and any(
+            a.op == "load" and a.attr[0] is total and a.attr[1] == where and not a.args
+            and b.op == "reciprocal" and b.args[0].op == "constant" and b.args[0].attr == count
+            for a, b in (mean.args, mean.args[::-1]))
+        for minus, mean in (v.args, v.args[::-1]))
 
 
 def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
@@ -189,10 +175,8 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
     back: dict[str, Dim] = {a.name: b.symbol for a, b in zip(pair.around.axes, nest.axes, strict=True)}
     others = [s for s in nest.stages if s is not total and s is not pair.squares]
     apart = any(s.axes for s in others)                             # they are to be spread over more than these turns
-    later = pair.around is not nest and pair.squares.target.role == "output"    # it may lie where nests before it still read
-    stored = {s.target: Array(f"{s.target.name}k" if later else s.target.name, "scratch", 0, dtype, turns)
-              for s in (total, pair.squares)
-              if (s.target.level and (apart or pair.around is not nest)) or (later and s is pair.squares)}
+    stored = {s.target: Array(s.target.name, "scratch", 0, dtype, turns) for s in (total, pair.squares)
+              if s.target.level and (apart or pair.around is not nest)}
 
     def into(s: Stage, value: Value, reduce: tuple[Axis, ...], note: str) -> Stage:
         kept = stored.get(s.target)
@@ -208,12 +192,8 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
         together.stages += others
     nest.stages = [_reading(program, s, stored, index) for s in others] if apart else []
     if pair.around is not nest:
-        where, there = pair.around.stages.index(pair.squares), flat(pair.around.axes)
-        staying = [_reading(program, s, stored, there) for s in pair.around.stages if s is not pair.squares]
-        if later:
-            made = values.load(stored[pair.squares.target], there)
-            staying.insert(where, replace(pair.squares, value=made, reduce=(), monoid=None))
-        pair.around.stages = staying
+        there = flat(pair.around.axes)
+        pair.around.stages = [_reading(program, s, stored, there) for s in pair.around.stages if s is not pair.squares]
     place = program.nests.index(nest)
     program.nests = [n for n in (*program.nests[:place], parts, together, *program.nests[place:]) if n.stages]
     return True
@@ -221,13 +201,8 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
 
 def _reading(program: StageProgram, s: Stage, stored: dict[Array, Array], at: Dim) -> Stage:
     """A stage that reads numbers where they are kept now."""
-    made: dict[Value, Value] = {}
 
-    def one(v: Value) -> Value:
-        if v not in made:
-            args = tuple(one(a) for a in v.args)
-            kept = stored.get(v.attr[0]) if v.op == "load" else None
-            made[v] = program.values.load(kept, at) if kept is not None else program.values.make(v.op, v.dtype, *args, attr=v.attr)
-        return made[v]
+    def load(v: Value, _: tuple[Value, ...]) -> Value | None:
+        return program.values.load(stored[v.attr[0]], at) if v.attr[0] in stored else None
 
-    return replace(s, value=one(s.value))
+    return replace(s, value=reloaded(program.values, s.value, load))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensor_graphs.codegen.arrange import reloaded
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
 from tensor_graphs.language import dims as d
@@ -55,14 +56,11 @@ def _along(s: Stage, last: Axis, rows: dict[Array, Array], values: Values) -> St
 
 def _reading(value: Value, last: Axis, rows: dict[Array, Array], values: Values) -> Value:
     """A value that reads rows where it read numbers."""
-    made: dict[Value, Value] = {}
 
-    def one(v: Value) -> Value:
-        if v not in made:
-            args, attr = tuple(one(a) for a in v.args), v.attr
-            if v.op == "load" and attr[0] in rows:
-                attr = (rows[attr[0]], last.symbol, attr[2] - {last.name})
-            made[v] = values.make(v.op, v.dtype, *args, attr=attr)
-        return made[v]
+    def load(v: Value, args: tuple[Value, ...]) -> Value | None:
+        array, _, inside = v.attr
+        if array not in rows:
+            return None
+        return values.make("load", v.dtype, *args, attr=(rows[array], last.symbol, inside - {last.name}))
 
-    return one(value)
+    return reloaded(values, value, load)

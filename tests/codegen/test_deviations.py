@@ -45,10 +45,10 @@ CUT: dict[str, Any] = {
     "of what is computed": lambda t: tg.var(tg.abs(image(3, 40_000, dtype=t)) * 2.0, axis=1),
     "both": lambda t: (lambda x: tg.var(x, axis=1) + tg.mean(x, axis=1))(image(3, 40_000, dtype=t))}
 
-FIVE_BY_FIVE = image(2048, 3, 5, 5)
 WHOLE: dict[str, Any] = {
     "of many rows": lambda: tg.var(image(133, 40_000), axis=1), "of short rows": lambda: tg.var(image(3, 20_000), axis=1),
-    "of a prime length": lambda: tg.var(image(3, 40_009), axis=1), "of small images": lambda: tg.var(FIVE_BY_FIVE, axis=CHANNELS),
+    "of a prime length": lambda: tg.var(image(3, 40_009), axis=1),
+    "of small images": lambda: tg.var(image(2048, 3, 5, 5), axis=CHANNELS),
     "around another mean": lambda: (lambda x, y: tg.sum((x - tg.mean(y, axis=1, keepdims=True)) ** 2, axis=1))(
         image(3, 40_000), tg.input("y", (3, 40_000))),
     "around half of the sum": lambda: (lambda x: tg.sum((x - 0.5 * tg.sum(x, axis=1, keepdims=True)) ** 2, axis=1))(
@@ -59,7 +59,7 @@ WHOLE: dict[str, Any] = {
 
 
 def passes(program: StageProgram) -> int:
-    """Nests that read the first operand, whose elements they have in loops of their own."""
+    """Nests that read the first operand."""
     return sum(any(v.op == "load" and v.attr[0] is program.operands[0] for s in nest.stages for v in values_in(s.value))
                for nest in program.nests)
 

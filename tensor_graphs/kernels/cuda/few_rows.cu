@@ -9,7 +9,7 @@
 #define ROWS 8
 #define WARPS 4
 #define MOST 12                                                     /* packs of a lane, where they are all of its rows of w */
-#define SOME 8                                                      /* else; so many are under way while as many blocks run as can */
+#define SOME 8                                                      /* at most, where they are not: in even rounds */
 #define TURNS ((K + 32 * PACK - 1) / (32 * PACK))
 #define NEARBY (K < 4096 / (int)sizeof(W) ? K : 4096 / (int)sizeof(W))      /* of a row: more of all rows is pushed out before it is read */
 #define ROUNDS ((TURNS * COLUMNS + SOME - 1) / SOME)
