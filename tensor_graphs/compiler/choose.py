@@ -271,7 +271,9 @@ class PriceBook:
                      link=partial(self.link, binding))
 
     def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
-        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first."""
+        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. What the host
+        does around those that another device timed is the least of all of them: it varies from one profile to the next by more
+        than a kernel takes."""
         workload = path_workload(graph, binding).key
         if workload not in self._tried:
             here = [name for name in self.backends if why_missing(name) is None]
@@ -283,9 +285,14 @@ class PriceBook:
             if rows:                                                # a door: most graphs were never run as a whole
                 from tensor_graphs.paths.path_reader import path_from_json
 
-                said = trace_conditions(self.database, *(row.trace_id for row in rows))
-                found = [Tried(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
-                         if "path" in said[row.trace_id]]           # a kernel of the only op is filed at the same workload
+                told = trace_conditions(self.database, *(row.trace_id for row in rows))
+                arounds = {at: said.get("around_ms", 0.0) for at, said in told.items()}
+                least = min(filter(None, arounds.values()), default=0.0)
+                for row in rows:
+                    said = told[row.trace_id]
+                    if "path" in said:                              # a kernel of the only op is filed at the same workload
+                        beyond = max(0.0, arounds[row.trace_id] - least)
+                        found.append(Tried(path_from_json(said["path"]), ((row.median_ms or 0.0) - beyond) * 1e-3, row))
             self._tried[workload] = sorted(found, key=lambda each: each.seconds)
         return self._tried[workload]
 

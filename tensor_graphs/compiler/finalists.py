@@ -193,7 +193,9 @@ def _still_open(found: Sequence[Deployed], unsure: float) -> list[Deployed]:
 
 def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
     """What paths took, where some of them were run again: the faster ones of all their runs. So what was not run again does not
-    seem the fastest where the machine was slower by then."""
+    seem the fastest where the machine was slower by then. The host's part around what a device takes is the least of all."""
+    least = min((each.around for each in (*found, *more) if each.around), default=0.0)
+    found, more = ([_around(least, each) for each in some] for some in (found, more))
     again = {each.path.id: each.whole for each in more}
     out = []
     for each in found:
@@ -201,6 +203,14 @@ def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
         kept = max(len(again[each.path.id]), int(KEPT * len(runs))) if each.path.id in again else len(runs)
         out.append(replace(each, whole=tuple(runs[:kept])))
     return out
+
+
+def _around(least: float, each: Deployed) -> Deployed:
+    """With so much of the host's in place of what it took then."""
+    if not each.around:
+        return each
+    whole = tuple(spent - each.around + least for spent in each.whole)
+    return replace(each, whole=whole, sums=whole, around=least)
 
 
 def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,

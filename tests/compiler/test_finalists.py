@@ -45,13 +45,14 @@ def priced(graph: Graph, prices: dict[str, float]) -> Paths:
     return Paths(graph, by_op(all_kernels(BACKENDS)), price)
 
 
-def took(database: Database, graph: Graph, path: Path, us: float) -> None:
-    """File that the path takes so long as a whole."""
+def took(database: Database, graph: Graph, path: Path, us: float, around: float = 0.0) -> None:
+    """File that the path takes so long as a whole. around: µs of it that are the host's, where a device timed the rest."""
     backends = {kernel_named(name).backend for name in path.identities}
     database.ensure_graph(whole_graph_record(graph))
     database.add_trace(TraceRecord(
         path_implementation(path), path_workload(graph, {}), path_environment(backends), "in_graph", "PASSED",
-        samples_ms=(us / 1e3,) * 5, timer="perf_counter", verifier=VERIFIER, conditions={"path": path.to_json()}))
+        samples_ms=(us / 1e3,) * 5, timer="perf_counter", verifier=VERIFIER,
+        conditions={"path": path.to_json(), **({"around_ms": around / 1e3} if around else {})}))
 
 
 def defined_nodes(graph: Graph) -> list[Node]:
@@ -104,6 +105,18 @@ def test_the_path_that_took_the_least_as_a_whole_is_chosen_whatever_its_price(da
     assert variant.path.id == second.id and variant.predicted == pytest.approx(40e-6)
     assert variant.whole is not None and variant.whole.among == 2
     assert "measured as a whole" in tg.explain(plan) and "measured as a whole" in str(plan)
+
+
+def test_paths_that_a_device_timed_in_different_profiles_are_compared_without_what_the_host_did_around_them(
+        database: Database, known: list[Path]) -> None:
+    """A slower host does not make the faster path lose."""
+    slow, fast, *_ = known
+    took(database, TWO_STEPS, slow, 27.0, around=5.0)
+    took(database, TWO_STEPS, fast, 30.0, around=26.0)
+    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    assert [each.path.id for each in tried] == [fast.id, slow.id]
+    assert [each.seconds for each in tried] == pytest.approx([9e-6, 27e-6])
+    assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path.id == fast.id
 
 
 def test_a_profile_asks_for_the_kernels_of_the_path_that_took_the_least_as_a_whole(database: Database) -> None:
@@ -269,6 +282,15 @@ def test_what_was_run_twice_keeps_the_fastest_of_all_its_runs(known: list[Path])
 
     once, twice = both([ran(known[0], 5.0, 5.1), ran(known[1], 4.0, 4.2)], [ran(known[1], 6.0, 6.1, 6.2)])
     assert once.whole == (5.0, 5.1) and twice.whole == (4.0, 4.2, 6.0)
+
+
+def test_runs_of_two_turns_are_put_together_with_the_least_that_the_host_took_around_them(known: list[Path]) -> None:
+    def ran(path: Path, around: float, *own: float) -> Deployed:
+        whole = tuple(around + each for each in own)
+        return Deployed(path, whole, whole, {}, {}, True, around=around)
+
+    once, twice = both([ran(known[0], 30.0, 4.0, 5.0), ran(known[1], 30.0, 1.0, 2.0)], [ran(known[1], 20.0, 3.0, 4.0, 5.0)])
+    assert once.whole == (24.0, 25.0) and twice.whole == (21.0, 22.0, 23.0) and {once.around, twice.around} == {20.0}
 
 
 def test_rows_of_a_backend_that_is_not_asked_for_do_not_count(database: Database, known: list[Path]) -> None:

@@ -135,5 +135,6 @@ def test_paths_all_on_a_gpu_are_compared_by_its_clock(monkeypatch: pytest.Monkey
         told = run_whole_there(g, plans, {}, given_there(g, {"x": x}), {}, {"y": np.exp(np.tanh(x))}, 30.0)
         first, second = (np.median(each["whole"]) for each in told["paths"])
         assert second - first == pytest.approx(2e-3)
+        assert [each["around"] for each in told["paths"]] == pytest.approx([first - 1e-3] * 2)
     finally:
         emulated.remove()

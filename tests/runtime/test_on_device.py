@@ -147,3 +147,23 @@ def test_marks_that_nobody_reads_are_given_up(fake: Fake) -> None:
         assert replays.timed(str(i).encode(), fake) is None
         replays.mark(str(i).encode(), fake, [lambda stream: None])
     assert len(made) == MISSES
+
+
+def test_what_lies_in_several_places_by_turns_is_timed_in_each(fake: Fake) -> None:
+    """A run whose results are held during the next one has other addresses at every second run."""
+    replays = Replays(Recorded)
+    begun = list[str]()
+
+    def step(key: bytes) -> Callable[[Any], None]:
+        return lambda stream: begun.append(key.decode())
+
+    for key in (b"a", b"b", b"c"):
+        assert replays.timed(key, fake) is None
+        replays.mark(key, fake, [step(key), step(key)])
+    for key in (b"a", b"b", b"c", b"a"):
+        taken = replays.timed(key, fake)
+        assert taken is not None
+        assert len(taken) == 2
+    assert begun[-8:] == ["a", "a", "b", "b", "c", "c", "a", "a"]
+    replays.clear()
+    assert replays.timed(b"a", fake) is None

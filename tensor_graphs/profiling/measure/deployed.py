@@ -64,7 +64,8 @@ class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
     recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
-    beside the oracle, where one kernel runs all steps (at_once.py)."""
+    beside the oracle, where one kernel runs all steps (at_once.py). around: seconds of each of `whole` that are the host's, where
+    another device says what the rest took; the same for all paths that ran in turns."""
 
     path: Path
     whole: tuple[float, ...]
@@ -73,6 +74,7 @@ class Deployed:
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
     error: float = 0.0
+    around: float = 0.0
 
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
@@ -110,7 +112,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
         raise NotDeployed(reason_of(reply.log) or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
-    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet, found.error)
+    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet, found.error, found.around)
             for path, found in zip(paths, reply.paths, strict=True)]
 
 
@@ -159,7 +161,8 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
             "PASSED", max_relative_error=each.error if each.path.all_steps else None,
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
-                        "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3)}))
+                        "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3),
+                        **({"around_ms": each.around * 1e3} if each.around else {})}))
 
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],

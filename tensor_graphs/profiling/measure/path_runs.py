@@ -125,13 +125,14 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
                     spent.append(ended - start)
                     samples.append(seconds)
                     around[i].append((before, alone))
+                del outputs                                         # or the next run's lie elsewhere
     found = []
     for plan, placed, samples, spent, calm in zip(plans, parts, taken, whole, quiet(around), strict=True):
         kept = calm if len(calm) >= FEW_QUIET else range(len(samples))
         of_runs = np.array([samples[k] for k in kept])
         found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
-                      "parts": times_of_parts(of_runs, placed),
-                      "sums": [float(samples[k].sum()) for k in kept], "quiet": len(calm) >= FEW_QUIET, "error": 0.0})
+                      "parts": times_of_parts(of_runs, placed), "sums": [float(samples[k].sum()) for k in kept],
+                      "quiet": len(calm) >= FEW_QUIET, "error": 0.0, "around": 0.0})
     return {"status": "RAN", "paths": found}
 
 
@@ -187,7 +188,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0})
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0, "around": 0.0})
     return {"status": "RAN", "paths": found}
 
 
@@ -197,8 +198,8 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     runs again has become a replay. After `seconds` no turn begins, but for a few that count.
 
     Of those that compute on that device alone, what their steps take by its own clock, and what the host does around that at the
-    least of all of them: it is the same for all, and varies by more than a step takes. Of the others what the host sees, from the
-    call to the end of all that was begun."""
+    least of all of them (`around`): it is the same for all, and varies by more than a step takes. Of the others what the host sees,
+    from the call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
     for i, each in enumerate(compiled):
@@ -235,6 +236,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
     kept = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, kept, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": 0.0,
+                                        "around": around if owns[i] else 0.0,
                                         "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
 
 
