@@ -7,7 +7,7 @@
 Each cold start has a new folder for caches and the database, and is followed by a warm one in the same folder. Printed are the
 medians over the starts of each kind: seconds of the clock and of processors for each phase, what lies in no phase, and the whole
 up to the first token; and the decode step that was run over the one that was predicted. On a machine that others use compare the
-seconds of processors.
+seconds of processors. Python keeps its bytecode, also where PYTHONDONTWRITEBYTECODE says that it shall not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ AFTER = "next tokens"
 def start(arguments: list[str], folder: Path) -> dict[str, Any]:
     """What `tg run --json` says in a new process whose caches and database lie in a folder."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "data")}
-    environment.pop("TENSOR_GRAPHS_DB", None)
+    for name in ("TENSOR_GRAPHS_DB", "PYTHONDONTWRITEBYTECODE"):    # by the latter each start would compile all sources
+        environment.pop(name, None)
     done = subprocess.run([sys.executable, "-m", "tensor_graphs.cli.main", "run", *arguments, "--json"], env=environment,
                           stdout=subprocess.PIPE, check=True)
     said: dict[str, Any] = json.loads(done.stdout)
