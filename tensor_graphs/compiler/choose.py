@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
@@ -74,11 +74,16 @@ NEAR = 0.97
 
 @dataclass(frozen=True)
 class Tried:
-    """A path that was run as a whole. seconds: of a run; row: that says so."""
+    """A path that was run as a whole. seconds: of a run, as it is compared with others; row: that says what it took."""
 
     path: GraphPath
     seconds: float
     row: KnownTime
+
+    @property
+    def took(self) -> float:
+        """Seconds of a run, as the row has them."""
+        return (self.row.median_ms or 0.0) * 1e-3
 
 
 @dataclass
@@ -271,9 +276,9 @@ class PriceBook:
                      link=partial(self.link, binding))
 
     def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
-        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. What the host
-        does around those that another device timed is the least of all of them: it varies from one profile to the next by more
-        than a kernel takes."""
+        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those that a
+        device timed are compared by its clock: what the host does around them varies from one profile to the next by more than
+        a short kernel takes. It counts as in the run of the fastest of them, which the host's clock compares with other paths."""
         workload = path_workload(graph, binding).key
         if workload not in self._tried:
             here = [name for name in self.backends if why_missing(name) is None]
@@ -285,14 +290,14 @@ class PriceBook:
             if rows:                                                # a door: most graphs were never run as a whole
                 from tensor_graphs.paths.path_reader import path_from_json
 
-                told = trace_conditions(self.database, *(row.trace_id for row in rows))
-                arounds = {at: said.get("around_ms", 0.0) for at, said in told.items()}
-                least = min(filter(None, arounds.values()), default=0.0)
-                for row in rows:
-                    said = told[row.trace_id]
-                    if "path" in said:                              # a kernel of the only op is filed at the same workload
-                        beyond = max(0.0, arounds[row.trace_id] - least)
-                        found.append(Tried(path_from_json(said["path"]), ((row.median_ms or 0.0) - beyond) * 1e-3, row))
+                said = trace_conditions(self.database, *(row.trace_id for row in rows))
+                found = [Tried(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
+                         if "path" in said[row.trace_id]]           # a kernel of the only op is filed at the same workload
+                arounds = [_around(said[each.row.trace_id], each.took) for each in found]
+                there = [(each.took - around, around) for each, around in zip(found, arounds, strict=True) if around is not None]
+                _, of_fastest = min(there, default=(0.0, 0.0))
+                found = [each if around is None else replace(each, seconds=each.took - around + of_fastest)
+                         for each, around in zip(found, arounds, strict=True)]
             self._tried[workload] = sorted(found, key=lambda each: each.seconds)
         return self._tried[workload]
 
@@ -375,6 +380,15 @@ class PriceBook:
             off, trace = min(found, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
+
+
+def _around(said: Mapping[str, Any], took: float) -> float | None:
+    """Seconds of what a path took that the host did around a device, by what was stored beside its row; None where the host timed
+    it all, and of what can be no part of it."""
+    told = said.get("around_ms")
+    if not isinstance(told, int | float) or isinstance(told, bool) or not 0 <= told * 1e-3 <= took:
+        return None
+    return told * 1e-3
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:

@@ -194,8 +194,8 @@ def _still_open(found: Sequence[Deployed], unsure: float) -> list[Deployed]:
 def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
     """What paths took, where some of them were run again: the faster ones of all their runs. So what was not run again does not
     seem the fastest where the machine was slower by then. The host's part around what a device takes is the least of all."""
-    least = min((each.around for each in (*found, *more) if each.around), default=0.0)
-    found, more = ([_around(least, each) for each in some] for some in (found, more))
+    least = min((each.around for each in (*found, *more) if each.around is not None), default=0.0)
+    found, more = ([_with(least, each) for each in some] for some in (found, more))
     again = {each.path.id: each.whole for each in more}
     out = []
     for each in found:
@@ -205,12 +205,12 @@ def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
     return out
 
 
-def _around(least: float, each: Deployed) -> Deployed:
-    """With so much of the host's in place of what it took then."""
-    if not each.around:
+def _with(around: float, each: Deployed) -> Deployed:
+    """With so much of the host's in place of what it took then, where a device timed the rest."""
+    if each.around is None:
         return each
-    whole = tuple(spent - each.around + least for spent in each.whole)
-    return replace(each, whole=whole, sums=whole, around=least)
+    whole = tuple(spent - each.around + around for spent in each.whole)
+    return replace(each, whole=whole, sums=whole, around=around)
 
 
 def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,

@@ -163,7 +163,7 @@ class _PathWalk:
         self.written = None if written is None else written.id
         self.signatures = {s.key: s for s in self.paths.known()}
         self.walked: dict[str, Walked] = {}
-        known = {} if again else {tried.path.id: tried.seconds for tried in book.tried(graph, binding)}
+        known = {} if again else {tried.path.id: tried.took for tried in book.tried(graph, binding)}
         for p in self.listed:
             if p.id in known:
                 self._say(p, RAN, known[p.id], known=True)

@@ -420,7 +420,7 @@ class _Chooser:
 
     def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
         tried = self.book.tried(self.graph, binding)
-        return next((WholeRun(each.seconds, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
+        return next((WholeRun(each.took, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
 
     def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
              priority: float, reason: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,14 +47,15 @@ def priced(graph: Graph, prices: dict[str, float]) -> Paths:
     return Paths(graph, by_op(all_kernels(BACKENDS)), price)
 
 
-def took(database: Database, graph: Graph, path: Path, us: float, around: float = 0.0) -> None:
+def took(database: Database, graph: Graph, path: Path, us: float, around: Any = None) -> None:
     """File that the path takes so long as a whole. around: µs of it that are the host's, where a device timed the rest."""
     backends = {kernel_named(name).backend for name in path.identities}
+    told = {} if around is None else {"around_ms": around / 1e3 if isinstance(around, float) else around}
     database.ensure_graph(whole_graph_record(graph))
     database.add_trace(TraceRecord(
         path_implementation(path), path_workload(graph, {}), path_environment(backends), "in_graph", "PASSED",
         samples_ms=(us / 1e3,) * 5, timer="perf_counter", verifier=VERIFIER,
-        conditions={"path": path.to_json(), **({"around_ms": around / 1e3} if around else {})}))
+        conditions={"path": path.to_json(), **told}))
 
 
 def defined_nodes(graph: Graph) -> list[Node]:
@@ -115,8 +118,29 @@ def test_paths_that_a_device_timed_in_different_profiles_are_compared_without_wh
     took(database, TWO_STEPS, fast, 30.0, around=26.0)
     tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
     assert [each.path.id for each in tried] == [fast.id, slow.id]
-    assert [each.seconds for each in tried] == pytest.approx([9e-6, 27e-6])
-    assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path.id == fast.id
+    assert [each.seconds for each in tried] == pytest.approx([30e-6, 48e-6])
+    assert [each.took for each in tried] == pytest.approx([30e-6, 27e-6])
+    variant = compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0]
+    assert variant.path.id == fast.id and variant.predicted == pytest.approx(30e-6)
+
+
+def test_a_path_that_the_host_timed_is_compared_with_the_fastest_of_a_device_as_they_ran_together(database: Database,
+                                                                                                   known: list[Path]) -> None:
+    there, mixed, before = known[:3]
+    took(database, TWO_STEPS, there, 36.0, around=26.0)
+    took(database, TWO_STEPS, mixed, 30.0)                          # in turns with it
+    took(database, TWO_STEPS, before, 45.0, around=5.0)
+    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    assert [each.path.id for each in tried] == [mixed.id, there.id, before.id]
+
+
+@pytest.mark.parametrize("around", [5000.0, -5.0, None, True, "x", [1.0], math.nan], ids=str)
+def test_what_can_be_no_part_of_a_row_is_not_taken_for_the_hosts(database: Database, known: list[Path], around: Any) -> None:
+    """Rows may come from a file."""
+    took(database, TWO_STEPS, known[0], 30.0, around=around)
+    took(database, TWO_STEPS, known[1], 28.0, around=20.0)
+    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    assert [each.seconds for each in tried] == pytest.approx([28e-6, 30e-6])
 
 
 def test_a_profile_asks_for_the_kernels_of_the_path_that_took_the_least_as_a_whole(database: Database) -> None:
@@ -289,8 +313,11 @@ def test_runs_of_two_turns_are_put_together_with_the_least_that_the_host_took_ar
         whole = tuple(around + each for each in own)
         return Deployed(path, whole, whole, {}, {}, True, around=around)
 
-    once, twice = both([ran(known[0], 30.0, 4.0, 5.0), ran(known[1], 30.0, 1.0, 2.0)], [ran(known[1], 20.0, 3.0, 4.0, 5.0)])
+    here = Deployed(known[2], (7.0, 8.0), (7.0, 8.0), {}, {}, True)
+    once, twice, host = both([ran(known[0], 30.0, 4.0, 5.0), ran(known[1], 30.0, 1.0, 2.0), here],
+                             [ran(known[1], 20.0, 3.0, 4.0, 5.0)])
     assert once.whole == (24.0, 25.0) and twice.whole == (21.0, 22.0, 23.0) and {once.around, twice.around} == {20.0}
+    assert host.whole == (7.0, 8.0) and host.around is None
 
 
 def test_rows_of_a_backend_that_is_not_asked_for_do_not_count(database: Database, known: list[Path]) -> None:

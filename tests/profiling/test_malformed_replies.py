@@ -314,6 +314,16 @@ def test_what_a_worker_says_is_read_as_it_was_meant() -> None:
     assert parse({"status": "RUNTIME_ERROR", "log": "a\tb\r\nc\x07"}) == Reply("RUNTIME_ERROR", "a\tb\nc\N{REPLACEMENT CHARACTER}")
 
 
+@pytest.mark.parametrize("around", [31e-6, 1.0, -1e-6, True, "x", [1e-6]], ids=str)
+def test_what_the_host_is_said_to_do_around_a_device_is_a_part_of_every_run(around: Any) -> None:
+    path = {"whole": [40e-6, 30e-6], "sums": [40e-6, 30e-6], "steps": [], "parts": [], "quiet": True, "error": 0.0}
+    for right in (None, 0.0, 30e-6):
+        told = parse({"status": "RAN", "paths": [{**path, "around": right}]})
+        assert isinstance(told, Reply) and told.paths[0].around == right
+    with pytest.raises(SaidError):
+        parse({"status": "RAN", "paths": [{**path, "around": around}]})
+
+
 @pytest.mark.parametrize("name", RAW)
 def test_what_is_no_reply_is_refused_by_its_parser_alone(name: str) -> None:
     with pytest.raises(SaidError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lower import Program, lower
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.replays import MISSES, MOST, Replays
+from tests.fake import cuda as emulated
 from tests.fake.device import Fake
-from tests.plans import compiled_of
+from tests.plans import compiled_of, paths_of, plan_of
 
 N = tg.dim("n", 1, 16)
 
@@ -147,6 +150,38 @@ def test_marks_that_nobody_reads_are_given_up(fake: Fake) -> None:
         assert replays.timed(str(i).encode(), fake) is None
         replays.mark(str(i).encode(), fake, [lambda stream: None])
     assert len(made) == MISSES
+
+
+def test_what_cannot_be_captured_with_marks_is_tried_once(fake: Fake) -> None:
+    asked = list[Any]()
+    replays = Replays(asked.append)                                 # which gives None
+    for _ in range(3):
+        assert replays.timed(b"a", fake) is None
+        replays.mark(b"a", fake, [lambda stream: None])
+        replays.misses = 0                                          # as a replay of another key sets it
+    assert len(asked) == 1
+
+
+def test_where_scratch_lies_is_in_the_key_under_which_others_capture_launches(tmp_path: Path) -> None:
+    """It moves when it grows, and a replay of a smaller size would write where it was."""
+    emulated.install(tmp_path)
+    try:
+        n = tg.dim("n", 1, 1 << 20)
+        g = tg.graph({"y": tg.copy_to(tg.softmax(tg.copy_to(tg.input("x", (2, n)), "cuda:0")), "cuda:0")})
+        made = tg.bind(plan_of(g, ("gencuda",), path=paths_of(g, ("gencuda",)).cheapest()), {})
+        (launches,) = made.executors[0].segments
+        assert isinstance(launches, Launches)
+        keys, places = list[bytes](), list[int]()
+        for size in (70, 50000, 70):
+            made.run({"x": tg.device_array(numbers(2, size), "cuda:0")})
+            (frame,) = made._frames[0]
+            scratch = launches.ready(frame).scratch
+            assert scratch is not None
+            keys.append(launches.key(frame))
+            places.append(scratch.address)
+        assert all(key.endswith(place.to_bytes(8, "little")) for key, place in zip(keys, places, strict=True))
+    finally:
+        emulated.remove()
 
 
 def test_what_lies_in_several_places_by_turns_is_timed_in_each(fake: Fake) -> None:

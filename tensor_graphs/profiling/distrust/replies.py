@@ -115,7 +115,7 @@ class PathTold:
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
     error: float = 0.0
-    around: float = 0.0
+    around: float | None = None
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,11 @@ def _path(said: object) -> PathTold:
     whole, sums, steps, parts, quiet, error, around = _fields("a path", said, "whole", "sums", "steps", "parts", "quiet", "error",
                                                               "around")
     told, placed = (_list(what, each, _step, MOST_STEPS) for what, each in (("steps", steps), ("parts", parts)))
-    return PathTold(_list("times", whole, _seconds, MOST_RUNS), _list("times", sums, _seconds, MOST_RUNS), dict(told), dict(placed),
-                    _flag("whether a path ran undisturbed", quiet), _seconds(error), _seconds(around))
+    times = _list("times", whole, _seconds, MOST_RUNS)
+    if around is not None and not _seconds(around) <= min(times, default=0.0):
+        _wrong("what the host did around a device", around)
+    return PathTold(times, _list("times", sums, _seconds, MOST_RUNS), dict(told), dict(placed),
+                    _flag("whether a path ran undisturbed", quiet), _seconds(error), around)
 
 
 def _step(said: object) -> tuple[tuple[str, str], tuple[float, ...]]:

@@ -65,7 +65,7 @@ class Deployed:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
     recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
     beside the oracle, where one kernel runs all steps (at_once.py). around: seconds of each of `whole` that are the host's, where
-    another device says what the rest took; the same for all paths that ran in turns."""
+    another device timed the rest; the same for all such paths of a measurement. None: the host timed it all."""
 
     path: Path
     whole: tuple[float, ...]
@@ -74,7 +74,7 @@ class Deployed:
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
     error: float = 0.0
-    around: float = 0.0
+    around: float | None = None
 
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
@@ -162,7 +162,7 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
                         "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3),
-                        **({"around_ms": each.around * 1e3} if each.around else {})}))
+                        **({} if each.around is None else {"around_ms": each.around * 1e3})}))
 
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],

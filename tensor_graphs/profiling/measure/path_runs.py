@@ -132,7 +132,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
         of_runs = np.array([samples[k] for k in kept])
         found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
                       "parts": times_of_parts(of_runs, placed), "sums": [float(samples[k].sum()) for k in kept],
-                      "quiet": len(calm) >= FEW_QUIET, "error": 0.0, "around": 0.0})
+                      "quiet": len(calm) >= FEW_QUIET, "error": 0.0, "around": None})
     return {"status": "RAN", "paths": found}
 
 
@@ -188,7 +188,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0, "around": 0.0})
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0, "around": None})
     return {"status": "RAN", "paths": found}
 
 
@@ -236,7 +236,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
     kept = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, kept, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": 0.0,
-                                        "around": around if owns[i] else 0.0,
+                                        "around": around if owns[i] else None,
                                         "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
 
 

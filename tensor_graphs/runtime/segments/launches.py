@@ -173,8 +173,10 @@ class Launches(Segment):
             kept.replays.note(kept.key, partial(self.launch_all, frame))
 
     def key(self, frame: Frame) -> bytes:
-        """What decides about launches on a frame that is ready, beside the sizes that they read on the device."""
-        return self.ready(frame).key
+        """What decides about launches on a frame that is ready, beside the sizes that they read on the device. Also where scratch
+        lies: what somebody else captured holds it, and it moves when it grows."""
+        kept = self.ready(frame)
+        return kept.key + (b"" if kept.scratch is None else kept.scratch.address.to_bytes(8, "little"))
 
     def launch_all(self, frame: Frame, stream: Any = 0) -> None:
         """Launch every step on a stream of the device."""

@@ -31,7 +31,7 @@ class Replays:
     capture: Callable[[Work], Any | None]
     kept: dict[bytes, Any] = field(default_factory=dict)
     seen: list[bytes] = field(default_factory=list)
-    marked: dict[bytes, tuple[Any, list[Any]]] = field(default_factory=dict)
+    marked: dict[bytes, tuple[Any, list[Any]] | None] = field(default_factory=dict)
     misses: int = 0
 
     def note(self, key: bytes, work: Work) -> None:
@@ -58,7 +58,7 @@ class Replays:
 
     def mark(self, key: bytes, device: Device, steps: Sequence[Work]) -> None:
         """These steps have just run and were timed one by one."""
-        if self.misses >= MISSES:
+        if self.misses >= MISSES or key in self.marked:             # which could not be captured
             return
         marks: list[Any] = []
 
@@ -71,10 +71,9 @@ class Replays:
 
         self.misses += 1
         replay = self.capture(work)
-        if replay is not None:
-            if len(self.marked) >= MOST:
-                self.marked.pop(next(iter(self.marked)))
-            self.marked[key] = replay, marks
+        if len(self.marked) >= MOST:
+            self.marked.pop(next(iter(self.marked)))
+        self.marked[key] = None if replay is None else (replay, marks)
 
     def timed(self, key: bytes, device: Device) -> list[float] | None:
         """Seconds of each step, run again; None where they are not kept with marks."""
