@@ -17,15 +17,17 @@ from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.registry import kernel_named, load_backend, why_missing
+from tensor_graphs.kernels.registry import copy_kernels, kernel_named, load_backend, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.torch import on_cuda
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.single import plan_along
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
+from tensor_graphs.runtime.segments.on_device import OnDevice
 from tests.fake import cuda as emulated
 from tests.plans import check, compiled_of
 
@@ -232,6 +234,25 @@ def test_what_is_run_again_is_one_replay_and_gives_the_same_also_at_other_sizes(
             np.testing.assert_allclose(out, expected[name], rtol=2e-4, atol=2e-5)
     kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
     assert len([r for r in kept.replays.kept.values() if r is not None]) == 2
+
+
+@pytest.mark.gpu
+def test_a_replay_with_a_call_of_a_library_does_not_write_where_scratch_was_before_it_grew() -> None:
+    n = tg.dim("n", 1, 1 << 20)
+    x = tg.copy_to(tg.input("x", (2, n)), "cuda:0")
+    g = tg.graph({"y": tg.copy_to(tg.exp(tg.softmax(x)), "cuda:0")})
+    by = {"softmax": "gencuda.loops", "exp": "torchcuda.exp"}
+    backends = ("gencuda", "torchcuda")
+    made = tg.bind(plan_along(g, list(g.roots), lambda node: kernel_named(by[node.op.name]), copy_kernels(backends), backends), {})
+    assert [type(s) for s in made.executors[0].segments] == [OnDevice]
+    rng = np.random.default_rng(11)
+    zeros = []
+    for size in (70, 70, 70, 50000, 50000, 50000, 70, 70, 70):
+        given = {"x": rng.standard_normal((2, size)).astype(np.float32)}
+        found = made.run({"x": tg.device_array(given["x"], "cuda:0")})["y"]
+        np.testing.assert_allclose(np.asarray(found), interpret(g, given).outputs["y"], rtol=2e-4, atol=2e-5)
+        zeros.append([tg.device_array(np.zeros(words, np.float32), "cuda:0") for words in (64, 128, 192, 256)])     # where it was
+    assert not any(np.asarray(each).any() for some in zeros for each in some)
 
 
 @pytest.mark.gpu
