@@ -57,6 +57,9 @@ _LOST = frozenset({"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CU
                    "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_UNKNOWN"})
 """errors after which the context answers nothing any more"""
 
+_thread = threading.local()
+"""device: whose context is the thread's"""
+
 
 FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned count) {
     extern __shared__ unsigned words[];
@@ -123,7 +126,7 @@ class Cuda(Device):
         from cuda.bindings import driver
 
         self.driver, self.index, self.name, self.dlpack = driver, index, f"cuda:{index}", (2, index)
-        self._here, self._lock = threading.local(), threading.Lock()
+        self._lock = threading.Lock()
         self.check(driver.cuInit(0), "cuInit")
         self.handle = self.check(driver.cuDeviceGet(index), "cuDeviceGet")
         self._context = self.check(driver.cuDevicePrimaryCtxRetain(self.handle), "cuDevicePrimaryCtxRetain")
@@ -147,9 +150,9 @@ class Cuda(Device):
 
     def use(self) -> None:
         """Make this device's context the calling thread's."""
-        if not getattr(self._here, "current", False):
+        if getattr(_thread, "device", None) is not self:
             self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-            self._here.current = True
+            _thread.device = self
 
     def check(self, result: tuple[Any, ...], what: str) -> Any:
         """The values of a driver's call. Raises DeviceError, DeviceLost, OutOfMemory."""
@@ -383,6 +386,13 @@ class Cuda(Device):
     def captured(self, work: Callable[[Any], None]) -> Replay | None:
         """What launches on the stream that it is given, to be run again; it does not run now. None where it cannot be captured."""
         self.use()
+        try:
+            return self._captured(work)
+        except OutOfMemory as e:
+            log.debug("launches are not captured: %s", e)
+            return None
+
+    def _captured(self, work: Callable[[Any], None]) -> Replay | None:
         d = self.driver
         stream = self.check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
         try:

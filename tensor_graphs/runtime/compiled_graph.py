@@ -386,23 +386,22 @@ class CompiledGraph:
                     out: Mapping[str, Any] | None) -> None:
         """Copy inputs that this run may write over (a kernel reads them after it wrote elsewhere); refuse outputs that overlap."""
         written = [results[n] for n in out] if out else list(results.values()) if self.plan.reuse_outputs else []
-        if out:
-            for i, (name, a) in enumerate(zip(out, written, strict=True)):
-                for other, b in zip(list(out)[:i], written, strict=False):
-                    if overlap(a, b):
-                        raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
-                if session is not None and isinstance(a, np.ndarray) and session.holds(a):
-                    raise RunError(f"out[{name!r}] shares memory with a state of the session")
-            self.keep_parameters(out, written)
+        self.refuse_shared({n: results[n] for n in out or ()}, session)
         for name, array in arrays.items():
             # an array that owns its memory cannot be a view of a state: those are only handed out as views
             if any(overlap(array, w) for w in written) or (
                     session is not None and isinstance(array, np.ndarray) and not array.flags.owndata and session.holds(array)):
                 arrays[name] = array.copy()
 
-    def keep_parameters(self, names: Iterable[str], written: Iterable[Array]) -> None:
-        """Refuse outputs that lie in a bound parameter: it is the array that `bind` was given, and the next run would read it."""
-        for name, array in zip(names, written, strict=True):
+    def refuse_shared(self, out: Mapping[str, Array], session: Session | None) -> None:
+        """Raise RunError where an output that a caller gives lies in another one, in a state, or in a bound parameter: that is the
+        array that `bind` was given, and the next run would read it."""
+        for i, (name, array) in enumerate(out.items()):
+            for other in list(out)[:i]:
+                if overlap(array, out[other]):
+                    raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
+            if session is not None and isinstance(array, np.ndarray) and session.holds(array):
+                raise RunError(f"out[{name!r}] shares memory with a state of the session")
             for parameter, held in self.parameters.items():
                 if overlap(array, held):
                     raise RunError(f"out[{name!r}] shares memory with the parameter {parameter!r}\n  fix: an array of its own")

@@ -29,7 +29,7 @@ class Prepared:
     def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
                  out: Mapping[str, Any] | None) -> None:
         call = compiled.placed(inputs, dims, session, out)
-        compiled.keep_parameters(call.results, call.results.values())
+        compiled.refuse_shared({name: call.results[name] for name in out or ()}, session)
         for name, array in call.arrays.items():
             if isinstance(array, np.ndarray) and array is not inputs[name] and array.flags.owndata:     # of a list, a view
                 is_list = isinstance(inputs[name], (list, tuple, int, float))

@@ -322,10 +322,11 @@ def test_outputs_given_may_not_overlap() -> None:
     s = tg.state("s", (4,))
     compiled = compiled_of(tg.graph({"a": tg.sin(x), "b": tg.exp2(x)}, {s: x + s.read()}))
     memory, session = np.zeros(6, np.float32), compiled.session()
-    assert said(lambda: compiled.run({"x": numbers(4)}, session=session, out={"a": memory[:4], "b": memory[2:]})) == (
-        "out['b'] and out['a'] share memory")
-    assert said(lambda: compiled.run({"x": numbers(4)}, session=session, out={"a": session.arrays["s"]})) == (
-        "out['a'] shares memory with a state of the session")
+    for begin in (compiled.run, compiled.prepared):
+        assert said(lambda begin=begin: begin({"x": numbers(4)}, session=session, out={"a": memory[:4], "b": memory[2:]})) == (
+            "out['b'] and out['a'] share memory")
+        assert said(lambda begin=begin: begin({"x": numbers(4)}, session=session, out={"a": session.arrays["s"]})) == (
+            "out['a'] shares memory with a state of the session")
     assert not session["s"].any()
 
 

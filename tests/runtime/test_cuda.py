@@ -43,6 +43,23 @@ def test_without_a_gpu_its_backends_say_what_is_missing() -> None:
         device_named("cuda:0")
 
 
+def test_two_gpus_that_a_thread_uses_by_turns_have_their_own_context_each_time() -> None:
+    seen = list[int]()
+
+    class Driver:
+        def cuCtxSetCurrent(self, context: int) -> tuple[int]:
+            seen.append(context)
+            return (0,)
+
+    first, second = (object.__new__(cuda.Cuda) for _ in range(2))
+    for device, context in ((first, 100), (second, 101)):
+        device.driver, device._context = Driver(), context
+    for device in (first, first, second, first, second, second):
+        device.use()
+    cuda._thread.device = None
+    assert seen == [100, 101, 100, 101]
+
+
 @pytest.mark.parametrize("name", ["cuda", "CUDA:0", "cuda:-1", "gpu"])
 def test_a_name_that_a_gpu_has_elsewhere_is_told_ours(name: str) -> None:
     with pytest.raises(UnknownDevice, match=r"\n  fix: cuda:0 is how a GPU is named"):

@@ -41,7 +41,7 @@ class _LaunchForm:
 @dataclass
 class _LaunchStep:
     """One call. words: its first word. addresses: how many of outputs and operands. sizes: the first of its sizes, None where it
-    has none. written: operands that a launch of this segment writes. forms: the call, and where it has one what is launched
+    has none. written: operands that a step of the program writes. forms: the call, and where it has one what is launched
     otherwise."""
 
     index: int
@@ -81,7 +81,9 @@ class Launches(Segment):
         self.silent = False
         n = 0
         base, pointer, address_at, value = (list[int]() for _ in range(4))
-        written = {lookup.program.home(o.buffer) for ins in instructions for o in ins.outs}
+        # whoever writes it, a call of a library among these launches too; what is transferred is there before any of them
+        written = {lookup.program.home(o.buffer) for ins in lookup.program.instructions if ins.call.engine != "transfer"
+                   for o in ins.outs}
         for index, ins in zip(indices, instructions, strict=True):
             call = ins.call
             assert isinstance(call, LaunchCall)
@@ -125,10 +127,12 @@ class Launches(Segment):
         values = frame.values
         key = frame.bases[self._bases].tobytes() + values[self._places].tobytes()
         if key != kept.key:
+            kept.key = b""                                          # what ends in between (no memory, Ctrl-C) is made anew
             self._fill(frame, kept, frame.bases[self._base] + values[self._pointer].view(np.uint64))
             kept.key = key
         sizes = values[self._value]
         if sizes.tobytes() != kept.given:
+            kept.given = b""
             kept.sizes[...] = sizes
             self.devices[0].upload(memory_of(kept.sizes), kept.there)
             kept.given = sizes.tobytes()
@@ -139,9 +143,9 @@ class Launches(Segment):
         words[self._address_at] = addresses
         most = max((sum(int(values[p]) + frame.apart for p in f.pieces) for s in self.steps for f in s.forms), default=0)
         if most and (kept.scratch is None or kept.scratch.nbytes < most + frame.apart):
+            kept.replays.clear()
             kept.scratch = None                                         # free before growing
             kept.scratch = self.devices[0].allocate(most + frame.apart)
-            kept.replays.clear()
         kept.launches, kept.pieces = [], []
         for step in self.steps:
             given = words[step.words:step.words + step.addresses]

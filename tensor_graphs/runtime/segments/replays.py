@@ -7,12 +7,16 @@ launches would be taken for the steps': 20 to 30 µs for a kernel of 3.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.free_memory import OutOfMemory
+
+log = logging.getLogger(__name__)
 
 MOST = 4
 """keys of which replays are kept, and that are remembered"""
@@ -43,11 +47,17 @@ class Replays:
         self.seen = [*(k for k in self.seen if k != key), key][-MOST:]
 
     def run(self, key: bytes) -> bool:
-        """Run what is kept under a key; False where that is nothing."""
+        """Run what is kept under a key; False where that is nothing, or where the device has no memory to run it as one."""
         replay = self.kept.get(key)
-        if replay is not None:
+        if replay is None:
+            return False
+        try:
             replay.run()
-        return replay is not None
+        except OutOfMemory as e:                                    # nothing was begun
+            log.debug("a replay is given up: %s", e)
+            self.kept[key] = None
+            return False
+        return True
 
     def clear(self) -> None:
         self.kept.clear()
