@@ -275,7 +275,7 @@ def test_an_operand_that_a_call_of_a_library_makes_is_not_read_before_that_has_e
         emulated.remove()
 
 
-def test_a_replay_for_which_there_is_no_memory_is_launched_step_by_step() -> None:
+def test_a_replay_for_which_there_is_no_memory_is_launched_step_by_step(fake: Fake) -> None:
     class Large(Recorded):
         def run(self) -> None:
             raise OutOfMemory("a replay has none")
@@ -286,6 +286,8 @@ def test_a_replay_for_which_there_is_no_memory_is_launched_step_by_step() -> Non
             begun.append(0)
             replays.note(b"a", begun.append)
     assert begun == [0, 0, 1, 0] and replays.kept == {b"a": None}
+    replays.mark(b"b", fake, [begun.append])
+    assert replays.timed(b"b", fake) is None and replays.marked == {b"b": None}
 
 
 def test_what_lies_in_several_places_by_turns_is_timed_in_each(fake: Fake) -> None:

@@ -51,10 +51,7 @@ class Replays:
         replay = self.kept.get(key)
         if replay is None:
             return False
-        try:
-            replay.run()
-        except OutOfMemory as e:                                    # nothing was begun
-            log.debug("a replay is given up: %s", e)
+        if not _begun(replay):
             self.kept[key] = None
             return False
         return True
@@ -92,5 +89,17 @@ class Replays:
             return None
         self.misses = 0
         replay, marks = found
-        replay.run()
+        if not _begun(replay):
+            self.marked[key] = None
+            return None
         return [device.between(start, end) for start, end in pairwise(marks)]
+
+
+def _begun(replay: Any) -> bool:
+    """Run it; whether the device had the memory for that. Where not, nothing was begun."""
+    try:
+        replay.run()
+    except OutOfMemory as e:
+        log.debug("a replay is given up: %s", e)
+        return False
+    return True
