@@ -189,7 +189,7 @@ def measure_schedules(file: str, numbers: range, seconds: float) -> None:
                 store(database, signature, {}, space, "random", number)
                 looked = len(space.looked)
             except NotLowered:
-                pass
+                pass                                                # such a kernel has no schedules: 0 are shown
             show(done + 1, len(numbers), f"kernel {number}, {signature.title()}: {looked} schedules")
 
 

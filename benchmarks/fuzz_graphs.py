@@ -42,7 +42,7 @@ WAITED = 10
 
 
 class TooLong(Exception):
-    pass
+    """A graph took longer than it may."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -82,7 +82,7 @@ def judged(seed: int) -> dict[str, Any]:
                 break                                               # the others fail for the same reason, mostly
         row["kernels"] = sorted(runs.kernels)
     except Ungrown:
-        pass
+        pass                                                        # a seed that gives no graph is a row without paths
     except TooLong as e:
         row["failures"].append([str(e), f"seed {seed} ({way}): {e}"])
     finally:

@@ -44,7 +44,7 @@ MODEL_SHARE = 12
 
 
 class OutOfTime(Exception):
-    pass
+    """A twin took longer than it may."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

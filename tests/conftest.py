@@ -168,6 +168,17 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def gpu_that_is_none(tmp_path: Path) -> Iterator[Any]:
+    """cuda:0 whose kernels are compiled for the host (tests/fake/cuda.py), for the length of a test."""
+    from tensor_graphs.devices.known import device_named
+    from tests.fake import cuda
+
+    cuda.install(tmp_path)
+    yield device_named("cuda:0")
+    cuda.remove()
+
+
+@pytest.fixture
 def fake() -> Iterator[Any]:
     """A second device in host memory, and its backend (tests/fake), known for the length of a test."""
     from tests.fake import backend  # here: it is known as soon as it is imported

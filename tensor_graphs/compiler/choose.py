@@ -293,11 +293,11 @@ class PriceBook:
                 said = trace_conditions(self.database, *(row.trace_id for row in rows))
                 found = [Tried(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
                          if "path" in said[row.trace_id]]           # a kernel of the only op is filed at the same workload
-                arounds = [_around(said[each.row.trace_id], each.took) for each in found]
-                there = [(each.took - around, around) for each, around in zip(found, arounds, strict=True) if around is not None]
-                _, of_fastest = min(there, default=(0.0, 0.0))
+                told = [(each, _around(said[each.row.trace_id], each.took)) for each in found]
+                _, of_fastest = min(((each.took - around, around) for each, around in told if around is not None),
+                                    default=(0.0, 0.0))
                 found = [each if around is None else replace(each, seconds=each.took - around + of_fastest)
-                         for each, around in zip(found, arounds, strict=True)]
+                         for each, around in told]
             self._tried[workload] = sorted(found, key=lambda each: each.seconds)
         return self._tried[workload]
 

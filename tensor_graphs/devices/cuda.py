@@ -388,29 +388,21 @@ class Cuda(Device):
         self.use()
         try:
             return self._captured(work)
-        except OutOfMemory as e:
+        except (DeviceError, OutOfMemory) as e:
             log.debug("launches are not captured: %s", e)
             return None
 
-    def _captured(self, work: Callable[[Any], None]) -> Replay | None:
+    def _captured(self, work: Callable[[Any], None]) -> Replay:
         d = self.driver
         stream = self.check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
         try:
             mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            failed: DeviceError | None = None
-            try:
-                self.check(d.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
-            except DeviceError as e:
-                log.debug("launches are not captured: %s", e)
-                return None
+            self.check(d.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
             try:
                 work(stream)
-            except DeviceError as e:
-                failed = e
-            status, graph = d.cuStreamEndCapture(stream)            # whatever went wrong, the capture ends
-            if failed is not None or int(status):
-                log.debug("launches are not captured: %s", failed or status)
-                return None
+            finally:
+                ended = d.cuStreamEndCapture(stream)                # whatever went wrong, the capture ends
+            graph = self.check(ended, "cuStreamEndCapture")
             try:
                 return Replay(self, self.check(d.cuGraphInstantiate(graph, 0), "cuGraphInstantiate"))
             finally:

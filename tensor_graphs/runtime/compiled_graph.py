@@ -386,7 +386,8 @@ class CompiledGraph:
                     out: Mapping[str, Any] | None) -> None:
         """Copy inputs that this run may write over (a kernel reads them after it wrote elsewhere); refuse outputs that overlap."""
         written = [results[n] for n in out] if out else list(results.values()) if self.plan.reuse_outputs else []
-        self.refuse_shared({n: results[n] for n in out or ()}, session)
+        if out:
+            self.refuse_shared({n: results[n] for n in out}, session)
         for name, array in arrays.items():
             # an array that owns its memory cannot be a view of a state: those are only handed out as views
             if any(overlap(array, w) for w in written) or (

@@ -30,7 +30,6 @@ from tensor_graphs.paths.path import NoPathError, Path, Paths, Price
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import unroll
-from tests.fake import cuda as emulated
 from tests.plans import check
 from tests.rewrites.test_unroll import drawn, loops, rnn, selective
 
@@ -226,15 +225,12 @@ def test_a_tolerance_that_turns_do_not_reach_is_answered_with_one_that_they_do(d
 
 @pytest.mark.skipif(cuda.why_missing() is None, reason="the emulated GPU would take the place of the one that is there, on which "
                     "runtime/test_models_on_cuda.py runs loops")
+@pytest.mark.usefixtures("gpu_that_is_none")
 @pytest.mark.parametrize("name", ["rnn", "selective", "gradient"])
-def test_kernels_for_gpus_compute_a_recurrence(tmp_path: File, name: str) -> None:
-    emulated.install(tmp_path)
-    try:
-        graph, backends = selective(3) if name == "selective" else rnn(9 if name == "rnn" else 2), ("cuda", "gencuda")
-        if name == "gradient":
-            loss = (graph.outputs["ys"] * graph.outputs["ys"]).sum()
-            graph = tg.graph([loss, *tg.grad(loss, list(graph.inputs.values()))])
-        made = check(prepare(graph, backends=backends).graph, drawn(graph), backends=backends)
-        assert {i.kernel for i in made.executors[0].program.instructions if i.backend == "numpy"} <= {"numpy.copy"}     # of inputs
-    finally:
-        emulated.remove()
+def test_kernels_for_gpus_compute_a_recurrence(name: str) -> None:
+    graph, backends = selective(3) if name == "selective" else rnn(9 if name == "rnn" else 2), ("cuda", "gencuda")
+    if name == "gradient":
+        loss = (graph.outputs["ys"] * graph.outputs["ys"]).sum()
+        graph = tg.graph([loss, *tg.grad(loss, list(graph.inputs.values()))])
+    made = check(prepare(graph, backends=backends).graph, drawn(graph), backends=backends)
+    assert {i.kernel for i in made.executors[0].program.instructions if i.backend == "numpy"} <= {"numpy.copy"}     # of inputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ def database() -> Iterator[Database]:
 
 
 @pytest.fixture
-def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+def gpu_that_is_none(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """Whose measurements are small, as each thread takes its turn on the host."""
     monkeypatch.setattr(under, "WORKING_SETS", (1 << 12, 1 << 14))
     monkeypatch.setattr(under, "MOVED", 1 << 15)
@@ -50,9 +49,7 @@ def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
     whole = speeds.by_op
     monkeypatch.setattr(speeds, "by_op", lambda kernels: whole(k for k in kernels if k.op != "linear" or k.name.endswith("_any")))
-    emulated.install(tmp_path)
-    yield device_named("cuda:0")  # type: ignore[misc]
-    emulated.remove()
+    return gpu_that_is_none
 
 
 def test_a_gpu_delivers_at_most_what_its_clocks_and_units_do(gpu_that_is_none: Cuda) -> None:

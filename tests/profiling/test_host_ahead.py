@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,11 +19,9 @@ from tests.fake import cuda as emulated
 
 
 @pytest.fixture
-def gpu_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+def gpu_that_is_none(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
-    emulated.install(tmp_path)
-    yield device_named("cuda:0")  # type: ignore[misc]
-    emulated.remove()
+    return gpu_that_is_none
 
 
 def late_until(device: Cuda, monkeypatch: pytest.MonkeyPatch, flushes: int) -> list[int]:

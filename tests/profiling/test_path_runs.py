@@ -20,7 +20,6 @@ from tensor_graphs.profiling.measure.path_runs import (
     run_whole_there,
 )
 from tensor_graphs.runtime.device_array import DeviceArray
-from tests.fake import cuda as emulated
 from tests.plans import paths_of, plan_of
 
 
@@ -121,20 +120,17 @@ def test_paths_of_which_one_is_partly_on_the_host_are_timed_from_the_call_to_the
         backend.forget()
 
 
-def test_paths_all_on_a_gpu_are_compared_by_its_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.usefixtures("gpu_that_is_none")
+def test_paths_all_on_a_gpu_are_compared_by_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's part is the same for both, though it varies by more than they do."""
-    emulated.install(tmp_path)
-    try:
-        monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
-        g = tg.graph({"y": tg.copy_to(tg.exp(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "cuda:0"))), "cuda:0")})
-        paths = [p for _, p in zip(range(2), paths_of(g, ("gencuda",)), strict=False)]
-        plans = [plan_of(g, ("gencuda",), path=p) for p in paths]
-        clocks = iter(np.tile([1e-3, 3e-3], 100))
-        monkeypatch.setattr(path_runs, "_on_its_clock", lambda *given: next(clocks))
-        x = np.linspace(-2, 2, 128, dtype=np.float32).reshape(8, 16)
-        told = run_whole_there(g, plans, {}, given_there(g, {"x": x}), {}, {"y": np.exp(np.tanh(x))}, 30.0)
-        first, second = (np.median(each["whole"]) for each in told["paths"])
-        assert second - first == pytest.approx(2e-3)
-        assert [each["around"] for each in told["paths"]] == pytest.approx([first - 1e-3] * 2)
-    finally:
-        emulated.remove()
+    monkeypatch.setattr(host_ahead, "EMPTIED", 1 << 12)
+    g = tg.graph({"y": tg.copy_to(tg.exp(tg.tanh(tg.copy_to(tg.input("x", (8, 16)), "cuda:0"))), "cuda:0")})
+    paths = [p for _, p in zip(range(2), paths_of(g, ("gencuda",)), strict=False)]
+    plans = [plan_of(g, ("gencuda",), path=p) for p in paths]
+    clocks = iter(np.tile([1e-3, 3e-3], 100))
+    monkeypatch.setattr(path_runs, "_on_its_clock", lambda *given: next(clocks))
+    x = np.linspace(-2, 2, 128, dtype=np.float32).reshape(8, 16)
+    told = run_whole_there(g, plans, {}, given_there(g, {"x": x}), {}, {"y": np.exp(np.tanh(x))}, 30.0)
+    first, second = (np.median(each["whole"]) for each in told["paths"])
+    assert second - first == pytest.approx(2e-3)
+    assert [each["around"] for each in told["paths"]] == pytest.approx([first - 1e-3] * 2)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,31 @@ def test_two_gpus_that_a_thread_uses_by_turns_have_their_own_context_each_time()
     assert seen == [100, 101, 100, 101]
 
 
+@pytest.mark.parametrize(("fails", "ends"), [
+    ("cuStreamCreate", []), ("cuStreamBeginCapture", ["cuStreamDestroy"]), ("work", ["cuStreamEndCapture", "cuStreamDestroy"]),
+    ("cuStreamEndCapture", ["cuStreamEndCapture", "cuStreamDestroy"]),
+    ("cuGraphInstantiate", ["cuStreamEndCapture", "cuGraphDestroy", "cuStreamDestroy"])])
+@pytest.mark.parametrize("why", ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_SUPPORTED"])
+def test_what_cannot_be_captured_is_none_and_nothing_of_it_stays(fails: str, ends: list[str], why: str) -> None:
+    called = list[str]()
+
+    class Driver:
+        CUstream_flags = CUstreamCaptureMode = emulated.Driver.CUstream_flags
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*given: Any) -> tuple[Any, ...]:
+                called.append(name)
+                return (emulated.CUresult[why if name == fails else "CUDA_SUCCESS"], 7)
+
+            return call
+
+    device = object.__new__(cuda.Cuda)
+    device.name, device.driver, device._context = "cuda:0", Driver(), 0
+    assert device.captured(lambda stream: device.check(device.driver.work(stream), "a launch")) is None
+    cuda._thread.device = None
+    assert [name for name in called if name.startswith("cuStreamEnd") or name.endswith("Destroy")] == ends
+
+
 @pytest.mark.parametrize("name", ["cuda", "CUDA:0", "cuda:-1", "gpu"])
 def test_a_name_that_a_gpu_has_elsewhere_is_told_ours(name: str) -> None:
     with pytest.raises(UnknownDevice, match=r"\n  fix: cuda:0 is how a GPU is named"):
@@ -93,25 +119,22 @@ def test_a_copy_to_a_gpu_that_is_not_there_is_refused_with_the_place() -> None:
 
 
 @absent
-def test_a_kernel_that_reads_ahead_waits_for_who_writes_that_but_not_for_others(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("gpu_that_is_none")
+def test_a_kernel_that_reads_ahead_waits_for_who_writes_that_but_not_for_others() -> None:
     """Beside each other: a weight that is bound, and one that a kernel of the same run computes."""
-    emulated.install(tmp_path)
-    try:
-        x, w = tg.input("x", (1, 64)), tg.parameter("w", (8, 64))
-        g = tg.graph({"bound": tg.linear(x, w), "computed": tg.linear(x, tg.exp(x))})
-        given = {n: np.random.default_rng(3).standard_normal(s).astype(np.float32) for n, s in (("x", (1, 64)), ("w", (8, 64)))}
-        made = check(g, {"x": given["x"]}, {"w": given["w"]}, backends=("cuda", "gencuda", "numpy"))
-        (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
-        kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
-        steps = made.executors[0].program.instructions
-        linear = {steps[index].ins[1].buffer: kept.launches[k] for k, index in enumerate(launches.indices)
-                  if steps[index].kernel == "cuda.linear"}
-        bound = {i for i, b in enumerate(made.executors[0].program.buffers) if b.kind == "bound"}
-        assert len(linear) == 2 and len(bound & set(linear)) == 1
-        for weight, found in linear.items():
-            assert [waits for *_, waits in found] == [weight in bound]
-    finally:
-        emulated.remove()
+    x, w = tg.input("x", (1, 64)), tg.parameter("w", (8, 64))
+    g = tg.graph({"bound": tg.linear(x, w), "computed": tg.linear(x, tg.exp(x))})
+    given = {n: np.random.default_rng(3).standard_normal(s).astype(np.float32) for n, s in (("x", (1, 64)), ("w", (8, 64)))}
+    made = check(g, {"x": given["x"]}, {"w": given["w"]}, backends=("cuda", "gencuda", "numpy"))
+    (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
+    kept = next(f.kept[id(launches)] for frames in made._frames for f in frames)
+    steps = made.executors[0].program.instructions
+    linear = {steps[index].ins[1].buffer: kept.launches[k] for k, index in enumerate(launches.indices)
+              if steps[index].kernel == "cuda.linear"}
+    bound = {i for i, b in enumerate(made.executors[0].program.buffers) if b.kind == "bound"}
+    assert len(linear) == 2 and len(bound & set(linear)) == 1
+    for weight, found in linear.items():
+        assert [waits for *_, waits in found] == [weight in bound]
 
 
 def test_nothing_of_cuda_is_imported_before_it_is_asked_for() -> None:

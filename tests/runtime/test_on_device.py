@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.devices.cuda import Cuda
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
@@ -20,7 +20,6 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.replays import MISSES, MOST, Replays
-from tests.fake import cuda as emulated
 from tests.fake.device import Fake
 from tests.plans import compiled_of, paths_of, plan_of, program_of
 
@@ -37,14 +36,6 @@ class Recorded:
     def run(self) -> None:
         self.runs += 1
         self.work(1)
-
-
-@pytest.fixture
-def fake() -> Iterator[Fake]:
-    from tests.fake import backend  # known as soon as it is imported
-
-    yield backend.make_known()
-    backend.forget()
 
 
 @pytest.fixture
@@ -163,36 +154,17 @@ def test_what_cannot_be_captured_with_marks_is_tried_once(fake: Fake) -> None:
     assert len(asked) == 1
 
 
-def test_where_scratch_lies_is_in_the_key_under_which_others_capture_launches(tmp_path: Path) -> None:
-    """It moves when it grows, and a replay of a smaller size would write where it was."""
-    emulated.install(tmp_path)
-    try:
-        n = tg.dim("n", 1, 1 << 20)
-        g = tg.graph({"y": tg.copy_to(tg.softmax(tg.copy_to(tg.input("x", (2, n)), "cuda:0")), "cuda:0")})
-        made = tg.bind(plan_of(g, ("gencuda",), path=paths_of(g, ("gencuda",)).cheapest()), {})
-        (launches,) = made.executors[0].segments
-        assert isinstance(launches, Launches)
-        keys, places = list[bytes](), list[int]()
-        for size in (70, 50000, 70):
-            made.run({"x": tg.device_array(numbers(2, size), "cuda:0")})
-            (frame,) = made._frames[0]
-            scratch = launches.ready(frame).scratch
-            assert scratch is not None
-            keys.append(launches.key(frame))
-            places.append(scratch.address)
-        assert all(key.endswith(place.to_bytes(8, "little")) for key, place in zip(keys, places, strict=True))
-    finally:
-        emulated.remove()
-
-
-N_GPU = tg.dim("n", 1, 1 << 20)
-
-
-def softmaxes_on_a_gpu() -> CompiledGraph:
+@pytest.fixture
+def softmaxes(gpu_that_is_none: Cuda) -> CompiledGraph:
     """Two launches that need scratch."""
-    x = tg.copy_to(tg.input("x", (2, N_GPU)), "cuda:0")
+    x = tg.copy_to(tg.input("x", (2, tg.dim("n", 1, 1 << 20))), "cuda:0")
     g = tg.graph({"y": tg.copy_to(tg.softmax(tg.softmax(x) * 3.0), "cuda:0")})
     return tg.bind(plan_of(g, ("gencuda",), path=paths_of(g, ("gencuda",)).cheapest()), {})
+
+
+def launches_of(made: CompiledGraph) -> Launches:
+    (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
+    return launches
 
 
 def check_softmaxes(made: CompiledGraph, size: int) -> None:
@@ -201,78 +173,77 @@ def check_softmaxes(made: CompiledGraph, size: int) -> None:
     np.testing.assert_allclose(np.asarray(found), tg.interpret(made.graph, {"x": given}).outputs["y"], rtol=1e-5)
 
 
+def test_where_scratch_lies_is_in_the_key_under_which_others_capture_launches(softmaxes: CompiledGraph) -> None:
+    """It moves when it grows, and a replay of a smaller size would write where it was."""
+    launches = launches_of(softmaxes)
+    keys, places = list[bytes](), list[int]()
+    for size in (70, 50000, 70):
+        check_softmaxes(softmaxes, size)
+        (frame,) = softmaxes._frames[0]
+        scratch = launches.ready(frame).scratch
+        assert scratch is not None
+        keys.append(launches.key(frame))
+        places.append(scratch.address)
+    assert all(key.endswith(place.to_bytes(8, "little")) for key, place in zip(keys, places, strict=True))
+
+
 @pytest.mark.parametrize("error", [OutOfMemory("none is left"), KeyboardInterrupt()], ids=["memory", "ctrl-c"])
 def test_a_run_that_ends_while_its_launches_are_made_leaves_nothing_that_runs(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    emulated.install(tmp_path)
-    try:
-        made = softmaxes_on_a_gpu()
-        (launches,) = made.executors[0].segments
-        assert isinstance(launches, Launches)
-        check_softmaxes(made, 70)
-        allocate = type(launches.devices[0]).allocate
+        gpu_that_is_none: Cuda, softmaxes: CompiledGraph, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    launches, device = launches_of(softmaxes), type(gpu_that_is_none)
+    check_softmaxes(softmaxes, 70)
+    allocate = device.allocate
 
-        def fails(self: Any, nbytes: int) -> Any:
-            raise error
+    def fails(self: Any, nbytes: int) -> Any:
+        raise error
 
-        def arenas_first(self: Any, nbytes: int) -> Any:
-            monkeypatch.setattr(type(launches.devices[0]), "allocate", fails)
-            return allocate(self, nbytes)
+    def arenas_first(self: Any, nbytes: int) -> Any:
+        monkeypatch.setattr(device, "allocate", fails)
+        return allocate(self, nbytes)
 
-        given = tg.device_array(numbers(2, 50000), "cuda:0")
-        out = tg.device_array(np.zeros((2, 50000), np.float32), "cuda:0")
-        monkeypatch.setattr(type(launches.devices[0]), "allocate", arenas_first)
-        with pytest.raises(type(error)):
-            made.run({"x": given}, out={"y": out})
-        monkeypatch.setattr(type(launches.devices[0]), "allocate", allocate)
-        (frame,) = made._frames[0]
-        kept = frame.kept[id(launches)]
-        assert kept.key == b"" and kept.scratch is None and not kept.replays.kept
-        for size in (70, 50000, 70):
-            check_softmaxes(made, size)
-    finally:
-        emulated.remove()
+    given = tg.device_array(numbers(2, 50000), "cuda:0")
+    out = tg.device_array(np.zeros((2, 50000), np.float32), "cuda:0")
+    monkeypatch.setattr(device, "allocate", arenas_first)
+    with pytest.raises(type(error)):
+        softmaxes.run({"x": given}, out={"y": out})
+    monkeypatch.setattr(device, "allocate", allocate)
+    (frame,) = softmaxes._frames[0]
+    kept = frame.kept[id(launches)]
+    assert kept.key == b"" and kept.scratch is None and not kept.replays.kept
+    for size in (70, 50000, 70):
+        check_softmaxes(softmaxes, size)
 
 
-def test_sizes_whose_upload_was_interrupted_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated.install(tmp_path)
-    try:
-        made = softmaxes_on_a_gpu()
-        (launches,) = made.executors[0].segments
-        assert isinstance(launches, Launches)
-        check_softmaxes(made, 70)
-        upload = type(launches.devices[0]).upload
-        given = tg.device_array(numbers(2, 60), "cuda:0")
+def test_sizes_whose_upload_was_interrupted_are_given_again(gpu_that_is_none: Cuda, softmaxes: CompiledGraph,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    device = type(gpu_that_is_none)
+    check_softmaxes(softmaxes, 70)
+    upload = device.upload
+    given = tg.device_array(numbers(2, 60), "cuda:0")
 
-        def interrupted(self: Any, source: Any, into: Any) -> None:
-            upload(self, source, into)
-            raise KeyboardInterrupt
+    def interrupted(self: Any, source: Any, into: Any) -> None:
+        upload(self, source, into)
+        raise KeyboardInterrupt
 
-        monkeypatch.setattr(type(launches.devices[0]), "upload", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made.run({"x": given})
-        monkeypatch.setattr(type(launches.devices[0]), "upload", upload)
-        check_softmaxes(made, 70)
-    finally:
-        emulated.remove()
+    monkeypatch.setattr(device, "upload", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        softmaxes.run({"x": given})
+    monkeypatch.setattr(device, "upload", upload)
+    check_softmaxes(softmaxes, 70)
 
 
-def test_an_operand_that_a_call_of_a_library_makes_is_not_read_before_that_has_ended(tmp_path: Path) -> None:
-    emulated.install(tmp_path)
-    try:
-        x, v = (tg.copy_to(tg.input(name, shape), "cuda:0") for name, shape in (("x", (2, 64)), ("v", (32, 64))))
-        g = tg.graph({"y": tg.copy_to(tg.linear(x, tg.softmax(v)), "cuda:0")})
-        program = program_of(g, ("cuda", "gencuda"), path=paths_of(g, ("cuda", "gencuda")).cheapest())
-        for i, ins in enumerate(program.instructions):
-            if ins.label.startswith("softmax"):
-                program.instructions[i] = replace(ins, call=HostCall(lambda outs, ins, attrs: None), backend="torchcuda")
-        made = tg.bind(plan_of(g, ("cuda", "gencuda"), program=program), {})
-        (launches,) = [s for s in made.executors[0].segments if isinstance(s, Launches)]
-        (step,) = launches.steps
-        early = {k for launch in step.forms[0].call.launches for k in launch.early}
-        assert 1 in early and 1 in step.written and 0 not in step.written
-    finally:
-        emulated.remove()
+@pytest.mark.usefixtures("gpu_that_is_none")
+def test_an_operand_that_a_call_of_a_library_makes_is_not_read_before_that_has_ended() -> None:
+    x, v = (tg.copy_to(tg.input(name, shape), "cuda:0") for name, shape in (("x", (2, 64)), ("v", (32, 64))))
+    g = tg.graph({"y": tg.copy_to(tg.linear(x, tg.softmax(v)), "cuda:0")})
+    program = program_of(g, ("cuda", "gencuda"), path=paths_of(g, ("cuda", "gencuda")).cheapest())
+    for i, ins in enumerate(program.instructions):
+        if ins.label.startswith("softmax"):
+            program.instructions[i] = replace(ins, call=HostCall(lambda outs, ins, attrs: None), backend="torchcuda")
+    made = tg.bind(plan_of(g, ("cuda", "gencuda"), program=program), {})
+    (step,) = launches_of(made).steps
+    early = {k for launch in step.forms[0].call.launches for k in launch.early}
+    assert 1 in early and 1 in step.written and 0 not in step.written
 
 
 def test_a_replay_for_which_there_is_no_memory_is_launched_step_by_step(fake: Fake) -> None:

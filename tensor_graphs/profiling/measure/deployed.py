@@ -162,7 +162,7 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
                         "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3),
-                        **({} if each.around is None else {"around_ms": each.around * 1e3})}))
+                        "around_ms": None if each.around is None else each.around * 1e3}))
 
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],
