@@ -66,12 +66,12 @@ def main() -> None:
     parser.add_argument("--times", type=at_least(1), default=3, help="starts of each kind")
     parser.add_argument("--tokens", type=at_least(1), default=16)
     parser.add_argument("--backends", help="of the plan; default: those of `tg run`")
-    parser.add_argument("--dtype", default="float32", help="of weights that are drawn")
+    parser.add_argument("--dtype", default="float32", help="what weights are kept in, as `tg run` takes it")
     parser.add_argument("--json", type=new_file, help="where everything is written")
     given = parser.parse_args()
-    arguments = [given.model, "--tokens", str(given.tokens), "--ignore-eos"]
+    arguments = [given.model, "--dtype", given.dtype, "--tokens", str(given.tokens), "--ignore-eos"]
     arguments += ["--prompt", given.prompt] if given.prompt else ["--ids", "2,9259,10"]
-    arguments += [] if Path(given.model).is_dir() else ["--random-weights", "0", "--dtype", given.dtype]
+    arguments += [] if Path(given.model).is_dir() else ["--random-weights", "0"]
     arguments += ["--backends", given.backends] if given.backends else []
     starts: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
     for _ in range(given.times):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,16 @@ def test_a_large_table_holds_the_rows_that_are_read_and_those_at_its_ends() -> N
     memory[int(inside[0]), 3] += 1.0
     assert not whole()
     memory[int(inside[0]), 3] -= 1.0
+
+
+def test_rows_of_a_table_that_a_point_has_altered_are_altered_for_the_thread_that_asked() -> None:
+    graph = _table(tg.input("i", (N,), tg.i32)).graph
+    special, plain = Point((("n", 9),), 4, special=True), Point((("n", 9),), 4)
+    mine = point_inputs(graph, special)["x0"]
+    with ThreadPoolExecutor(1) as other:
+        theirs = other.submit(lambda: point_inputs(graph, plain)["x0"]).result()
+    assert np.isfinite(theirs).all() and not np.isfinite(mine).all()
+    assert np.isfinite(point_inputs(graph, plain)["x0"]).all()
 
 
 def test_a_changed_number_of_a_large_weight_shows() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -335,12 +336,23 @@ STEP = 17
 """numbers between the beginnings of two rows of a large operand: small, so that the line is short; prime, so that no kernel that
 takes one number for another by mistake is right"""
 
+
+class _Tables(threading.local):
+    """A thread's own: rows of a table are altered for a point, and two threads may be at two points."""
+
+    def __init__(self) -> None:
+        self.kept = lru_cache(maxsize=2)(_BigInput)
+
+
+_kept_tables = _Tables()
 _kept_big_input = lru_cache(maxsize=2)(_BigInput)
+"""those that are no tables: nobody alters them"""
 
 
 def _big_input(graph: Graph, name: str, t: TensorType) -> _BigInput:
     alike = [n for n, node in graph.inputs.items() if node.dtype == t.dtype and len(node.shape) == len(t.shape)]
-    return _kept_big_input(alike.index(name), t, rows_read_by(graph, name) is not None)
+    is_table = rows_read_by(graph, name) is not None
+    return (_kept_tables.kept if is_table else _kept_big_input)(alike.index(name), t, is_table)
 
 
 def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:

@@ -243,17 +243,23 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
 
 @dataclass
 class _Answers:
-    """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers."""
+    """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers. asking: held while it is
+    asked, or something is compared with what it answered: kernels of one signature have the same points."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
     held: int = 0
+    asking: threading.RLock = field(default_factory=threading.RLock)
 
 
 WORKERS, ELSEWHERE = 2, 6
 """at most, of `Judge.compare`: of kernels of which some compute on the host, each with all of its processors; and of others, whose
 workers spend their time in compilers and on operands (of these a worker for two processors)"""
+
+BESIDE, FOR_BESIDE = 2, 8
+"""threads of `Judge.compare` that ask the oracle and compare, where no kernel computes on the host and it has so many processors.
+Four take as long: numpy lets go of the interpreter for about half of that work"""
 
 FOR_A_WORKER = 3
 """signatures for each worker of which the oracle's answers are kept at least: one that is compared, that it runs, and the next …"""
@@ -281,10 +287,12 @@ class Judge:
         """how many may compare at once …"""
         self.elsewhere = max(self.workers, min(ELSEWHERE, cores // 2))
         """… where no kernel computes on the host"""
+        self.beside = BESIDE if cores >= FOR_BESIDE else 1
+        """threads that ask the oracle then"""
         self._answers: dict[str, _Answers] = {}
         """of the oracle, by the key of the signature: of the last of them, FOR_A_WORKER or MOST_HELD"""
-        self._asking = threading.RLock()
-        """held while the oracle is asked: the next kernel's answers are made while a worker runs this one (`compare`)"""
+        self._keeping = threading.Lock()
+        """held while it is looked up in them: the next kernels' answers are made while workers run others (`compare`)"""
         self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
         """(signature's key, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
         self._points: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Point]] = {}
@@ -344,9 +352,8 @@ class Judge:
         """As `_answered`; of outputs that are operands but for some rows, these rows."""
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
-        key = point.values
-        with self._asking:
-            known = self._known_of(signature)
+        key, known = point.values, self._known_of(signature)
+        with known.asking:
             if key not in known.expected:
                 begun = time.perf_counter()
                 require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
@@ -378,36 +385,40 @@ class Judge:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
         where there are none, the point is small, or an operand has more than `most` elements. Seen from what the oracle answered at
         the point: some of its rows have to come out of the same rows of its operands."""
-        graph = signature.graph
         key = signature.key, point.sizes
         if key not in self._rows:
-            self._rows[key] = None
-            expected = self.expected(signature, point)
-            large = any(is_big(x.type.at(point.binding), most) for x in graph.inputs.values())
-            inputs = {} if large or expected is None else point_inputs(graph, point)
-            for name, count in candidates(graph) if inputs else ():
-                few = fewer(graph, name, count)
-                if few is None or expected is None:
-                    continue
-                numbers = generator(point.seed, f"some rows of {name}").permutation(size_of(name))[:count]
-                try:
-                    some = interpret(few.graph, taken(inputs, few.inputs, numbers), dims=point.binding).outputs
-                except (TensorGraphsError, ValueError, IndexError):
-                    continue
-                wanted = taken(expected, few.outputs, numbers)
-                if all(np.allclose(some[each].astype(np.float64), wanted[each].astype(np.float64), rtol=1e-9, atol=1e-12,
-                                   equal_nan=True) for each in wanted):
-                    self._rows[key] = name, count
-                    break
+            self._rows[key] = self._found_rows(signature, point, most)
         return self._rows[key]
+
+    def _found_rows(self, signature: Signature, point: Point, most: int) -> tuple[str, int] | None:
+        graph, expected = signature.graph, self.expected(signature, point)
+        if expected is None or any(is_big(x.type.at(point.binding), most) for x in graph.inputs.values()):
+            return None
+        inputs = point_inputs(graph, point)
+        for name, count in candidates(graph) if inputs else ():
+            few = fewer(graph, name, count)
+            if few is None:
+                continue
+            numbers = generator(point.seed, f"some rows of {name}").permutation(size_of(name))[:count]
+            try:
+                some = interpret(few.graph, taken(inputs, few.inputs, numbers), dims=point.binding).outputs
+            except (TensorGraphsError, ValueError, IndexError):
+                continue
+            wanted = taken(expected, few.outputs, numbers)
+            if all(np.allclose(some[each].astype(np.float64), wanted[each].astype(np.float64), rtol=1e-9, atol=1e-12,
+                               equal_nan=True) for each in wanted):
+                return name, count
+        return None
 
     def _known_of(self, signature: Signature) -> _Answers:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
-        found = self._answers.pop(signature.key, _Answers())
-        self._answers[signature.key] = found
-        while len(self._answers) > FOR_A_WORKER * self.elsewhere and sum(each.held for each in self._answers.values()) > MOST_HELD:
-            del self._answers[next(iter(self._answers))]
-        return found
+        with self._keeping:
+            found = self._answers.pop(signature.key, None) or _Answers()
+            self._answers[signature.key] = found
+            while (len(self._answers) > FOR_A_WORKER * self.elsewhere
+                   and sum(each.held for each in self._answers.values()) > MOST_HELD):
+                del self._answers[next(iter(self._answers))]
+            return found
 
     def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """The oracle's outputs for all rows of a point whose rows are copies of few."""
@@ -474,8 +485,7 @@ class Judge:
         """
         if not self.patient:
             return None
-        with self._asking:
-            took = dict(self._known_of(signature).took)
+        took = self._known_of(signature).took.copy()                # at once, while others ask
         seconds = sum(took.get(p.values, 0.0) for p in shown)
         between = 0.0
         if timing is not None:
@@ -1146,7 +1156,7 @@ class _Hearing:
                 if last is not None and last[0] == point and self._again(found, *last[1:]):
                     continue
                 left = self._kept
-                with self.judge._asking:
+                with self.judge._known_of(self.signature).asking:
                     wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
                 if wrong is not None:
                     break
@@ -1186,26 +1196,29 @@ _DONE.set_result(None)
 
 
 class _Beside:
-    """A thread that does one thing after another, what is urgent before what is not."""
+    """Threads that do one thing after another, what is urgent before what is not."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._asked: PriorityQueue[tuple[int, int, Future[None], Callable[[], None] | None]] = PriorityQueue()
         self._numbers = itertools.count()
-        self._thread = threading.Thread(target=self._work, daemon=True, name="beside")
+        self._threads = [threading.Thread(target=self._work, daemon=True, name="beside") for _ in range(threads)]
 
     def submit(self, work: Callable[[], None] | None, urgency: int) -> Future[None]:
-        """Done in order of urgency, 0 first; None: the last thing that it does."""
+        """Begun in order of urgency, 0 first; None: the last thing that one of them does."""
         made: Future[None] = Future()
         self._asked.put((urgency, next(self._numbers), made, work))
         return made
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.submit(None, 2)
-        self._thread.join()
+        for _each in self._threads:
+            self.submit(None, 2)
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while True:
@@ -1222,8 +1235,8 @@ class _Beside:
 
 
 class _Comparison:
-    """Kernels that are compared, none of them timed. Workers go from one to the next; meanwhile a thread asks the oracle about what
-    comes then, and compares what was returned.
+    """Kernels that are compared, none of them timed. Workers go from one to the next; meanwhile threads ask the oracle about what
+    comes then, and compare what was returned.
 
     There are several workers only where all kernels are of this package: one from outside runs beside no other.
     """
@@ -1249,7 +1262,8 @@ class _Comparison:
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
         self.waits_for = [self._class_of(each) for each in self.queue]
         """of each place the verdict on its class, if it has one that is asked for here"""
-        most = judge.workers if any(device_of(each.kernel.backend).is_host for each in asked) else judge.elsewhere
+        on_host = any(device_of(each.kernel.backend).is_host for each in asked)
+        most = judge.workers if on_host else judge.elsewhere
         self.workers = min(most, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
         self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
@@ -1258,7 +1272,7 @@ class _Comparison:
         """held while it is decided who takes what; notified where something may be ready that was not"""
         for verdict in self.found[:len(self.classes)]:
             verdict.add_done_callback(self._look_further)
-        self._beside = _Beside()
+        self._beside = _Beside(1 if on_host else judge.beside)
 
     def verdicts(self) -> Generator[tuple[Asked, Verdict]]:
         """In the order in which they were asked for, but that what takes long comes first."""
@@ -1316,7 +1330,7 @@ class _Comparison:
         return known is None or known.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
-        """Have a worker run the kernel of this place; its verdict is found by the thread beside it."""
+        """Have a worker run the kernel of this place; its verdict is found by a thread beside it."""
         each, known = self.queue[i], self.waits_for[i]
         self._look_ahead()
         self._ahead[i].result()
