@@ -25,6 +25,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.memory_guards import Guarded
 from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerProcess
+from tensor_graphs.profiling.measure import judge as judging
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
@@ -372,10 +373,10 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
     asked_about_dearest, order = threading.Event(), []
 
     class Slow(Judge):
-        def look_ahead(self, asked: Asked) -> None:
+        def look_ahead(self, asked: Asked) -> Callable[[], None]:
             if asked.signature.key == dear.key:
                 assert asked_about_dearest.wait(30)
-            super().look_ahead(asked)
+            return super().look_ahead(asked)
 
         def returned(self, asked: Asked, worker: WorkerProcess) -> Callable[[], Verdict]:
             order.append(asked.signature.key)
@@ -390,3 +391,50 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
         assert judge.is_foreseen(asked[0]) and not judge.is_foreseen(asked[1])
         assert {each.signature.key: v.status for each, v in judge.compare(asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
     assert order == [cheap.key, dear.key]
+
+
+def test_a_worker_begins_before_the_oracle_was_asked_about_the_points_of_its_later_jobs(
+        shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
+    monkeypatch.setattr(judging, "AT_ONCE", 2000)
+    began, shown = threading.Event(), list[Point]()
+    waited = list[bool]()
+
+    class Waiting(Judge):
+        def _heard_at(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
+            began.set()
+            shown.extend(points)
+            return super()._heard_at(kernel, signature, points, *more)
+
+        def _computed(self, signature: Signature, point: Point) -> Any:
+            if point.extreme is not None and not waited:            # these come behind all sizes
+                waited.append(began.wait(30.0))
+            return super()._computed(signature, point)
+
+    signature, kernel = signature_of(tg.softmax(tg.input("x", (N, 24), tg.f32))), kernel_named("numpy.softmax")
+    with Waiting(shared) as judge:
+        ((_, verdict),) = judge.compare([Asked(kernel, signature, {"n": 5})])
+        assert verdict.status == "PASSED" and waited == [True]
+        assert shown == judge.points(kernel, signature, {"n": 5})
+
+
+def test_points_at_which_an_op_has_no_value_are_left_out_of_each_job(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
+    monkeypatch.setattr(judging, "AT_ONCE", 2000)
+    shown = list[list[Point]]()
+
+    class Choosy(Judge):
+        def _heard_at(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
+            shown.append(list(points))
+            return super()._heard_at(kernel, signature, points, *more)
+
+        def _computed(self, signature: Signature, point: Point) -> Any:
+            if point.extreme is not None or point.special:
+                raise ValueError("no value")
+            return super()._computed(signature, point)
+
+    signature, kernel = signature_of(tg.softmax(tg.input("x", (N, 24), tg.f32))), kernel_named("numpy.softmax")
+    with Choosy(shared) as judge:
+        ((_, verdict),) = judge.compare([Asked(kernel, signature, {"n": 5})])
+    assert verdict.status == "PASSED" and len(shown) > 2 and all(shown)
+    assert not any(p.extreme is not None or p.special for points in shown for p in points)

@@ -244,7 +244,7 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
 @dataclass
 class _Answers:
     """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers. asking: held while it is
-    asked, or something is compared with what it answered: kernels of one signature have the same points."""
+    asked, as kernels of one signature have the same points."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -353,21 +353,26 @@ class Judge:
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
         key, known = point.values, self._known_of(signature)
-        with known.asking:
-            if key not in known.expected:
-                begun = time.perf_counter()
-                require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
-                               "smaller sizes, or dims in their place: a dim is compared at small sizes")
-                try:
-                    known.expected[key] = found = self._computed(signature, point)
-                    known.held += sum(each.nbytes for each in found.values())
-                except (InputError, OutOfMemory):
-                    raise
-                except (TensorGraphsError, ValueError, IndexError) as e:
-                    log.debug("%s has no value at %s: %s", signature.title(), point, e)
-                    known.expected[key] = None
-                known.took[key] = time.perf_counter() - begun
-            return known.expected[key]
+        if key not in known.expected:
+            with known.asking:
+                if key not in known.expected:
+                    self._ask_about(signature, point, known)
+        return known.expected[key]
+
+    def _ask_about(self, signature: Signature, point: Point, known: _Answers) -> None:
+        begun = time.perf_counter()
+        require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+                       "smaller sizes, or dims in their place: a dim is compared at small sizes")
+        found: dict[str, np.ndarray | Updated] | None = None
+        try:
+            found = self._computed(signature, point)
+            known.held += sum(each.nbytes for each in found.values())
+        except (InputError, OutOfMemory):
+            raise
+        except (TensorGraphsError, ValueError, IndexError) as e:
+            log.debug("%s has no value at %s: %s", signature.title(), point, e)
+        known.took[point.values] = time.perf_counter() - begun
+        known.expected[point.values] = found                        # last: who finds it there needs no lock
 
     def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
         """The oracle's outputs at a point, of the few rows that differ where it has such, or of those in which an operand was
@@ -498,6 +503,14 @@ class Judge:
 
         Never none: sizes at which the op has no value are left out, and a signature without any raises JudgeError.
         """
+        return self._of_value(signature, self._candidates(kernel, signature, typical))
+
+    def _of_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
+        """Those at which the op has a value: the oracle is asked about each."""
+        return [p for p in points if self._kept(signature, p) is not None]
+
+    def _candidates(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
+        """As `points`, before the oracle is asked about most of them: the first one has a value."""
         graph = signature.graph
         sizes = work_points(graph, typical)
         affordable = [p for p in sizes if not _big(signature, p)]
@@ -530,7 +543,6 @@ class Judge:
             beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
             found += of_few(beside)
             found += size_points(signature, secret)
-        found = [p for p in found if self._kept(signature, p) is not None]
         if device_of(kernel.backend).is_host:
             return found
         return [*found[:1] * RACES, *found[1:]] if slow else [p for p in found for _ in range(RACES)]
@@ -612,17 +624,18 @@ class Judge:
         return [verdicts[number] for number in range(len(asked))]
 
     def _shown(self, asked: Asked) -> list[Point]:
+        """Where a kernel is going to be compared, and at some it may have no value."""
         if not asked.verify:
             return []
         known = self._points.pop(_question(asked), None)
         if known is not None:
             return known
         small = self._class_of(asked.kernel, asked.signature)
-        if small is None:
-            return self.points(asked.kernel, asked.signature, asked.typical)
-        found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
-        return [p for p in found if self._kept(asked.signature, p) is not None] or self.points(
-            asked.kernel, asked.signature, asked.typical)
+        if small is not None:
+            found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
+            if found := self._of_value(asked.signature, found):
+                return found
+        return self._candidates(asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
         """The smaller fixed sizes at which a kernel was compared at all points, as its row says: now, if nobody has. None where
@@ -670,17 +683,25 @@ class Judge:
             return lambda: heard
         return lambda: self._with_class(asked, heard.compared() or self._right(signature, [heard]))
 
-    def look_ahead(self, asked: Asked) -> None:
-        """Ask the oracle what `examine` is going to ask. Not for a kernel from outside, as the worker may have to be asked too; and
-        what is wrong here is raised there."""
+    def look_ahead(self, asked: Asked) -> Callable[[], None]:
+        """Ask the oracle what a worker's first job on this question needs; what asks the rest, while the worker runs that. Not for
+        a kernel from outside, as the worker may have to be asked too; and what is wrong here is raised where it is needed."""
         small = smaller(asked.kernel, asked.signature)
-        if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
-            return
-        with suppress(Exception):
-            self._points[_question(asked)] = self._shown(asked)
+        shown: list[Point] = []
+        if asked.kernel.ours and (small is None or (asked.kernel.identity, small.key) in self._passed):
+            with suppress(Exception):
+                shown = self._shown(asked)
+                self._of_value(asked.signature, _jobs(asked.signature, shown)[0])
+                self._points[_question(asked)] = shown
+
+        def ask_the_rest() -> None:
+            with suppress(Exception):
+                self._of_value(asked.signature, shown)
+
+        return ask_the_rest
 
     def is_foreseen(self, asked: Asked) -> bool:
-        """Whether the oracle was asked about all points of this question."""
+        """Whether the oracle was asked what the first job on this question needs."""
         return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
@@ -694,7 +715,9 @@ class Judge:
                 if small is not None and not self.is_on_file(each.kernel, small):
                     each = _of_class(each.kernel, small)
                 if _question(each) not in self._points:
-                    self.look_ahead(each)
+                    ask_the_rest = self.look_ahead(each)
+                    if not enough():
+                        ask_the_rest()
 
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
@@ -729,13 +752,13 @@ class Judge:
         whose outputs are read, and `_Hearing.compared` (of the last job) is left to the caller."""
         earlier: list[_Hearing] = []
         *first, last = _jobs(signature, shown)
-        for points in first:
+        for points in filter(None, (self._of_value(signature, each) for each in first)):
             heard = self._heard_at(kernel, signature, points, None, later, earlier)
             wrong = heard if isinstance(heard, Verdict) else heard.compared()
             if isinstance(heard, Verdict) or wrong is not None:
                 return heard if wrong is None else wrong
             earlier.append(heard)
-        return self._heard_at(kernel, signature, last, timing, later, earlier)
+        return self._heard_at(kernel, signature, self._of_value(signature, last), timing, later, earlier)
 
     def _heard_at(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                   later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
@@ -1156,8 +1179,7 @@ class _Hearing:
                 if last is not None and last[0] == point and self._again(found, *last[1:]):
                     continue
                 left = self._kept
-                with self.judge._known_of(self.signature).asking:
-                    wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
+                wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
                 if wrong is not None:
                     break
                 last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])
@@ -1204,7 +1226,7 @@ class _Beside:
         self._threads = [threading.Thread(target=self._work, daemon=True, name="beside") for _ in range(threads)]
 
     def submit(self, work: Callable[[], None] | None, urgency: int) -> Future[None]:
-        """Begun in order of urgency, 0 first; None: the last thing that one of them does."""
+        """Begun in order of urgency, 0 first; None, with 3: the last thing that one of them does."""
         made: Future[None] = Future()
         self._asked.put((urgency, next(self._numbers), made, work))
         return made
@@ -1216,7 +1238,7 @@ class _Beside:
 
     def __exit__(self, *_: object) -> None:
         for _each in self._threads:
-            self.submit(None, 2)
+            self.submit(None, 3)
         for thread in self._threads:
             thread.join()
 
@@ -1267,7 +1289,9 @@ class _Comparison:
         self.workers = min(most, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
         self._left = deque(range(len(self.queue)))
         self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
-        """place in the queue -> when the oracle has been asked for it; of some it was while compilers ran"""
+        """place in the queue -> when the oracle has been asked for its first job; of some it was while compilers ran"""
+        self._rest: list[Future[None]] = []
+        """when it has been asked for the other jobs"""
         self._changed = threading.Condition()
         """held while it is decided who takes what; notified where something may be ready that was not"""
         for verdict in self.found[:len(self.classes)]:
@@ -1355,8 +1379,13 @@ class _Comparison:
         with self._changed:
             for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
-                    self._ahead[i] = self._beside.submit(partial(self.judge.look_ahead, self.queue[i]), 1)
+                    self._ahead[i] = self._beside.submit(partial(self._ask_ahead, self.queue[i]), 2)
                     self._ahead[i].add_done_callback(self._look_further)
+
+    def _ask_ahead(self, asked: Asked) -> None:
+        ask_the_rest = self.judge.look_ahead(asked)
+        if self._left:                                              # or it was given up meanwhile
+            self._rest.append(self._beside.submit(ask_the_rest, 1))
 
     @contextmanager
     def _another(self) -> Iterator[None]:
@@ -1389,7 +1418,7 @@ class _Comparison:
         with self._changed:
             self._left.clear()
             self._changed.notify_all()
-        waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
+        waited_for: list[Future[Any]] = [*self._ahead.values(), *self._rest, *self.found]
         for each in waited_for:
             each.cancel()
 
