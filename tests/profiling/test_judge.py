@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -403,56 +402,3 @@ def test_errors_and_points_of_all_jobs_of_a_question_are_in_its_verdict(judge: J
     apart = judge.examine(kernel, signature, {"n": 16})
     assert len(heard) > 3 and apart.status == whole.status == "PASSED"
     assert (apart.error, apart.covered) == (whole.error, whole.covered)
-
-
-def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
-    done, go = [], threading.Event()
-    with judging._Beside() as beside:
-        beside.submit(lambda: go.wait(30.0) and None, 1)
-        ahead = [beside.submit(lambda n=n: done.append(f"ahead {n}"), 1) for n in range(2)]  # type: ignore[misc]
-        beside.submit(lambda: done.append("compared"), 0)
-        assert ahead[1].cancel()
-        go.set()
-    assert done == ["compared", "ahead 0"]
-
-
-def test_two_threads_beside_do_two_things_at_once_and_both_end() -> None:
-    together = threading.Barrier(2)
-    with judging._Beside(2) as beside:
-        both = [beside.submit(lambda: together.wait(30.0) and None, 1) for _ in range(2)]
-    assert [each.exception() for each in both] == [None, None] and not any(t.is_alive() for t in beside._threads)
-
-
-class _Elsewhere:
-    """Says of itself that it is not the host."""
-
-    is_host = False
-
-
-def test_verdicts_that_two_threads_find_are_those_of_one(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of the same signature among them, and two that read a table, of which each altered rows."""
-    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
-    monkeypatch.setattr(judging, "device_of", lambda backend: _Elsewhere())
-    n = tg.dim("n", 1, 64)
-    x, table, ids = tg.input("x", (n, 24), tg.f32), tg.input("t", (40_000, 128), tg.f32), tg.input("i", (n,), tg.i32)
-    made = {"exp": tg.exp(x), "softmax": tg.softmax(x), "add": x + tg.input("y", (n, 24), tg.f32), "gather": tg.gather(table, ids),
-            "embedding": tg.embedding(table, ids), "tanh": tg.tanh(x)}
-    asked = [Asked(kernel_named(f"numpy.{name}"), signature_of(node), {"n": 5}) for name, node in made.items()]
-    asked.append(Asked(kernel_named("c.softmax"), signature_of(made["softmax"]), {"n": 5}))
-    found: dict[int, dict[str, tuple[Any, ...]]] = {}
-    threads = set[int]()
-
-    class Watching(Judge):
-        def _computed(self, signature: Signature, point: Point) -> Any:
-            threads.add(threading.get_ident())
-            return super()._computed(signature, point)
-
-    for count in (1, 2):
-        threads.clear()
-        with Watching(shared) as judge:
-            judge.workers, judge.elsewhere, judge.beside = 2, 2, count
-            judge._secrets = {each.signature.key: 12_345 for each in asked}
-            found[count] = {each.kernel.name: (v.status, v.error, v.norm_error, v.covered) for each, v in judge.compare(asked)}
-        assert len(threads) == count
-    assert found[1] == found[2] and len(found[1]) == len(asked)
-    assert {status for status, *_ in found[1].values()} == {"PASSED"}

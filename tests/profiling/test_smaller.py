@@ -25,7 +25,6 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.memory_guards import Guarded
 from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerProcess
-from tensor_graphs.profiling.measure import judge as judging
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
@@ -281,13 +280,13 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
     outside = kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if alone:
                 assert running.acquire(blocking=False)
             elif signature in (first, second):
                 together.wait(60.0)                                 # each of them is run while the other one is
             try:
-                heard = super()._heard(kernel, signature, shown, timing, later)
+                heard = super()._heard(kernel, signature, shown, timing, later, *more)
                 workers.add(threading.get_ident() if later is None else later.pid)
                 return heard
             finally:
@@ -316,9 +315,9 @@ def test_a_class_that_has_a_class_is_compared_behind_it_and_each_worker_is_asked
     asked_by: dict[int, set[int]] = {}
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             asked_by.setdefault(id(later or self.worker), set()).add(threading.get_ident())
-            return super()._heard(kernel, signature, shown, timing, later)
+            return super()._heard(kernel, signature, shown, timing, later, *more)
 
     with open_database(tmp_path / "own.db") as database, Watching(database) as judge:
         judge.workers = 2
@@ -332,11 +331,11 @@ def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_
     ended: list[WorkerProcess] = []
 
     class Failing(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None) -> Any:
+        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if later is not self.worker and fails:
                 ended.append(later)
                 raise JudgeError("the other one does not start")
-            return super()._heard(kernel, signature, shown, timing, later)
+            return super()._heard(kernel, signature, shown, timing, later, *more)
 
     x = tg.input("x", (N, 24), tg.f32)
     asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5}) for op in (tg.exp, tg.tanh, tg.sin, tg.cos)]
@@ -373,15 +372,15 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
     asked_about_dearest, order = threading.Event(), []
 
     class Slow(Judge):
-        def look_ahead(self, asked: Asked) -> Callable[[], None]:
+        def look_ahead(self, asked: Asked) -> None:
             if asked.signature.key == dear.key:
                 assert asked_about_dearest.wait(30)
-            return super().look_ahead(asked)
+            super().look_ahead(asked)
 
-        def returned(self, asked: Asked, worker: WorkerProcess) -> Callable[[], Verdict]:
+        def returned(self, asked: Asked, worker: WorkerProcess, *more: Any) -> Verdict | Callable[[], Verdict]:
             order.append(asked.signature.key)
             asked_about_dearest.set()
-            return super().returned(asked, worker)
+            return super().returned(asked, worker, *more)
 
     cheap, dear = (signature_of(tg.softmax(tg.input("x", (N, size), tg.f32))) for size in (8, 640))
     asked = [Asked(kernel_named("c.softmax"), each, {"n": 2}) for each in (cheap, dear)]
@@ -391,50 +390,3 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
         assert judge.is_foreseen(asked[0]) and not judge.is_foreseen(asked[1])
         assert {each.signature.key: v.status for each, v in judge.compare(asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
     assert order == [cheap.key, dear.key]
-
-
-def test_a_worker_begins_before_the_oracle_was_asked_about_the_points_of_its_later_jobs(
-        shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
-    monkeypatch.setattr(judging, "AT_ONCE", 2000)
-    began, shown = threading.Event(), list[Point]()
-    waited = list[bool]()
-
-    class Waiting(Judge):
-        def _heard_at(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
-            began.set()
-            shown.extend(points)
-            return super()._heard_at(kernel, signature, points, *more)
-
-        def _computed(self, signature: Signature, point: Point) -> Any:
-            if point.extreme is not None and not waited:            # these come behind all sizes
-                waited.append(began.wait(30.0))
-            return super()._computed(signature, point)
-
-    signature, kernel = signature_of(tg.softmax(tg.input("x", (N, 24), tg.f32))), kernel_named("numpy.softmax")
-    with Waiting(shared) as judge:
-        ((_, verdict),) = judge.compare([Asked(kernel, signature, {"n": 5})])
-        assert verdict.status == "PASSED" and waited == [True]
-        assert shown == judge.points(kernel, signature, {"n": 5})
-
-
-def test_points_at_which_an_op_has_no_value_are_left_out_of_each_job(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
-    monkeypatch.setattr(judging, "AT_ONCE", 2000)
-    shown = list[list[Point]]()
-
-    class Choosy(Judge):
-        def _heard_at(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
-            shown.append(list(points))
-            return super()._heard_at(kernel, signature, points, *more)
-
-        def _computed(self, signature: Signature, point: Point) -> Any:
-            if point.extreme is not None or point.special:
-                raise ValueError("no value")
-            return super()._computed(signature, point)
-
-    signature, kernel = signature_of(tg.softmax(tg.input("x", (N, 24), tg.f32))), kernel_named("numpy.softmax")
-    with Choosy(shared) as judge:
-        ((_, verdict),) = judge.compare([Asked(kernel, signature, {"n": 5})])
-    assert verdict.status == "PASSED" and len(shown) > 2 and all(shown)
-    assert not any(p.extreme is not None or p.special for points in shown for p in points)

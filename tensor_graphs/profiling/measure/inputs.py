@@ -336,23 +336,30 @@ STEP = 17
 """numbers between the beginnings of two rows of a large operand: small, so that the line is short; prime, so that no kernel that
 takes one number for another by mistake is right"""
 
-
-class _Tables(threading.local):
-    """A thread's own: rows of a table are altered for a point, and two threads may be at two points."""
-
-    def __init__(self) -> None:
-        self.kept = lru_cache(maxsize=2)(_BigInput)
-
-
-_kept_tables = _Tables()
 _kept_big_input = lru_cache(maxsize=2)(_BigInput)
 """those that are no tables: nobody alters them"""
+
+_making = threading.Lock()
+
+
+@lru_cache(maxsize=32)
+def _kept_tables(thread: int) -> Callable[[int, TensorType, bool], _BigInput]:
+    """Those of one thread: rows of a table are altered for a point, and two threads may be at two points. More threads than are
+    kept do not ask at once."""
+    return lru_cache(maxsize=2)(_BigInput)
+
+
+def forget_tables() -> None:
+    """Give back the tables of threads that have ended, and of this one."""
+    _kept_tables.cache_clear()
 
 
 def _big_input(graph: Graph, name: str, t: TensorType) -> _BigInput:
     alike = [n for n, node in graph.inputs.items() if node.dtype == t.dtype and len(node.shape) == len(t.shape)]
     is_table = rows_read_by(graph, name) is not None
-    return (_kept_tables.kept if is_table else _kept_big_input)(alike.index(name), t, is_table)
+    with _making:                                                   # of two threads that ask for the same the second one finds it
+        kept = _kept_tables(threading.get_ident()) if is_table else _kept_big_input
+        return kept(alike.index(name), t, is_table)
 
 
 def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:

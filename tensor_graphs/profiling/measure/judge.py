@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,7 @@ from tensor_graphs.profiling.measure.inputs import (
     changeable,
     few_of,
     few_rows,
+    forget_tables,
     generator,
     is_big,
     largest_sizes,
@@ -243,12 +244,14 @@ def _of_class(kernel: Kernel, small: Signature) -> Asked:
 
 @dataclass
 class _Answers:
-    """What the oracle has answered on one signature, by point. took: seconds; held: bytes of the answers. asking: held while it is
-    asked, as kernels of one signature have the same points."""
+    """What the oracle has answered on one signature, by point. took: seconds of the clock, and worked: of this thread's processor;
+    held: bytes of the answers. asking: held while it is asked, as kernels of one signature have the same points; an answer that is
+    there is read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
+    worked: dict[Point, float] = field(default_factory=dict)
     held: int = 0
     asking: threading.RLock = field(default_factory=threading.RLock)
 
@@ -258,8 +261,11 @@ WORKERS, ELSEWHERE = 2, 6
 workers spend their time in compilers and on operands (of these a worker for two processors)"""
 
 BESIDE, FOR_BESIDE = 2, 8
-"""threads of `Judge.compare` that ask the oracle and compare, where no kernel computes on the host and it has so many processors.
-Four take as long: numpy lets go of the interpreter for about half of that work"""
+"""threads of `Judge.compare` that ask the oracle and compare, beside those of the workers, where no kernel computes on the host and
+that has so many processors. Four take as long: numpy lets go of the interpreter for about half of that work"""
+
+MUCH = 256 << 20
+"""bytes that the oracle holds for an answer, from which on one thread at a time asks or compares: each sees the same free memory"""
 
 FOR_A_WORKER = 3
 """signatures for each worker of which the oracle's answers are kept at least: one that is compared, that it runs, and the next …"""
@@ -293,10 +299,14 @@ class Judge:
         """of the oracle, by the key of the signature: of the last of them, FOR_A_WORKER or MOST_HELD"""
         self._keeping = threading.Lock()
         """held while it is looked up in them: the next kernels' answers are made while workers run others (`compare`)"""
+        self._much = threading.RLock()
+        """held over what takes MUCH; before `_Answers.asking`"""
         self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
         """(signature's key, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
         self._points: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Point]] = {}
         """(identity, signature's key, typical sizes) -> where a kernel is going to be compared, as far as that was found ahead"""
+        self._later: dict[tuple[str, str, tuple[tuple[str, int], ...]], deque[Point]] = {}
+        """of these those of later jobs than the first, about which the oracle is to be asked"""
         self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
         """of the reference streams (native or not, kind), the lowest seen [s]"""
@@ -354,13 +364,17 @@ class Judge:
             point = few_rows(point)
         key, known = point.values, self._known_of(signature)
         if key not in known.expected:
-            with known.asking:
+            with self._in_turn(signature, point), known.asking:
                 if key not in known.expected:
                     self._ask_about(signature, point, known)
         return known.expected[key]
 
+    def _in_turn(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
+        """What is held while the oracle is asked about a point, or a kernel's outputs are compared there."""
+        return self._much if _held_by_oracle(signature, point) >= MUCH else nullcontext()
+
     def _ask_about(self, signature: Signature, point: Point, known: _Answers) -> None:
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.thread_time()
         require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
                        "smaller sizes, or dims in their place: a dim is compared at small sizes")
         found: dict[str, np.ndarray | Updated] | None = None
@@ -371,7 +385,7 @@ class Judge:
             raise
         except (TensorGraphsError, ValueError, IndexError) as e:
             log.debug("%s has no value at %s: %s", signature.title(), point, e)
-        known.took[point.values] = time.perf_counter() - begun
+        known.took[point.values], known.worked[point.values] = time.perf_counter() - begun, time.thread_time() - worked
         known.expected[point.values] = found                        # last: who finds it there needs no lock
 
     def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
@@ -526,7 +540,7 @@ class Judge:
         again = found.index(base) + 1
         other = Point(base.sizes, self.secret(signature), like=base.seed)
         kept = self.prepared(kernel, signature)
-        slow = kernel.ours and self._known_of(signature).took.get(base.values, 0.0) > SLOW
+        slow = kernel.ours and self._known_of(signature).worked.get(base.values, 0.0) > SLOW
         ways = [] if slow else [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
         found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
         secret = self.secret(signature)
@@ -624,7 +638,7 @@ class Judge:
         return [verdicts[number] for number in range(len(asked))]
 
     def _shown(self, asked: Asked) -> list[Point]:
-        """Where a kernel is going to be compared, and at some it may have no value."""
+        """Where a kernel is going to be compared; at some of these points its op may have no value."""
         if not asked.verify:
             return []
         known = self._points.pop(_question(asked), None)
@@ -633,7 +647,7 @@ class Judge:
         small = self._class_of(asked.kernel, asked.signature)
         if small is not None:
             found = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
-            if found := self._of_value(asked.signature, found):
+            if any(self._kept(asked.signature, p) is not None for p in found):
                 return found
         return self._candidates(asked.kernel, asked.signature, asked.typical)
 
@@ -669,44 +683,51 @@ class Judge:
         """A verdict on each, none of them timed. Classes of sizes (smaller.py) come first, and are filed here."""
         return _Comparison(self, asked).verdicts()
 
-    def returned(self, asked: Asked, worker: WorkerProcess) -> Callable[[], Verdict]:
-        """Have a worker run a kernel at all points where it is compared; what compares the outputs then, and needs no worker. A
-        kernel from outside is compared at once: where one has failed nothing else runs in its process."""
+    def returned(self, asked: Asked, worker: WorkerProcess,
+                 given_up: Callable[[], bool] = lambda: False) -> Verdict | Callable[[], Verdict]:
+        """Have a worker run a kernel at all points where it is compared: the verdict, or what compares the outputs and needs no
+        worker. A kernel from outside is compared at once: where one has failed nothing else runs in its process. given_up: asked
+        before each job; raises JudgeError where nobody waits for it any more."""
         kernel, signature = asked.kernel, asked.signature
         if not kernel.ours:
-            verdict = self.examine(kernel, signature, asked.typical)
-            return lambda: verdict
+            return self.examine(kernel, signature, asked.typical)
         refuse_replaced()
         with self._lock if worker is self.worker else nullcontext():
-            heard = self._heard(kernel, signature, self._shown(asked), None, worker)
+            heard = self._heard(kernel, signature, self._shown(asked), None, worker, given_up)
         if isinstance(heard, Verdict):
-            return lambda: heard
+            return heard
         return lambda: self._with_class(asked, heard.compared() or self._right(signature, [heard]))
 
-    def look_ahead(self, asked: Asked) -> Callable[[], None]:
-        """Ask the oracle what a worker's first job on this question needs; what asks the rest, while the worker runs that. Not for
-        a kernel from outside, as the worker may have to be asked too; and what is wrong here is raised where it is needed."""
+    def look_ahead(self, asked: Asked) -> None:
+        """Ask the oracle what a worker's first job on this question needs. Not for a kernel from outside, as the worker may have to
+        be asked too; and what is wrong here is raised where it is needed."""
         small = smaller(asked.kernel, asked.signature)
-        shown: list[Point] = []
-        if asked.kernel.ours and (small is None or (asked.kernel.identity, small.key) in self._passed):
-            with suppress(Exception):
-                shown = self._shown(asked)
-                self._of_value(asked.signature, _jobs(asked.signature, shown)[0])
-                self._points[_question(asked)] = shown
+        if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
+            return
+        with suppress(Exception):
+            shown = self._shown(asked)
+            first, *later = _jobs(asked.signature, shown)
+            self._of_value(asked.signature, first)
+            self._later[_question(asked)] = deque(point for job in later for point in job)
+            self._points[_question(asked)] = shown
 
-        def ask_the_rest() -> None:
-            with suppress(Exception):
-                self._of_value(asked.signature, shown)
-
-        return ask_the_rest
+    def ask_the_rest(self, asked: Asked, enough: Callable[[], bool]) -> None:
+        """Ask the oracle what the other jobs on a question need at which `look_ahead` has looked, until it is enough: while a
+        worker runs the first one."""
+        later = self._later.get(_question(asked), deque[Point]())
+        with suppress(Exception):
+            while later and not enough():
+                self._kept(asked.signature, later.popleft())
+        if not later:
+            self._later.pop(_question(asked), None)
 
     def is_foreseen(self, asked: Asked) -> bool:
         """Whether the oracle was asked what the first job on this question needs."""
         return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
-        """`look_ahead` at what `compare` is going to be asked, one after the other until it is enough: while compilers run. At few:
-        of many, the first answers would be forgotten before they are compared with."""
+        """Ask the oracle what `compare` is going to ask, one question after the other until it is enough: while compilers run. At
+        few: of many, the first answers would be forgotten before they are compared with."""
         with one_thread():
             for each in asked[:FORESEEN]:
                 if enough():
@@ -715,9 +736,8 @@ class Judge:
                 if small is not None and not self.is_on_file(each.kernel, small):
                     each = _of_class(each.kernel, small)
                 if _question(each) not in self._points:
-                    ask_the_rest = self.look_ahead(each)
-                    if not enough():
-                        ask_the_rest()
+                    self.look_ahead(each)
+                self.ask_the_rest(each, enough)
 
     def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
@@ -747,18 +767,27 @@ class Judge:
         return found
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
-               later: WorkerProcess | None = None) -> Verdict | _Hearing:
-        """What a worker says, of points with large outputs in several jobs: what it keeps for the judge is memory. later: this one,
-        whose outputs are read, and `_Hearing.compared` (of the last job) is left to the caller."""
+               later: WorkerProcess | None = None, given_up: Callable[[], bool] = lambda: False) -> Verdict | _Hearing:
+        """What a worker says, of points with large outputs in several jobs: what it keeps for the judge is memory. Points at which
+        the op has no value are left out of each job; what is wrong with one is raised when its job comes. later: this one, whose
+        outputs are read, and `_Hearing.compared` (of the last job) is left to the caller."""
         earlier: list[_Hearing] = []
-        *first, last = _jobs(signature, shown)
-        for points in filter(None, (self._of_value(signature, each) for each in first)):
-            heard = self._heard_at(kernel, signature, points, None, later, earlier)
-            wrong = heard if isinstance(heard, Verdict) else heard.compared()
-            if isinstance(heard, Verdict) or wrong is not None:
-                return heard if wrong is None else wrong
-            earlier.append(heard)
-        return self._heard_at(kernel, signature, self._of_value(signature, last), timing, later, earlier)
+        jobs = _jobs(signature, shown)
+        for number, job in enumerate(jobs):
+            if given_up():
+                raise JudgeError(f"comparing {kernel.name} on {signature.title()} was given up")
+            points, is_last = self._of_value(signature, job), number == len(jobs) - 1
+            if is_last and shown and not points and not earlier:    # nothing was compared, so nothing is right
+                raise JudgeError(f"{signature.title()} has a value at none of the points at which {kernel.name} was to be compared")
+            if is_last and (points or timing is not None or not earlier):
+                return self._heard_at(kernel, signature, points, timing, later, earlier)
+            if points:
+                heard = self._heard_at(kernel, signature, points, None, later, earlier)
+                wrong = heard if isinstance(heard, Verdict) else heard.compared()
+                if isinstance(heard, Verdict) or wrong is not None:
+                    return heard if wrong is None else wrong
+                earlier.append(heard)
+        return earlier.pop()                                        # no point of the last job has a value
 
     def _heard_at(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                   later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
@@ -1179,7 +1208,8 @@ class _Hearing:
                 if last is not None and last[0] == point and self._again(found, *last[1:]):
                     continue
                 left = self._kept
-                wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
+                with self.judge._in_turn(self.signature, point):
+                    wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
                 if wrong is not None:
                     break
                 last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])
@@ -1290,8 +1320,7 @@ class _Comparison:
         self._left = deque(range(len(self.queue)))
         self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
         """place in the queue -> when the oracle has been asked for its first job; of some it was while compilers ran"""
-        self._rest: list[Future[None]] = []
-        """when it has been asked for the other jobs"""
+        self._stopped = False
         self._changed = threading.Condition()
         """held while it is decided who takes what; notified where something may be ready that was not"""
         for verdict in self.found[:len(self.classes)]:
@@ -1301,9 +1330,12 @@ class _Comparison:
     def verdicts(self) -> Generator[tuple[Asked, Verdict]]:
         """In the order in which they were asked for, but that what takes long comes first."""
         with ExitStack() as stack:
+            stack.callback(forget_tables)                           # of threads that end here
             stack.enter_context(self._beside)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
+            for foreseen in list(self._ahead):
+                self._ask_the_rest(foreseen)
             self._look_ahead()
             self.judge.ready()
             for _ in range(1, self.workers):
@@ -1354,17 +1386,17 @@ class _Comparison:
         return known is None or known.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
-        """Have a worker run the kernel of this place; its verdict is found by a thread beside it."""
+        """Have a worker run the kernel of this place; whether it is right is found by a thread beside it."""
         each, known = self.queue[i], self.waits_for[i]
         self._look_ahead()
         self._ahead[i].result()
         if known is not None:
             known.result()
-        compared = self.judge.returned(each, worker)
+        compared = self.judge.returned(each, worker, lambda: self._stopped)
 
         def find() -> None:
             try:
-                verdict = compared()
+                verdict = compared if isinstance(compared, Verdict) else compared()
                 if i < len(self.classes):
                     self.judge.note_class(each.kernel, each.signature, verdict)
             except BaseException as error:
@@ -1372,20 +1404,31 @@ class _Comparison:
             else:
                 self.found[i].set_result(verdict)
 
-        self._beside.submit(find, 0)
+        if isinstance(compared, Verdict):
+            find()
+        else:
+            self._beside.submit(find, 0)
 
     def _look_ahead(self) -> None:
         """Have the oracle asked about some that are left and wait for no class: as many as workers, and one more."""
         with self._changed:
             for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
-                    self._ahead[i] = self._beside.submit(partial(self._ask_ahead, self.queue[i]), 2)
+                    self._ahead[i] = self._beside.submit(partial(self._ask_ahead, i), 2)
                     self._ahead[i].add_done_callback(self._look_further)
 
-    def _ask_ahead(self, asked: Asked) -> None:
-        ask_the_rest = self.judge.look_ahead(asked)
-        if self._left:                                              # or it was given up meanwhile
-            self._rest.append(self._beside.submit(ask_the_rest, 1))
+    def _ask_ahead(self, i: int) -> None:
+        self.judge.look_ahead(self.queue[i])
+        self._ask_the_rest(i)
+
+    def _ask_the_rest(self, i: int) -> None:
+        """Have a thread beside ask what later jobs need, unless there is a verdict before."""
+        def ask() -> None:
+            self.judge.ask_the_rest(self.queue[i], lambda: self._stopped or self.found[i].done())
+
+        with self._changed:
+            if not self._stopped:
+                self._beside.submit(ask, 1)
 
     @contextmanager
     def _another(self) -> Iterator[None]:
@@ -1416,9 +1459,10 @@ class _Comparison:
     def _stop(self) -> None:
         """Nothing else is begun, and nobody waits for what has not ended."""
         with self._changed:
+            self._stopped = True
             self._left.clear()
             self._changed.notify_all()
-        waited_for: list[Future[Any]] = [*self._ahead.values(), *self._rest, *self.found]
+        waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
         for each in waited_for:
             each.cancel()
 
