@@ -46,9 +46,10 @@ def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
                 progress: Callable[[str], None], until: float = float("inf")) -> None:
     """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock."""
+    from tensor_graphs.profiling.measure.comparison import compare
     from tensor_graphs.profiling.measure.judge import Asked
 
-    with closing(judge.compare([Asked(*each) for each in pending])) as verdicts:
+    with closing(compare(judge, [Asked(*each) for each in pending])) as verdicts:
         for i, (asked, verdict) in enumerate(verdicts):
             progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
             judge.record(asked.kernel, asked.signature, verdict, None)

@@ -13,8 +13,9 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
-from tensor_graphs.profiling.measure import inputs
+from tensor_graphs.profiling.measure import comparison, inputs
 from tensor_graphs.profiling.measure import judge as judging
+from tensor_graphs.profiling.measure.comparison import compare
 from tensor_graphs.profiling.measure.inputs import Point
 from tensor_graphs.profiling.measure.judge import Asked, Judge
 from tensor_graphs.profiling.measure.smaller import smaller
@@ -28,6 +29,11 @@ class _Elsewhere:
     """Says of itself that it is not the host."""
 
     is_host = False
+
+
+def _not_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (judging, comparison):
+        monkeypatch.setattr(module, "device_of", lambda backend: _Elsewhere())
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ class Noting(Judge):
 
 def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
     done, go = [], threading.Event()
-    with judging._Beside() as beside:
+    with comparison._Beside() as beside:
         beside.submit(lambda: go.wait(30.0) and None, 1)
         ahead = [beside.submit(lambda n=n: done.append(f"ahead {n}"), 1) for n in range(2)]  # type: ignore[misc]
         beside.submit(lambda: done.append("compared"), 0)
@@ -68,7 +74,7 @@ def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
 
 def test_two_threads_beside_do_two_things_at_once_and_both_end() -> None:
     together = threading.Barrier(2)
-    with judging._Beside(2) as beside:
+    with comparison._Beside(2) as beside:
         both = [beside.submit(lambda: together.wait(30.0) and None, 1) for _ in range(2)]
     assert [each.exception() for each in both] == [None, None] and not any(t.is_alive() for t in beside._threads)
 
@@ -76,7 +82,7 @@ def test_two_threads_beside_do_two_things_at_once_and_both_end() -> None:
 def test_verdicts_that_two_threads_find_are_those_of_one(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the same signature among them, and two that read a table, of which each altered rows."""
     monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
-    monkeypatch.setattr(judging, "device_of", lambda backend: _Elsewhere())
+    _not_on_the_host(monkeypatch)
     n = tg.dim("n", 1, 64)
     x, table, ids = tg.input("x", (n, 24), tg.f32), tg.input("t", (40_000, 128), tg.f32), tg.input("i", (n,), tg.i32)
     made = {"exp": tg.exp(x), "softmax": tg.softmax(x), "add": x + tg.input("y", (n, 24), tg.f32), "gather": tg.gather(table, ids),
@@ -96,7 +102,7 @@ def test_verdicts_that_two_threads_find_are_those_of_one(shared: Database, monke
         with Watching(shared) as judge:
             judge.workers, judge.elsewhere, judge.beside = 2, 2, count
             judge._secrets = {each.signature.key: 12_345 for each in asked}
-            found[count] = {each.kernel.name: (v.status, v.error, v.norm_error, v.covered) for each, v in judge.compare(asked)}
+            found[count] = {each.kernel.name: (v.status, v.error, v.norm_error, v.covered) for each, v in compare(judge, asked)}
         assert len(threads) == count
     assert found[1] == found[2] and len(found[1]) == len(asked)
     assert {status for status, *_ in found[1].values()} == {"PASSED"}
@@ -106,10 +112,10 @@ def test_verdicts_that_two_threads_find_are_those_of_one(shared: Database, monke
 def test_kernels_of_the_host_leave_its_processors_to_one_thread_beside(
         on_host: bool, count: int, shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     if not on_host:
-        monkeypatch.setattr(judging, "device_of", lambda backend: _Elsewhere())
+        _not_on_the_host(monkeypatch)
     with Judge(shared) as judge:
         judge.beside = 2
-        made = judging._Comparison(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
+        made = comparison._Comparison(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
         assert len(made._beside._threads) == count
 
 
@@ -131,7 +137,7 @@ def test_a_worker_begins_before_the_oracle_was_asked_about_the_points_of_its_lat
             return super()._computed(signature, point)
 
     with Waiting(shared) as judge:
-        ((_, verdict),) = judge.compare([Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
+        ((_, verdict),) = compare(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
         assert verdict.status == "PASSED" and waited == [True]
         shown = [point for job in judge.jobs for point in job]
         assert shown == judge.points(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})
@@ -160,7 +166,7 @@ def test_what_later_jobs_need_is_asked_beside_the_worker(foreseen: bool, shared:
             assert judge.is_foreseen(asked[0]) and judge._later
             judge.asked_by.clear()
             judge.rest.clear()
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"]
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED"]
         assert len(judge.asked_by) > 20 and {name for _, name in judge.asked_by} == {"beside"}
 
 
@@ -183,7 +189,7 @@ def test_points_at_which_an_op_has_no_value_are_left_out_of_each_job(left_out: s
     asked = Asked(kernel, SOFTMAX, {"n": 5})
     with Choosy(shared) as judge:
         judge._secrets[SOFTMAX.key] = 12_345
-        ((_, compared),) = judge.compare([asked])
+        ((_, compared),) = compare(judge, [asked])
         examined = judge.examine(kernel, SOFTMAX, {"n": 5})
         assert (compared.status, compared.covered) == ("PASSED", examined.covered) and examined.status == "PASSED"
         assert len(judge.jobs) > 4 and all(judge.jobs)
@@ -207,7 +213,7 @@ def test_while_compilers_run_the_oracle_is_asked_about_all_of_a_question(shared:
         judge.foresee(asked, lambda: False)
         assert len(judge.asked_by) > 20 and not judge._later and judge.is_foreseen(asked[0])
         judge.asked_by.clear()
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] and not judge.asked_by
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED"] and not judge.asked_by
 
 
 def test_nothing_more_is_asked_about_a_kernel_that_was_refused(shared: Database, small_jobs: None) -> None:
@@ -221,7 +227,7 @@ def test_nothing_more_is_asked_about_a_kernel_that_was_refused(shared: Database,
             return judging._without_numbers("INCORRECT_NUMERICAL", "refused")
 
     with Refusing(shared) as judge:
-        ((_, verdict),) = judge.compare([Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
+        ((_, verdict),) = compare(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
         assert verdict.log == "refused" and len(judge.jobs) == 1 and len(judge.asked_by) < 12
 
 
@@ -242,25 +248,25 @@ def test_sizes_that_do_not_go_together_are_shown_to_no_kernel(shared: Database) 
     n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
     signature, kernel = signature_of(tg.pad(tg.input("x", (n,), tg.f32), ((0, m - n),))), kernel_named("numpy.pad")
     with Judge(shared) as judge:
-        ((_, compared),) = judge.compare([Asked(kernel, signature, {"n": 5, "m": 9})])
+        ((_, compared),) = compare(judge, [Asked(kernel, signature, {"n": 5, "m": 9})])
         examined = judge.examine(kernel, signature, {"n": 5, "m": 9})
     assert (compared.status, compared.log, examined.status, examined.log) == ("PASSED", "", "PASSED", "")
 
 
 def test_the_oracle_is_asked_once_about_a_point_that_two_kernels_share(
         shared: Database, small_jobs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "device_of", lambda backend: _Elsewhere())
+    _not_on_the_host(monkeypatch)
     asked = [Asked(kernel_named(f"{backend}.softmax"), SOFTMAX, {"n": 5}) for backend in ("numpy", "c")]
     with Noting(shared) as judge:
         judge.workers, judge.elsewhere, judge.beside = 2, 2, 2
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] * 2
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED"] * 2
         points = [point for point, _ in judge.asked_by]
         assert len(points) == len(set(points)) > 20
 
 
 def test_one_thread_at_a_time_asks_about_what_takes_much_memory(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
-    monkeypatch.setattr(judging, "device_of", lambda backend: _Elsewhere())
+    _not_on_the_host(monkeypatch)
     monkeypatch.setattr(judging, "MUCH", 1)
     running, most = threading.Semaphore(1), list[bool]()
 
@@ -280,7 +286,7 @@ def test_one_thread_at_a_time_asks_about_what_takes_much_memory(shared: Database
     asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5}) for op in (tg.exp, tg.tanh, tg.softmax)]
     with Alone(shared) as judge:
         judge.workers, judge.elsewhere, judge.beside = 2, 2, 2
-        assert {verdict.status for _, verdict in judge.compare(asked)} == {"PASSED"}
+        assert {verdict.status for _, verdict in compare(judge, asked)} == {"PASSED"}
     assert len(most) > 60 and all(most)
 
 
@@ -306,7 +312,7 @@ def test_where_a_comparison_is_given_up_nobody_asks_on_and_no_worker_runs_on(sha
     with Stopped(shared) as judge:
         judge.workers = 1
         with pytest.raises(RuntimeError, match="interrupted"):
-            list(judge.compare([Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})]))
+            list(compare(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})]))
         assert len(judge.jobs) == 1 and len(judge.asked_by) < 12
         judge.interrupts = False
         with pytest.raises(JudgeError, match=r"numpy\.softmax on softmax .* was given up"):
@@ -334,9 +340,9 @@ def test_another_worker_ends_behind_the_job_that_it_was_at(shared: Database, sma
     asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(tg.input("x", (N, 24), tg.f32))), {"n": 5})
              for op in (tg.exp, tg.softmax)]
     with Others(shared) as judge, pytest.MonkeyPatch.context() as patch:
-        stop = judging._Comparison._stop
-        patch.setattr(judging._Comparison, "_stop", lambda made: (stop(made), stopped.set()))
+        stop = comparison._Comparison._stop
+        patch.setattr(comparison._Comparison, "_stop", lambda made: (stop(made), stopped.set()))
         judge.workers = 2
         with pytest.raises(RuntimeError, match="interrupted"):
-            list(judge.compare(asked))
+            list(compare(judge, asked))
         assert len(judge.jobs) == 1

@@ -12,6 +12,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.replies import Told
+from tensor_graphs.profiling.measure.comparison import compare
 from tensor_graphs.profiling.measure.fixed_rows import axis_of, called, fewer
 from tensor_graphs.profiling.measure.inputs import Form, Point, point_inputs
 from tensor_graphs.profiling.measure.judge import Asked, Judge
@@ -95,5 +96,5 @@ def test_a_part_of_which_a_worker_has_the_words_alone_is_compared_on_few_rows(ju
     steps = tg.graph((X * 3.0 + 7.0) * X)
     asked = Asked(kernel_named("gen.loops"), signature_of(part_of(steps)(X)), {})
     assert judge._look_for_rows(asked.signature, BASE) is not None
-    ((_, verdict),) = judge.compare([asked])
+    ((_, verdict),) = compare(judge, [asked])
     assert verdict.status == "PASSED", verdict.log

@@ -26,6 +26,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.profiling.distrust.memory_guards import Guarded
 from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure.bench import Bench
+from tensor_graphs.profiling.measure.comparison import compare
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
@@ -240,7 +241,7 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
     right, wrong = kernel_named("c.softmax"), kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
     asked = [Asked(kernel_named("c.linear"), product, {"n": 1}), Asked(right, softmax, {"n": 5}), Asked(wrong, softmax, {"n": 5})]
     with Noting(shared) as judge:
-        found = {each.kernel.name: verdict for each, verdict in judge.compare(asked)}
+        found = {each.kernel.name: verdict for each, verdict in compare(judge, asked)}
         assert {name: v.status for name, v in found.items()} == {
             "c.linear": "PASSED", "c.softmax": "PASSED", wrong.name: "INCORRECT_NUMERICAL"}
         assert len(found["c.softmax"].covered["sizes"]["n"]) and not judge._points
@@ -249,7 +250,7 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
         assert asked_by[product.key] - {threading.get_ident()}
         rows = queries.latest_traces(judge.database, environment_of("c", judge.threads))
         assert rows[kernel_named("c.linear").identity, verify_workload(small).key].passed
-        assert list(judge.compare([])) == []
+        assert list(compare(judge, [])) == []
 
 
 def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(shared: Database) -> None:
@@ -271,7 +272,7 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
     with Waiting(shared) as judge:
         judge.workers = 1
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED", "PASSED"]
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED", "PASSED"]
     assert overlapped and all(overlapped)
 
 
@@ -301,7 +302,7 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
         with Watching(shared) as judge:
             judge.workers = 2
             everything = [*asked, Asked(outside, first, {"n": 5})] if alone else asked
-            assert [verdict.status for _, verdict in judge.compare(everything)] == [
+            assert [verdict.status for _, verdict in compare(judge, everything)] == [
                 "PASSED", "PASSED", *(["INCORRECT_NUMERICAL"] if alone else [])]
             assert len(workers) == 2 and (not alone or judge.worker.pid is None)
 
@@ -321,7 +322,7 @@ def test_a_class_that_has_a_class_is_compared_behind_it_and_each_worker_is_asked
 
     with open_database(tmp_path / "own.db") as database, Watching(database) as judge:
         judge.workers = 2
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] * len(asked)
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED"] * len(asked)
         assert asked_by and all(len(threads) == 1 for threads in asked_by.values())
 
 
@@ -343,14 +344,14 @@ def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_
     with Failing(shared) as judge:
         judge.workers = 2
         with pytest.raises(JudgeError, match="does not start"):
-            list(judge.compare(asked))
+            list(compare(judge, asked))
         assert ended and all(worker.pid is None for worker in ended)
         fails = False
-        verdicts = judge.compare(asked)
+        verdicts = compare(judge, asked)
         assert next(verdicts)[1].status == "PASSED"
         verdicts.close()                                            # as where somebody interrupts
         assert [thread for thread in threading.enumerate() if thread.name.startswith("compare")] == []
-        assert [verdict.status for _, verdict in judge.compare(asked)] == ["PASSED"] * 4
+        assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED"] * 4
 
 
 def test_a_worker_that_was_begun_is_the_one_that_is_used_and_ends_with_the_judge(shared: Database) -> None:
@@ -388,5 +389,5 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
         judge.workers = 1
         judge.foresee(asked[:1], lambda: False)
         assert judge.is_foreseen(asked[0]) and not judge.is_foreseen(asked[1])
-        assert {each.signature.key: v.status for each, v in judge.compare(asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
+        assert {each.signature.key: v.status for each, v in compare(judge, asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
     assert order == [cheap.key, dear.key]
