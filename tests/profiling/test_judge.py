@@ -242,7 +242,12 @@ def test_what_a_time_is_divided_by_hangs_on_the_work_alone(shared: Database, rat
     with Judge(shared, rates=rates) as judge:
         for kind, node in nodes.items():
             found = kernel_named(f"numpy.{node.op.name}")
-            verdict = judge.examine(found, signature_of(node), {}, time_at={}, budget=0.02, verify=False)
+            signature = signature_of(node)
+            assert judge._timing(Asked(found, signature, {}, {}), 0.02, 0.01, baseline=False).reference == kind
+            for _ in range(3):                                      # on a busy machine honest times are IMPLAUSIBLE for a moment
+                verdict = judge.examine(found, signature, {}, time_at={}, budget=0.02, verify=False)
+                if verdict.status != "IMPLAUSIBLE":
+                    break
             assert verdict.status == "PASSED" and verdict.timing["reference"]["kind"] == kind
 
 
