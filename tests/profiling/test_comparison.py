@@ -1,9 +1,9 @@
-"""Threads that ask the oracle and compare while workers run: how many, what they ask when, and that verdicts are those of one."""
+"""Kernels that are compared together: threads that ask the oracle and compare while workers run, how many, what they ask when, and that verdicts are those of one."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -37,10 +37,9 @@ def _not_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def small_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "refuse_replaced", lambda: None)
     monkeypatch.setattr(judging, "AT_ONCE", 2000)
-    yield
 
 
 class Noting(Judge):
