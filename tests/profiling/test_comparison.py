@@ -1,4 +1,4 @@
-"""Kernels that are compared together: threads that ask the oracle and compare while workers run, how many, what they ask when, and that verdicts are those of one."""
+"""Kernels that are compared together: threads that ask the oracle beside workers, what they ask when, and that verdicts hold."""
 
 from __future__ import annotations
 
