@@ -24,7 +24,7 @@ from tensor_graphs.compiler.profile_paths import Wrong, parts_on, profile_paths,
 from tensor_graphs.compiler.request import Request, Wanted
 from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
-from tensor_graphs.costs.filing import VERIFIER, timing_key
+from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.errors import close_to, listed
@@ -35,7 +35,7 @@ from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price
+from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
 from tensor_graphs.profiling.measure.calibration import measure_device
 from tensor_graphs.profiling.measure.deployed import NotDeployed
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
@@ -72,7 +72,7 @@ FINAL = 0.25
 """of the budget, kept for whole paths"""
 
 Asked = Counter[tuple[str, ...]]
-"""how often one profile has asked: `question_key` of a kernel alone, `_step_key` of one in its place"""
+"""how often one profile has asked: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
 
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
@@ -337,15 +337,15 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
 
         def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
-            return _open_parts(book, found, of, binding) or any(
+            return _open_parts(book, found, of, binding, asked) or any(
                 _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)
-                for key, a in found.kernels(of).items() if a.kernel is not None)
+                for key, a in found.kernels(of).items() if a.kernel is not None and of.calls[key])
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
         if hopeful.seconds < path.seconds * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
             several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
         rival = _reworded(paths, path)
-        if rival is not None and (several or _open_parts(book, paths, rival, binding)):
+        if rival is not None and (several or _open_parts(book, paths, rival, binding, asked)):
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
@@ -356,6 +356,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
             signatures |= {s.key: s for s in plain.known()}
         found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
         asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
+        asked.update({_part_key(each, binding) for of, found in several.values() for each in parts_on(of, found)})
         say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
         try:
             measured += run_in_place(judge, graph, list(several.values()), signatures, binding, request.here)
@@ -367,10 +368,11 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
     return measured
 
 
-def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int]) -> bool:
+def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> bool:
     """Whether a part of the path was never measured as a whole the way it is computed there, and another way of it is close."""
     close = set(_rivals(paths, path))
-    return any(s in close and book.whole_row(binding, s, way, steps) is None for s, way, steps in parts_on(paths, path))
+    return any(s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
+               and book.whole_row(binding, s, way, steps) is None for s, way, steps in parts_on(paths, path))
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
@@ -390,6 +392,11 @@ def _reworded(paths: Paths, path: Path) -> Path | None:
     return paths.reworded(path, rivals) if rivals else None
 
 
+def _part_key(part: tuple[Signature, Alternative, Steps], binding: Mapping[str, int]) -> tuple[str, ...]:
+    s, way, steps = part
+    return part_implementation(s, way.target(s), steps).source_hash, timed_workload(s, binding).key, "in place"
+
+
 def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, ...]:
     return (*timing_key(kernel, signature, binding), "in place")
 
@@ -399,7 +406,7 @@ def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel
     """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
     ran = asked[_step_key(kernel, signature, binding)]
     if not _known_in_graph(book, kernel, signature, binding):
-        return True
+        return ran < MOST_ASKED
     return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
 
 

@@ -89,7 +89,7 @@ def parts_on(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Ste
     """The parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
     chosen = paths.kernels(path)
     found = []
-    for s in paths.parts:
+    for s in paths.known():                                         # parts inside of others, too
         if isinstance(s.spec.op, PartOp) and s.spec.op.recipes and s.key in chosen and chosen[s.key].kernel is None:
             steps = paths.steps(s, chosen[s.key], lambda i: chosen.get(i.key))
             if steps:

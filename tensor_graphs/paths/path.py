@@ -674,11 +674,11 @@ def kernel_of_all_steps(path: Path) -> Kernel:
     return kernel
 
 
-def expanded(nodes: Sequence[Node], path: Path) -> list[Node]:
-    """Nodes of a graph with every composite for which the path chooses no kernel replaced by what it chooses."""
+def expanded(nodes: Sequence[Node], path: Path, kept: Callable[[Node], bool] = lambda node: False) -> list[Node]:
+    """Nodes of a graph, every composite for which the path chooses no kernel replaced by what it chooses; but for those `kept`."""
 
     def keep(node: Node) -> bool:
-        return not is_way_on(path.choices.get(signature_of(node).key, ""))
+        return not is_way_on(path.choices.get(signature_of(node).key, "")) or kept(node)
 
     def written(node: Node) -> Definition:
         recipe = path.recipes.get(path.choices[signature_of(node).key])

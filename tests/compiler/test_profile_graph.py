@@ -28,6 +28,7 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.doubts import Doubts
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import profile_graph, questions_of
+from tensor_graphs.compiler.profile_paths import parts_on, run_in_place
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
@@ -45,6 +46,7 @@ from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
 from tests.compiler.trial_kernels import SLEEPY, TWO_FACED
+from tests.plans import paths_of
 
 N = tg.dim("n", 1, 24)
 SMALL = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), tg.parameter("w", (12, 16), tg.f32)))})
@@ -183,6 +185,39 @@ def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list
         in_place = {e.trace for e in rows if isinstance(e, Choice) and e.trace and ", in its graph" in e.note}
         assert [e.kind for e in queries.evidence(database, *in_place)] == ["in_graph"] * len(in_place)
     assert report.deployed > 0 and report.paths > 0
+
+
+def test_a_part_inside_of_another_one_has_a_row_as_a_whole_once_it_was_run_in_its_place(database: Database) -> None:
+    """Nothing of numpy computes the norm and its three products at once, so the products are reached in its definition."""
+    graph, at = prepare(tg.graph({"y": attention()}), recipes=database, backends=("numpy", "gen")).graph, {"n": 24}
+    paths = paths_of(graph, ("numpy",))
+    path = paths.cheapest()
+    (part,) = {s: None for s, _, _ in parts_on(paths, path)}
+    assert part not in [s for s, _ in paths.top]
+    several = [paths.reworded(path, {part: way}) for way in paths.alternatives(part) if way.kernel is None]
+    assert len(several) == 2 and None not in several                # its own words and a recipe
+    with Judge(database) as judge:
+        run_in_place(judge, graph, [(paths, each) for each in several if each], {s.key: s for s in paths.known()}, at, ("numpy",))
+    now = PriceBook.of(Request(graph, None, ("numpy",), database))
+    taken = [row.median_ms for each in several if each for s, way, steps in parts_on(paths, each)
+             if (row := now.whole_row(at, s, way, steps)) is not None and row.median_ms is not None]
+    assert len(taken) == 2 and min(taken) > 0.0
+
+
+def test_what_stays_unknown_in_its_place_is_run_there_twice_and_not_until_the_budget_is_spent(
+        database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_known_in_graph", lambda *args: False)
+    monkeypatch.setattr(PriceBook, "whole_row", lambda *args: None)
+    report = profile_graph(SMALL, database=database, budget=300.0, backends=("numpy",))
+    assert 0 < report.deployed <= 2 * 2 * len(SMALL.nodes) and report.left == 0 and report.seconds < 150.0
+
+
+def test_what_is_computed_when_the_graph_is_bound_is_not_waited_for_in_its_place(database: Database) -> None:
+    w = tg.softmax(tg.parameter("w", (12, 16), tg.f32))
+    g = tg.graph({"y": tg.softmax(tg.linear(tg.input("x", (5, 16), tg.f32), w))})
+    assert profile_graph(g, database=database, budget=300.0, backends=("numpy",)).deployed > 0
+    again = profile_graph(g, database=database, budget=300.0, backends=("numpy",))
+    assert again.measured == again.deployed == again.left == 0 < again.already_known
 
 
 def test_a_kernel_that_was_fast_on_its_own_only_is_not_kept(database: Database) -> None:

@@ -62,6 +62,13 @@ def test_every_cell_says_why(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_committed_table_is_of_a_device_that_has_all_that_kernels_require(backend: str) -> None:
+    """Else the sample below fails wherever there is more."""
+    lacked = {c["reason"] for row in committed(backend).values() for c in row.values() if "which this device" in c["reason"]}
+    assert not lacked, "make conformance on a processor with amx_bf16"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_page_and_document_are_one_table(backend: str) -> None:
     """Written by hand, or by another version: either shows here."""
     cells = tuple(TableCell(op, dtype, c["status"], c["reason"], float(c["error"]) if "error" in c else None, c.get("instances", 0),

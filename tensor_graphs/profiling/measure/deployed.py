@@ -9,10 +9,10 @@ package may do its work where it is judged and nowhere else: where there is one,
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from tensor_graphs.costs.filing import (
@@ -33,7 +33,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.language.node import is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, between
 from tensor_graphs.paths.path import Path, expanded, is_way_on
 from tensor_graphs.profiling.distrust.replies import PathTold
@@ -214,17 +214,36 @@ def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[st
 
 
 def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
-    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel: the part's
-    key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
-    parts = [n for n in graph.nodes if isinstance(n.op, PartOp) and n.op.recipes and is_way_on(path.choices[signature_of(n).key])]
-    ends = [[leaves.item(n, i) for i in range(len(n.types))] for n in parts]
-    made = iter(expanded([*graph.roots, *(x for n, out in zip(parts, ends, strict=True) for x in (*out, *n.inputs))], path))
-    whole = graph.with_roots(list(itertools.islice(made, len(graph.roots))))
+    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel, those inside
+    of others, too: the part's key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
+    values = list(graph.roots)
+    found: list[tuple[str, str, range, range]] = []                 # key, way, where in values its ends are, and its operands
+    now = _said_otherwise(values, path)
+    while True:
+        for n in now:
+            at, operands = len(values), len(values) + len(n.types)
+            values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
+            key = signature_of(n).key
+            found.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
+        values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
+        now = _said_otherwise(values[:len(graph.roots)], path)
+        if not now:
+            break
+    whole = graph.with_roots(values[:len(graph.roots)])
     number = {n: i for i, n in enumerate(whole.nodes)}
-    places = []
-    for n, out in zip(parts, ends, strict=True):
-        outputs, operands = (list(itertools.islice(made, count)) for count in (len(out), len(n.inputs)))
-        inside = [number[x] for x in between(outputs, operands) if is_step(x) and x in number]
-        key = signature_of(n).key
-        places.append((key, path.choices[key], inside))
-    return whole, places
+    return whole, [(key, way, [number[x] for x in between([values[i] for i in out], [values[i] for i in operands])
+                               if is_step(x) and x in number])
+                   for key, way, out, operands in found]
+
+
+def _has_recipes(node: Node) -> bool:
+    return isinstance(node.op, PartOp) and bool(node.op.recipes)
+
+
+def _is_deeper(level: Collection[Node], node: Node) -> bool:
+    return _has_recipes(node) and node not in level
+
+
+def _said_otherwise(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
+    """The parts with recipes among what these nodes are made of for which the path chooses no kernel."""
+    return dict.fromkeys(n for n in walk(nodes) if _has_recipes(n) and is_way_on(path.choices[signature_of(n).key]))

@@ -314,11 +314,12 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PlacedInstructions:
-    """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> place.
+    """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> places,
+    several where a part is inside of another one.
     copied: those that copy what a place made: they are the part's, and no step's; other copies are the step's that reads them."""
 
     keys: Sequence[tuple[str, str]]
-    homes: Mapping[int, int]
+    homes: Mapping[int, Sequence[int]]
     copied: Set[int]
 
 
@@ -326,9 +327,11 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
     """parts: as `places_of_parts` has them."""
     program = plan.variants[0].program
     nodes = expanded.nodes
-    makers = {program.values[nodes[i]].buffer: place for place, (_, _, inside) in enumerate(parts) for i in inside
-              if nodes[i] in program.values}
-    homes: dict[int, int] = {}
+    makers: dict[int, list[int]] = {}
+    for place, (_, _, inside) in enumerate(parts):
+        for buffer in dict.fromkeys(program.values[nodes[i]].buffer for i in inside if nodes[i] in program.values):
+            makers.setdefault(buffer, []).append(place)
+    homes: dict[int, list[int]] = {}
     copied, waiting = set[int](), list[int]()                       # waiting: for the step that comes next
     for i, ins in enumerate(program.instructions):
         step = bool(ins.signature) and not ins.label.startswith("prepare_")
@@ -346,13 +349,14 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
 
 def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
     """(part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
-    sums = {place: np.zeros(len(samples)) for place in set(placed.homes.values())}
-    for i, place in placed.homes.items():
-        sums[place] = sums[place] + samples[:, i]
+    sums: dict[int, np.ndarray] = {}
+    for i, places in placed.homes.items():
+        for place in places:
+            sums[place] = sums.get(place, 0.0) + samples[:, i]
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     for place, taken in sums.items():
         found.setdefault(placed.keys[place], []).append(taken)
-    return [(key, way, np.mean(places, axis=0).tolist()) for (key, way), places in found.items()]
+    return [(key, way, np.mean(each, axis=0).tolist()) for (key, way), each in found.items()]
 
 
 def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
