@@ -1,6 +1,6 @@
 """Graphs of every kind on a GPU next to torch eager and torch.compile there, each as CUDA graphs, in turns.
 
-    python benchmarks/graphs_cuda.py [--only softmax] [--profile 3] [--compile] [--json FILE]
+    python benchmarks/graphs_cuda.py [--only softmax] [--profile 3] [--compile] [--tinygrad 60] [--json FILE]
 
 The graphs of cpu_graphs.py with more rows and larger products; operands and results are on the GPU. Each is compiled, after
 `tg.profile` for --profile seconds or from the cost model alone, and bound to several sets of operands that are together larger than
@@ -34,6 +34,7 @@ from benchmarks.attention_cuda import MANY, ONE
 from benchmarks.cpu_graphs import Case, Given, cases
 from benchmarks.kernels_cpu import geomean
 from benchmarks.kernels_cuda import captured
+from benchmarks.peers.tinygrad_graph import in_a_process
 from benchmarks.products_cuda import SHAPES
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.torch.ops import tensor
@@ -53,6 +54,9 @@ TURNS, ASLEEP = 15, 400_000
 """turns of each; cycles for which the device waits before each, so that the host has asked for all replays"""
 
 GEOMEAN, LEAST, WRONG, TIMES_TORCHS = 1.15, 0.9, 1e-3, 3.0
+
+BEAM = 2
+"""how many candidates tinygrad's search keeps"""
 
 
 def product_cases(torch: Any) -> list[Case]:
@@ -230,11 +234,21 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
     torch.cuda.synchronize()
     error = error_of(found, right)
 
-    us = microseconds(torch, contenders)
-    _, launches, elsewhere = replays[0]
     roundings = [2 * o.dtype.epsilon for o in graph.outputs.values() if o.dtype.is_float]
+    us = microseconds(torch, contenders)
+    if given.tinygrad:
+        torch.cuda.empty_cache()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                told, outs = in_a_process(f"{case.kind}: {case.name}", ROWS, PRODUCTS, count, BEAM, given.tinygrad, Path(folder))
+                off = error_of([torch.from_numpy(a).cuda() for a in outs.values()], right)
+                us["tinygrad"] = told["us"] if off <= max(WRONG, TIMES_TORCHS * theirs, *roundings) else math.nan
+                failed += f" tinygrad: {told['launches']} kernels, {told['seconds']:.0f} s, error {off:.1e}"
+            except RuntimeError as e:
+                failed += f" tinygrad: {e}"
+    _, launches, elsewhere = replays[0]
     is_right = error <= max(WRONG, TIMES_TORCHS * theirs, *roundings)
-    best = min((t for n, t in us.items() if n != "ours"), default=math.nan)
+    best = min((t for n, t in us.items() if n not in ("ours", "tinygrad")), default=math.nan)
     calls_made = plan.variants[0].program.instructions
     return {"kind": case.kind, "graph": case.name, "us": us, "right": bool(is_right), "error": error, "torch_error": theirs,
             "ratio": best / us["ours"] if is_right and not elsewhere else math.nan, "launches": launches, "elsewhere": elsewhere,
@@ -249,11 +263,15 @@ def main() -> int:
     parser.add_argument("--profile", type=float, default=0.0, metavar="SECONDS", help="of tg.profile for each graph; default: none")
     parser.add_argument("--backends", default="cuda,gencuda", type=lambda text: tuple(text.split(",")))
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
+    parser.add_argument("--tinygrad", type=float, default=0.0, metavar="SECONDS",
+                        help=f"tinygrad with BEAM={BEAM} too, in this time for each graph of the suite; its own process")
     parser.add_argument("--products", action="store_true", help="the sizes of products_cuda.py in place of the suite")
     parser.add_argument("--attention", action="store_true", help="the sizes of attention_cuda.py in place of the suite")
     parser.add_argument("--database", help="default: an empty one")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.tinygrad and (given.products or given.attention):
+        parser.error("--tinygrad runs graphs of the suite")
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
@@ -264,7 +282,8 @@ def main() -> int:
               cases(torch, ROWS, PRODUCTS))
     chosen = [c for c in listed if any(word in f"{c.kind}: {c.name}" for word in words)][first::every]
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
-    print(f"{'':38}{'ours':>10}{'eager':>10}{'compile':>10}{'ratio':>7}{'launches':>9}{'error':>9}{'torch':>9}", flush=True)
+    print(" " * 38 + "".join(f"{name:>10}" for name in ("ours", "eager", "compile", "tinygrad"))
+          + f"{'ratio':>7}{'launches':>9}{'error':>9}{'torch':>9}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
@@ -277,8 +296,9 @@ def main() -> int:
                 continue
             rows.append(row)
             us = row["us"]
-            listed_us = {"ours": us["ours"], "eager": min((us[n] for n in us if n not in ("ours", "compile")), default=math.nan)}
-            shown = "".join(f"{t:10.1f}" for t in listed_us.values()) + (f"{us['compile']:10.1f}" if "compile" in us else " " * 10)
+            eager = min((us[n] for n in us if n not in ("ours", "compile", "tinygrad")), default=math.nan)
+            shown = f"{us['ours']:10.1f}{eager:10.1f}" + "".join(f"{us[n]:10.1f}" if n in us else " " * 10
+                                                                 for n in ("compile", "tinygrad"))
             ratio = "  WRONG" if not row["right"] else f"{row['ratio']:7.2f}"
             where = f"  on the host: {', '.join(row['elsewhere'][:3])}" if row["elsewhere"] else ""
             print(f"{name:38}{shown}{ratio}{row['launches']:9}{row['error']:9.1e}{row['torch_error']:9.1e}"

@@ -211,6 +211,7 @@ def test_ctrl_c_before_anything_is_measured_is_quiet_too(tmp_path: Path) -> None
         [*TG, "profile", str(fifo)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with open(fifo, "wb"):  # opens when the command has opened its end
+        time.sleep(0.5)  # between its last look at signals and its read Python hears none until the read ends
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "") and "Traceback" not in err

@@ -107,8 +107,10 @@ def test_a_device_that_is_lost_says_so(gpu_that_is_none: Cuda) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_gpu_takes_as_long_for_a_short_kernel_however_late_the_host_is() -> None:
-    """A copy of 4 KB takes some microseconds; the host here needs a millisecond before each."""
+    """A copy of 4 KB takes some microseconds; the host here needs a millisecond before each, which one flush of a GPU that others
+    use, too, may take."""
     gpu = device_named("cuda:0")
     given, out = (device_array(np.zeros(1024, np.float32), "cuda:0") for _ in range(2))
 
