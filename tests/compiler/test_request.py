@@ -29,7 +29,8 @@ USUAL = r"fix: backends=\('c', 'gen', 'numpy'\) \(tg: --backends c,gen,numpy\), 
 
     ({"memory_limit": "all"}, "^memory_limit is 'all'\n  fix: bytes "), ({"memory_limit": -1}, "^memory_limit is -1\n"),
     ({"memory_limit": float("nan")}, "^memory_limit is nan\n"),
-    ({"memory_limit": 10**5000}, "^memory_limit is beyond what a float holds\n  fix: bytes "), ({"database": 3}, "^database is 3\n  fix: the path or URL "),
+    ({"memory_limit": 10**5000}, "^memory_limit is beyond what a float holds\n  fix: bytes "),
+    ({"database": 3}, "^database is 3\n  fix: the path or URL "),
     ({"backends": ()}, rf"^backends names no backend: it is \(\)\n  {USUAL}$"), ({"backends": 3}, rf"^backends is 3\n  {USUAL}$"),
     ({"backends": ["c", None]}, r"^backends is \['c', None\]\n  fix: ")])
 def test_an_argument_that_does_not_fit_is_named_with_what_does_before_a_kernel_runs(asked: dict[str, Any], says: str) -> None:
