@@ -31,14 +31,11 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: s
 def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool = False) -> float:
     """A number of `least` or more, not NaN, and infinity only where that is said. fix: what fits, in words. Raises ArgumentError.
     """
-    found, shown = math.nan, "beyond what a float holds"
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            found, shown = float(value), repr(value)
-        except OverflowError:                                       # a whole number, whose digits may be too many to show, too
-            found = math.inf if value > 0 else -math.inf
-    else:
-        shown = repr(value)
+    fits = isinstance(value, Real) and not isinstance(value, bool)
+    try:
+        found, shown = float(value) if fits else math.nan, repr(value)
+    except OverflowError:                                           # a whole number, whose digits may be too many to show, too
+        found, shown = math.inf if value > 0 else -math.inf, "beyond what a float holds"
     if not least <= found or (not infinite and math.isinf(found)):
         raise ArgumentError(f"{name} is {shown}\n  fix: {fix}")
     return found
