@@ -37,7 +37,7 @@ from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
 from tensor_graphs.profiling.measure.calibration import measure_device
-from tensor_graphs.profiling.measure.deployed import NotDeployed
+from tensor_graphs.profiling.measure.deployed import NotDeployed, what_runs
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
@@ -337,15 +337,15 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
 
         def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
-            return _open_parts(book, found, of, binding, asked) or any(
-                _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)
-                for key, a in found.kernels(of).items() if a.kernel is not None and of.calls[key])
+            steps = {key for key, a in found.kernels(of).items() if a.kernel is not None
+                     and _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)}
+            return _runs_any(graph, of, steps, _open_parts(book, found, of, binding, asked))
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
         if hopeful.seconds < path.seconds * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
             several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
         rival = _reworded(paths, path)
-        if rival is not None and (several or _open_parts(book, paths, rival, binding, asked)):
+        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(book, paths, rival, binding, asked))):
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
             break
@@ -368,11 +368,21 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
     return measured
 
 
-def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> bool:
-    """Whether a part of the path was never measured as a whole the way it is computed there, and another way of it is close."""
+def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, str]]) -> bool:
+    """Whether a run along the path computes any of these steps, or something of these parts."""
+    if not steps and not parts:
+        return False
+    running, places = what_runs(graph, path)
+    return bool(steps & running or parts & places)
+
+
+def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
+    """The keys and ways of the path's parts that were never measured as a whole the way they are computed there, where another way
+    is close."""
     close = set(_rivals(paths, path))
-    return any(s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
-               and book.whole_row(binding, s, way, steps) is None for s, way, steps in parts_on(paths, path))
+    return {(s.key, way.name) for s, way, steps in parts_on(paths, path)
+            if s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
+            and book.whole_row(binding, s, way, steps) is None}
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:

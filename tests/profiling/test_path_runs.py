@@ -16,8 +16,10 @@ from tensor_graphs.profiling.measure.path_runs import (
     TURNS_THERE,
     as_called,
     given_there,
+    parts_of,
     run_whole,
     run_whole_there,
+    times_of_parts,
 )
 from tensor_graphs.runtime.device_array import DeviceArray
 from tests.plans import paths_of, plan_of
@@ -46,6 +48,25 @@ def test_a_size_that_follows_from_no_input_is_given() -> None:
     compiled = tg.bind(tg.compile(graph, backends=["numpy"]))
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     assert np.array_equal(as_called(compiled, {"x": x}, {"n": 3})()["y"], np.repeat(1.5 * x, 3, axis=0))
+
+
+def test_a_step_counts_in_each_part_that_it_is_in_and_once_where_two_nodes_lie_in_one_place() -> None:
+    x = tg.input("x", (4, 16), tg.f32)
+    inner = tg.softmax(x)
+    rows = inner.reshape(16, 4)
+    graph = tg.graph({"y": tg.tanh(rows), "z": tg.exp(x)})
+    number = {n: i for i, n in enumerate(graph.nodes)}
+    tanh, exp = (graph.outputs[name] for name in "yz")
+    parts = [("outer", "words", [number[n] for n in (inner, rows, tanh)]), ("inner", "recipe a", [number[inner]]),
+             ("other", "words", [number[exp]])]
+    plan = plan_of(graph, ("numpy",))
+    placed = parts_of(plan, graph, parts)
+    calls = {ins.kernel: i for i, ins in enumerate(plan.variants[0].program.instructions) if ins.signature}
+    samples = np.zeros((2, len(plan.variants[0].program.instructions)))
+    for kernel, seconds in (("numpy.softmax", 1.0), ("numpy.tanh", 10.0), ("numpy.exp", 100.0)):
+        samples[:, calls[kernel]] = seconds
+    assert times_of_parts(samples, placed) == [("outer", "words", [11.0] * 2), ("inner", "recipe a", [1.0] * 2),
+                                               ("other", "words", [100.0] * 2)]
 
 
 @pytest.mark.parametrize("with_weights", [False, True])

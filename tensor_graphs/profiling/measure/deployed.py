@@ -34,7 +34,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, is_step, walk
-from tensor_graphs.language.part import PartOp, between
+from tensor_graphs.language.part import PartOp, between, known_when_bound
 from tensor_graphs.paths.path import Path, expanded, is_way_on
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
@@ -181,7 +181,8 @@ def record_parts(judge: Judge, found: Sequence[Deployed], rows: Mapping[tuple[st
     """Store what parts took as a whole as traces of their recipes, or of their own words. rows: by path, key and way."""
     for each in found:
         for (key, way), times in each.parts.items():
-            row = rows[each.path.id, key, way]
+            if (row := rows.get((each.path.id, key, way))) is None:     # nothing is known to compute it in a run
+                continue
             for signature in (row.signature, row.target):
                 judge.database.ensure_graph(graph_record(signature))
             judge.database.add_trace(TraceRecord(
@@ -234,6 +235,15 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
     return whole, [(key, way, [number[x] for x in between([values[i] for i in out], [values[i] for i in operands])
                                if is_step(x) and x in number])
                    for key, way, out, operands in found]
+
+
+def what_runs(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
+    """The keys of the signatures that a run along the path computes, and the keys and ways of the parts of which it computes
+    something. What else is on the path is computed when the graph is bound, or read by nobody; it has no time in its place."""
+    whole, places = places_of_parts(graph, path)
+    bound = known_when_bound(whole.nodes)
+    steps = {i: signature_of(n).key for i, n in enumerate(whole.nodes) if is_step(n) and n not in bound}
+    return set(steps.values()), {(key, way) for key, way, inside in places if not steps.keys().isdisjoint(inside)}
 
 
 def _has_recipes(node: Node) -> bool:
