@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -19,25 +20,30 @@ class ArgumentError(TensorGraphsError, ValueError):
     """An argument that is not of the kind, or not in the range, that a function takes."""
 
 
+def _shown(value: Any) -> str:
+    """What was given, for an error. Python shows no whole number of more than 4300 digits."""
+    beyond = isinstance(value, int) and value.bit_length() > sys.float_info.max_exp
+    return "beyond what a float holds" if beyond else repr(value)
+
+
 def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: str = "") -> int:
     """A whole number (an int, or numpy's) in a range. Raises ArgumentError."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least or (
             most is not None and value.__index__() > most):
         span = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise ArgumentError(f"{name} is {value!r}\n  fix: {fix or f'a whole number {span}'}")
+        raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix or f'a whole number {span}'}")
     return int(value.__index__())
 
 
 def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool = False) -> float:
     """A number of `least` or more, not NaN, and infinity only where that is said. fix: what fits, in words. Raises ArgumentError.
     """
-    fits = isinstance(value, Real) and not isinstance(value, bool)
     try:
-        found, shown = float(value) if fits else math.nan, repr(value)
-    except OverflowError:                                           # a whole number, whose digits may be too many to show, too
-        found, shown = math.inf if value > 0 else -math.inf, "beyond what a float holds"
+        found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        found = math.inf if value > 0 else -math.inf
     if not least <= found or (not infinite and math.isinf(found)):
-        raise ArgumentError(f"{name} is {shown}\n  fix: {fix}")
+        raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
     return found
 
 
@@ -47,21 +53,21 @@ def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
         return (value,)
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     if not isinstance(value, Iterable) or not all(isinstance(each, str) for each in given):
-        raise ArgumentError(f"{name} is {value!r}\n  fix: {fix}")
+        raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
     return given
 
 
 def function(name: str, value: Any, takes: str) -> Any:
     """A function, or None where nothing is to be called. takes: what it is called with, in words. Raises ArgumentError."""
     if value is not None and not callable(value):
-        raise ArgumentError(f"{name} is {value!r}, which cannot be called\n  fix: a function of {takes}, or leave it out")
+        raise ArgumentError(f"{name} is {_shown(value)}, which cannot be called\n  fix: a function of {takes}, or leave it out")
     return value
 
 
 def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
     """A path. Raises ArgumentError."""
     if not isinstance(value, str | os.PathLike):
-        raise ArgumentError(f"{name} is {value!r}\n  fix: {fix}")
+        raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
     return value
 
 

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -40,17 +41,11 @@ TURNS, AHEAD = 15, 500e-6
 class Functional:
     """What cpu_graphs.py takes of torch.nn.functional."""
 
-    def __init__(self, tensor: Any, dtypes: Any) -> None:
-        self.tensor, self.dtypes = tensor, dtypes
-
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return x.gelu(approximate=approximate)
 
     def silu(self, x: Any) -> Any:
         return x.silu()
-
-    def softmax(self, x: Any, axis: int) -> Any:
-        return x.softmax(axis)
 
     def linear(self, x: Any, w: Any, b: Any = None) -> Any:
         return x.linear(w.transpose(0, 1), b)
@@ -96,7 +91,7 @@ class Torch:
 
     def __init__(self, tensor: Any, dtypes: Any) -> None:
         self.tensor, self.bool = tensor, dtypes.bool
-        self.nn = type("nn", (), {"functional": Functional(tensor, dtypes)})
+        self.nn = SimpleNamespace(functional=Functional())
 
     def ones(self, *shape: Any, dtype: Any, device: Any) -> Any:
         return self.tensor.ones(*shape, dtype=dtype, device=device)
@@ -161,9 +156,16 @@ def graphs_of(jit: Any, realize: Any) -> list[Any]:
     return runners
 
 
-def microseconds(device: Any, cuda: Any, replays: Sequence[Callable[[], None]]) -> float:
+def launching(cuda: Any, check: Callable[[int], None], runners: Sequence[Any]) -> Callable[[], None]:
+    def replay() -> None:
+        for runner in runners:
+            check(cuda.cuGraphLaunch(runner.instance, None))
+
+    return replay
+
+
+def microseconds(device: Any, cuda: Any, check: Callable[[int], None], replays: Sequence[Callable[[], None]]) -> float:
     """Of one, the median of all turns."""
-    check = importlib.import_module("tinygrad.runtime.ops_cuda").check
     check(cuda.cuCtxSetCurrent(device.context))
 
     def mark() -> Any:
@@ -192,14 +194,13 @@ def microseconds(device: Any, cuda: Any, replays: Sequence[Callable[[], None]]) 
 def measured(name: str, rows: int, products: int, sets: int, beam: int, out: Path) -> dict[str, Any]:
     os.environ |= {"DEV": "CUDA", "GRAPH_ONE_KERNEL": "1", "JIT_BATCH_SIZE": "0", "IGNORE_JIT_FIRST_BEAM": "1"}
     tinygrad = importlib.import_module("tinygrad")
-    helpers, realize = (importlib.import_module(f"tinygrad.{each}") for each in ("helpers", "engine.realize"))
-    cuda = importlib.import_module("tinygrad.runtime.autogen.cuda")
+    helpers, realize, cuda, ops = (importlib.import_module(f"tinygrad.{each}")
+                                   for each in ("helpers", "engine.realize", "runtime.autogen.cuda", "runtime.ops_cuda"))
     tensor = with_torchs_names(tinygrad.Tensor)
     (case,) = (c for c in cases(Torch(tensor, tinygrad.dtypes), rows, products) if f"{c.kind}: {c.name}" == name)
     rng = np.random.default_rng(0)                                  # as graphs_cuda.py draws them
     arrays = [{n: each.array(rng) for n, each in case.given.items()} for _ in range(sets)]
     began = time.perf_counter()
-    check = importlib.import_module("tinygrad.runtime.ops_cuda").check
     replays: list[Callable[[], None]] = []
     kept, launches = [], 0
     for each in arrays:
@@ -214,9 +215,9 @@ def measured(name: str, rows: int, products: int, sets: int, beam: int, out: Pat
         runners = graphs_of(jit, realize)
         launches = sum(len(runner.calls) for runner in runners)
         kept.append((tensors, jit, found))
-        replays.append(lambda runners=runners: [check(cuda.cuGraphLaunch(r.instance, None)) for r in runners] and None)
+        replays.append(launching(cuda, ops.check, runners))
     seconds = time.perf_counter() - began
-    us = microseconds(tinygrad.Device["CUDA"], cuda, replays)
+    us = microseconds(tinygrad.Device["CUDA"], cuda, ops.check, replays)
     return {"us": us, "launches": launches, "seconds": seconds}
 
 

@@ -206,6 +206,14 @@ def test_a_part_inside_of_another_one_has_a_row_as_a_whole_once_it_was_run_in_it
     assert len(taken) == 2 and min(taken) > 0.0
 
 
+def test_the_time_of_a_part_that_no_kernel_is_known_to_compute_is_not_stored(database: Database) -> None:
+    path = paths_of(SMALL, ("numpy",)).cheapest()
+    found = deployed.Deployed(path, (1e-3,), (1e-3,), {}, {("key", "recipe"): (1e-3,)}, True)
+    with Judge(database) as judge:
+        deployed.record_parts(judge, [found], {}, {})
+    assert upkeep.stats(database).rows["benchmark_traces"] == 0
+
+
 def test_what_stays_unknown_in_its_place_is_run_there_twice_and_not_until_the_budget_is_spent(
         database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_known_in_graph", lambda *args: False)

@@ -22,6 +22,7 @@ USUAL = r"fix: backends=\('c', 'gen', 'numpy'\) \(tg: --backends c,gen,numpy\), 
 
 @pytest.mark.parametrize(("asked", "says"), [
     ({"threads": "two"}, rf"^threads is 'two'\n  fix: a whole number from 1 to {most_threads()}, or leave it out$"),
+    ({"threads": 10**5000}, "^threads is beyond what a float holds\n"),
     ({"threads": 0}, "^threads is 0\n  fix: a whole number from 1 "), ({"threads": True}, "^threads is True"),
     ({"threads": 10**6}, "^threads is 1000000"), ({"threads": 1.5}, "^threads is 1.5"),
     ({"tolerance": "a"}, "^the tolerance is 'a'\n  fix: a relative error of 0 or more"), ({"tolerance": -1}, "or more"),

@@ -88,7 +88,8 @@ def test_the_fastest_run_of_each_turn_and_the_faster_half_of_the_turns_are_told(
         run()
         turn[0] = 1
 
-    for name, stands_in in (("as_called", called), ("warm_up", warm), ("settle", lambda: None), ("now", lambda: clock[0])):
+    for name, stands_in in (("as_called", called), ("warm_up", warm), ("settle", lambda: None), ("now", lambda: clock[0]),
+                            ("others_running", lambda: 0), ("switches", lambda: 0)):      # a run that is disturbed is another case
         monkeypatch.setattr(f"{module}.{name}", stands_in)
     x = tg.input("x", (1, 4), tg.f32)
     graph = tg.graph({"y": x * tg.parameter("w", (1, 4)) if with_weights else x * 2.0})
