@@ -36,8 +36,7 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: s
 
 
 def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool = False) -> float:
-    """A number of `least` or more, not NaN, and infinity only where that is said. fix: what fits, in words. Raises ArgumentError.
-    """
+    """A number of `least` or more, not NaN, infinity where `infinite` says so. fix: what fits, in words. Raises ArgumentError."""
     try:
         found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:
