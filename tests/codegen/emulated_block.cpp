@@ -1,11 +1,15 @@
 /* Threads of a block as contexts that take turns on one processor: each runs until it waits at a barrier or ends. A barrier opens when
  * all threads of the block (of the warp) that have not ended wait at it. `order` says in which order they run, so that what depends on
- * it shows. Who reads or writes where nothing is ends all of them. */
+ * it shows. Who reads or writes where nothing is ends all of them.
+ *
+ * A context is made once and serves one block after another; turns are jumps, since swapcontext asks the system for the signals that
+ * are let through, each time. */
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <ucontext.h>
 #include <vector>
 
@@ -21,14 +25,16 @@ struct Copy {
     const void *from;
     unsigned bytes;
 };
+constexpr size_t STACK = 1 << 17;
 struct Thread {
-    ucontext_t context;
+    jmp_buf here;                                                   /* where it goes on, once it has begun */
+    bool begun = false;
     std::vector<std::vector<Copy>> copies;                          /* groups of those that are under way, the last one still open */
-    std::vector<char> stack = std::vector<char>(1 << 17);
+    std::unique_ptr<char[]> stack{new char[STACK]};
     int state = RUNS;
 };
-std::vector<Thread> threads;
-ucontext_t scheduler;
+std::vector<Thread> threads;                                        /* as many as the largest block so far has had */
+jmp_buf scheduler;
 void (*kernel)(const uint64_t *);
 const uint64_t *words;
 
@@ -45,15 +51,30 @@ struct Caught {
     ~Caught() { sigaction(SIGSEGV, &held[0], nullptr), sigaction(SIGBUS, &held[1], nullptr); }
 };
 
+void back(Thread &me, int how) {
+    me.state = how;
+    if (!_setjmp(me.here)) _longjmp(scheduler, 1);
+}
 void begin() {
-    kernel(words);
-    threads[tg_thread].state = ENDED;
+    Thread &me = threads[tg_thread];
+    for (;;) {
+        kernel(words);
+        back(me, ENDED);
+    }
+}
+void go_on(Thread &t) {
+    if (_setjmp(scheduler)) return;
+    if (t.begun) _longjmp(t.here, 1);
+    t.begun = true;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = t.stack.get(), context.uc_stack.ss_size = STACK, context.uc_link = nullptr;
+    makecontext(&context, begin, 0);
+    setcontext(&context);
 }
 void wait(int how) {
     if (alone) abort();
-    const unsigned me = tg_thread;
-    threads[me].state = how;
-    swapcontext(&threads[me].context, &scheduler);
+    back(threads[tg_thread], how);
 }
 /* Lets those go on who wait at a barrier that all who could come to it wait at; whether there were any. */
 bool opened(unsigned first, unsigned end, int how) {
@@ -82,22 +103,17 @@ int run(void (*f)(const uint64_t *), const uint64_t *w, unsigned grid, unsigned 
         run_alone(grid, block, order);
         return 0;
     }
-    threads.resize(block);
+    if (threads.size() < block) threads = std::vector<Thread>(block);
     for (unsigned k = 0; k < grid; k++) {
         tg_block = order ? grid - 1 - k : k;
-        for (auto &t : threads) {
-            getcontext(&t.context);
-            t.context.uc_stack.ss_sp = t.stack.data(), t.context.uc_stack.ss_size = t.stack.size(), t.context.uc_link = &scheduler;
-            t.state = RUNS, t.copies = {{}};
-            makecontext(&t.context, begin, 0);
-        }
+        for (unsigned t = 0; t < block; t++) threads[t].state = RUNS, threads[t].copies.assign(1, {});
         for (;;) {
             bool ran = false, alive = false;
             for (unsigned i = 0; i < block; i++) {
                 const unsigned t = order ? block - 1 - i : i;
                 if (threads[t].state == RUNS) {
                     tg_thread = t, ran = true;
-                    swapcontext(&scheduler, &threads[t].context);
+                    go_on(threads[t]);
                 }
                 alive = alive || threads[t].state != ENDED;
             }
@@ -142,6 +158,8 @@ extern "C" int tg_run(void (*f)(const uint64_t *), const uint64_t *w, unsigned g
                       unsigned fill, unsigned waits) {
     const Caught caught;
     alone = !waits;
-    if (sigsetjmp(before, 1)) return 2;
-    return run(f, w, grid, block, shared, order, (int)fill);
+    volatile int wrong = 2;
+    if (!sigsetjmp(before, 1)) wrong = run(f, w, grid, block, shared, order, (int)fill);
+    if (wrong) threads.clear();                                     /* some are in the middle of the kernel */
+    return wrong;
 }
