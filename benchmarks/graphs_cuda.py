@@ -69,7 +69,7 @@ def product_cases(torch: Any) -> list[Case]:
         return torch._scaled_mm(x, w.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True) if is_eight else x @ w.T
 
     for op, rows, columns, k in SHAPES:
-        for dtype in (tg.bf16, tg.f16):
+        for dtype in (tg.bf16, tg.f16, tg.f32):
             given = {"x": Given((rows, k), dtype), "w": Given((columns, k) if op == "linear" else (k, columns), dtype, weight=True,
                                                              scale=0.05)}
             functions = (tg.linear, torch.nn.functional.linear) if op == "linear" else (tg.dot, torch.matmul)
@@ -192,7 +192,7 @@ def microseconds(torch: Any, contenders: Mapping[str, Sequence[Callable[[], Any]
 
 def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> dict[str, Any]:
     graph, rng = on_device(case), np.random.default_rng(0)
-    options: dict[str, Any] = {"database": database, "backends": given.backends}
+    options: dict[str, Any] = {"database": database, "backends": given.backends, "tolerance": given.tolerance}
     began = time.perf_counter()
     if given.profile:
         tg.profile(graph, budget=given.profile, **options)
@@ -263,6 +263,8 @@ def main() -> int:
     parser.add_argument("--part", default="0/1", help="K/N: of these graphs, each N-th from the K-th on")
     parser.add_argument("--profile", type=float, default=0.0, metavar="SECONDS", help="of tg.profile for each graph; default: none")
     parser.add_argument("--backends", default="cuda,gencuda", type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--tolerance", type=float, help="of tg.profile and tg.compile; default: theirs. Sums of products of eight "
+                        "bits that stay in tensor cores, as cuBLASLt's do here, may need more")
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
     parser.add_argument("--tinygrad", type=float, default=0.0, metavar="SECONDS",
                         help=f"tinygrad with BEAM={BEAM} too, in this time for each graph of the suite; its own process")
