@@ -2,8 +2,7 @@
  * all threads of the block (of the warp) that have not ended wait at it. `order` says in which order they run, so that what depends on
  * it shows. Who reads or writes where nothing is ends all of them.
  *
- * A context is made once and serves one block after another; turns are jumps, since swapcontext asks the system for the signals that
- * are let through, each time. */
+ * A context is made once and serves one block after another. Turns are jumps: swapcontext makes a system call for each. */
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
@@ -25,7 +24,7 @@ struct Copy {
     const void *from;
     unsigned bytes;
 };
-constexpr size_t STACK = 1 << 17;
+constexpr size_t STACK = 1 << 17;                                   /* bytes */
 struct Thread {
     jmp_buf here;                                                   /* where it goes on, once it has begun */
     bool begun = false;
