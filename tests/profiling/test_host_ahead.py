@@ -24,8 +24,10 @@ def gpu_that_is_none(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) ->
     return gpu_that_is_none
 
 
-def late_until(device: Cuda, monkeypatch: pytest.MonkeyPatch, flushes: int) -> list[int]:
-    """Have the device have passed each mark that follows fewer flushes in a row. -> flushes before each mark so far."""
+def late_until(device: Cuda, monkeypatch: pytest.MonkeyPatch, flushes: int, taken: float = 1e-6) -> list[int]:
+    """Have the device have passed each mark that follows fewer flushes in a row, and all work take so long (seconds): by the clock
+    of the host, which the emulated device has, it may take as long as others keep the processor. -> flushes before each mark so
+    far."""
     flushed, before = [0], list[int]()
     fill = device.fill
 
@@ -40,6 +42,7 @@ def late_until(device: Cuda, monkeypatch: pytest.MonkeyPatch, flushes: int) -> l
 
     monkeypatch.setattr(device, "fill", counted)
     monkeypatch.setattr(device, "passed", passed)
+    monkeypatch.setattr(device, "between", lambda start, end: taken)
     return before
 
 
@@ -47,7 +50,7 @@ def test_work_that_the_device_had_waited_for_is_timed_again(gpu_that_is_none: Cu
     before = late_until(gpu_that_is_none, monkeypatch, 3)
     ran: list[None] = []
     ahead = HostAhead(gpu_that_is_none)
-    assert ahead.seconds(lambda: ran.append(None)) >= 0.0
+    assert ahead.seconds(lambda: ran.append(None)) == 1e-6
     assert before == [1, 1, 2, 2, 4] and len(ran) == 5              # each twice: the host may have been held up for a moment
     ahead.seconds(lambda: ran.append(None))                         # what the host needs it needs the next time too
     assert before[5:] == [4] and len(ran) == 6
@@ -62,8 +65,12 @@ def test_work_that_waits_for_the_device_itself_is_timed_as_it_is_and_slows_no_ot
 
 
 def test_work_that_takes_long_is_not_run_again(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = late_until(gpu_that_is_none, monkeypatch, 10 * MOST_FLUSHES)
-    assert HostAhead(gpu_that_is_none).seconds(lambda: time.sleep(2 * LONG)) > LONG and before == [1]
+    before = late_until(gpu_that_is_none, monkeypatch, 10 * MOST_FLUSHES, 2 * LONG)
+    assert HostAhead(gpu_that_is_none).seconds(lambda: None) == 2 * LONG and before == [1]
+
+
+def test_work_takes_what_lies_between_its_marks(gpu_that_is_none: Cuda) -> None:
+    assert HostAhead(gpu_that_is_none).seconds(lambda: time.sleep(2 * LONG)) > LONG
 
 
 def test_less_is_written_before_where_there_is_no_room_for_more(gpu_that_is_none: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
