@@ -51,15 +51,16 @@ def on_host(text: str) -> str:
 def _threads(folder: Path) -> Path:
     """What takes turns with threads, compiled once."""
     built = folder / "emulated_block.so"
-    _compile(built, HERE / "emulated_block.cpp")
+    _compile(built, "-O1", HERE / "emulated_block.cpp")
     return built
 
 
-def _compile(built: Path, *given: Path) -> None:
+def _compile(built: Path, *given: Path | str) -> None:
+    """given: files, and flags of one's own."""
     # threads take turns by jumps from stack to stack, which compilers that fortify by default take for a fault
-    flags = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
+    flags = ("-std=c++17", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
     done = subprocess.run(["g++", *flags, f"-I{HEADER.parent}", "-o", built, *given], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stderr[:3000]}\n{given[0].read_text()}"
+    assert done.returncode == 0, f"{done.stderr[:3000]}\n{next(x for x in given if isinstance(x, Path)).read_text()}"
 
 
 @cache
@@ -70,7 +71,9 @@ def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> c
     calls = "".join(f'extern "C" void call_{e}(const unsigned long long *w) '
                     f'{{ {e}({", ".join(f"Word{{w[{i}]}}" for i in range(words))}); }}\n' for e in entries)
     source.write_text(f'#include "{HERE / "emulated_shim.h"}"\n{on_host(text)}\n{calls}')
-    _compile(built, source, _threads(folder))
+    # most of a text runs a few times: what a compiler would make faster takes it longer, and so does looking through libraries, as
+    # all that is called of them is in this process
+    _compile(built, "-Og", "-nostdlib", source, _threads(folder))
     return ctypes.CDLL(str(built))
 
 

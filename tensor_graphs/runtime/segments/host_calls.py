@@ -48,7 +48,7 @@ class HostCalls(Segment):
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
         numbers = [self.lookup.n_exprs + w.pointer for w in windows] + [i for w in windows for i in (*w.shape, *w.strides)]
-        self._bases, self._numbers = (np.unique(np.array(each, np.int64)) for each in ([w.base for w in windows], numbers))
+        self._bases, self._numbers = (np.array(sorted(each), np.int64) for each in ({w.base for w in windows}, set(numbers)))
         self._named = any(step.dynamic_attrs for step in self.steps)
 
     def key(self, frame: Frame) -> bytes:

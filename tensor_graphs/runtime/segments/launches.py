@@ -105,11 +105,11 @@ class Launches(Segment):
         self._base, self._pointer, self._address_at, self._value, self._seen = (
             np.array(x, np.int64) for x in (base, pointer, address_at, value, shapes))
         self.devices = list(dict.fromkeys(s.device for s in self.steps))
-        self._bases = np.unique(self._base)
+        self._bases = np.array(sorted(set(base)), np.int64)
 
     def prepare(self) -> None:
         self._pointer += self.lookup.n_exprs                            # pointers come behind the expressions
-        self._places = np.unique(np.concatenate([self._pointer, self._seen]))
+        self._places = np.array(sorted({*self._pointer.tolist(), *self._seen.tolist()}), np.int64)
         for step in self.steps:
             _load(step.device, step.forms[0])
 
