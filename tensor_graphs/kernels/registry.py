@@ -4,11 +4,11 @@ A backend is a module that has `NAME`, `available() -> str | None` (None, or why
 `kernels() -> list[Kernel]`. It may have `DEVICE`, the kind of device that it computes on (that of the host by default),
 `view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
 default), `copy_kernel() -> Kernel`, which copies strided windows, `whole_kernels() -> list[Kernel]` (`Kernel.whole`), and, where
-its library works on streams of a GPU, `captured(work)`, which calls work(stream) and makes of all that it begins there something
-that has `run()`. Ours are listed in OURS, and may have `IMPORTS` (`imports_of`), and `ON_STREAM` where functions of Python that are
-registered for them may be captured. One from elsewhere is found by its entry point in the group GROUP when its distribution is
-installed, or it calls `register_backend` when it is imported; single kernels are added with `register`, functions of Python by
-host_kernel.py. docs/backends.md says how to write one.
+its library works on streams of a GPU, `in_order(device)`, in which each call is made, and `captured(work)`, which calls
+work(stream) and makes of all that it begins there something that has `run()`. Ours are listed in OURS, and may have `IMPORTS`
+(`imports_of`), and `ON_STREAM` where functions of Python that are registered for them may be captured. One from elsewhere is found
+by its entry point in the group GROUP when its distribution is installed, or it calls `register_backend` when it is imported; single
+kernels are added with `register`, functions of Python by host_kernel.py. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations

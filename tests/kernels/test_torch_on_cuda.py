@@ -95,3 +95,32 @@ def test_a_convolution_rounds_no_floats_to_tf32(monkeypatch: pytest.MonkeyPatch)
     on_cuda.conv([tensor(out)], [tensor(x), tensor(w)], node.attrs)
     np.testing.assert_allclose(out, tg.interpret(tg.graph(node), {"x": x, "w": w}).outputs["out"], rtol=1e-5, atol=1e-6)
     assert asked == [False] and torch.backends.cudnn.allow_tf32 is before
+
+
+class _Stream:
+    """A stream of torch's, and what makes it the current one."""
+
+    current: _Stream
+
+    def __init__(self, cuda_stream: int) -> None:
+        self.cuda_stream = cuda_stream
+
+    def __enter__(self) -> None:
+        self.before, _Stream.current = _Stream.current, self
+
+    def __exit__(self, *_: object) -> None:
+        _Stream.current = self.before
+
+
+@pytest.mark.parametrize("chosen, captures, begun_on", [(0, False, 0), (7, False, 0), (7, True, 7)])
+def test_a_stream_that_somebody_has_chosen_is_left_meanwhile_but_for_one_that_is_captured(
+        monkeypatch: pytest.MonkeyPatch, chosen: int, captures: bool, begun_on: int) -> None:
+    default = _Stream(0)
+    _Stream.current = default if chosen == 0 else _Stream(chosen)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: _Stream.current)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    with on_cuda.in_order("cuda:0"):
+        assert _Stream.current.cuda_stream == begun_on
+    assert _Stream.current.cuda_stream == chosen

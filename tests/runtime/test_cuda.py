@@ -296,6 +296,28 @@ def test_a_replay_with_a_call_of_a_library_does_not_write_where_scratch_was_befo
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("softmax, exp", [("gencuda.loops", "torchcuda.exp"), ("torchcuda.softmax", "gencuda.loops"),
+                                          ("torchcuda.softmax", "torchcuda.exp")])
+def test_calls_of_torch_are_in_order_with_launches_whatever_stream_the_caller_has_chosen(softmax: str, exp: str) -> None:
+    """Both streams are busy for some ms when a run begins: what is begun on the wrong one would read what is not there yet."""
+    import torch
+
+    x, by = tg.copy_to(tg.input("x", (64, 512)), "cuda:0"), {"softmax": softmax, "exp": exp}
+    g, backends = tg.graph({"y": tg.copy_to(tg.exp(tg.softmax(x)), "cuda:0")}), ("gencuda", "torchcuda")
+    made = tg.bind(plan_along(g, list(g.roots), lambda node: kernel_named(by[node.op.name]), copy_kernels(backends), backends), {})
+    rng, stream, cycles = np.random.default_rng(2), torch.cuda.Stream(), 10_000_000
+    for turn in range(8):                                           # called, captured, run again
+        given = {"x": rng.standard_normal((64, 512)).astype(np.float32)}
+        there = {"x": tg.device_array(given["x"], "cuda:0")}
+        torch.cuda._sleep(cycles)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(2 * cycles if turn % 2 else 0)
+            found = made.run(there)["y"]
+        np.testing.assert_allclose(np.asarray(found), interpret(g, given).outputs["y"], rtol=2e-4, atol=2e-5)
+        torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
 def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
     x, w = tg.input("x", (64, 96)), tg.parameter("w", (40, 96))
     with Judge(open_database(tmp_path / "bench.db"), timeout=120.0) as judge:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +97,39 @@ def test_what_cannot_be_captured_is_called_each_time(monkeypatch: pytest.MonkeyP
         given = numbers(4, 8, seed=turn)
         np.testing.assert_allclose(made.run({"x": given})["out"], np.sin(given), rtol=1e-6)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_each_call_is_made_in_what_its_backend_says_orders_it(captured: list[Recorded], monkeypatch: pytest.MonkeyPatch,
+                                                             times: int) -> None:
+    inside, asked = [0], list[str]()
+
+    @contextmanager
+    def in_order(device: str) -> Iterator[None]:
+        asked.append(device)
+        inside[0] += 1
+        yield
+        inside[0] -= 1
+
+    monkeypatch.setattr("tests.fake.backend.in_order", in_order, raising=False)
+    x = tg.input("x", (4, 8))
+    program, seen = placed(tg.graph(tg.sin(x.sum(0)))), list[int]()
+
+    def watched(call: HostCall) -> HostCall:
+        def run(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+            seen.append(inside[0])
+            call.run(outs, ins, attrs)
+
+        return replace(call, run=run)
+
+    calls = [i for i, ins in enumerate(program.instructions) if isinstance(ins.call, HostCall) and ins.device == Fake.kind]
+    for i in calls:
+        program.instructions[i] = replace(program.instructions[i], call=watched(program.instructions[i].call))
+    made = compiled_of(tg.graph(tg.sin(x.sum(0))), backends=("numpy", "fake"), program=program)
+    for turn in range(times):
+        given = numbers(4, 8, seed=turn)
+        np.testing.assert_allclose(made.run({"x": given})["out"], np.sin(given.sum(0)), rtol=1e-5)
+    assert seen and set(seen) == {1} and set(asked) == {Fake.kind} and len(asked) == len(seen) >= len(calls) * times
 
 
 def test_steps_are_timed_in_their_places(captured: list[Recorded]) -> None:

@@ -1,7 +1,8 @@
 """on_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
 
-torch uses the primary context and its default stream, as our device does, so that what either has begun is done before what the
-other begins. Narrow floats are taken where torch computes in f32 inside of one operator.
+torch uses the primary context, as our device does, and is called with its default stream as the current one (`in_order`), so that
+what either has begun is done before what the other begins. Narrow floats are taken where torch computes in f32 inside of one
+operator.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,12 +65,23 @@ def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[in
     return flat.as_strided(tuple(shape), tuple(strides))
 
 
+def in_order(device: str) -> AbstractContextManager[Any]:
+    """Have what torch begins on a device begin behind what our device has begun there, on the default stream, where the caller may
+    have made another one torch's current stream. What is being captured stays on the stream that is captured."""
+    import torch
+
+    if not torch.cuda.current_stream(device).cuda_stream or torch.cuda.is_current_stream_capturing():
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.default_stream(device))
+
+
 class _Replay:
-    def __init__(self, graph: Any) -> None:
-        self.graph = graph
+    def __init__(self, graph: Any, device: str) -> None:
+        self.graph, self.device = graph, device
 
     def run(self) -> None:
-        self.graph.replay()
+        with in_order(self.device):
+            self.graph.replay()
 
 
 def captured(work: Callable[[Any], None]) -> _Replay | None:
@@ -76,7 +89,8 @@ def captured(work: Callable[[Any], None]) -> _Replay | None:
     operator waits for the device, or asks for what may not be captured."""
     import torch
 
-    one(torch.device("cuda", torch.cuda.current_device()))
+    device = f"cuda:{torch.cuda.current_device()}"
+    one(torch.device(device))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
@@ -89,7 +103,7 @@ def captured(work: Callable[[Any], None]) -> _Replay | None:
     except (RuntimeError, DeviceError) as e:                        # torch's errors of CUDA are RuntimeErrors
         log.debug("operators of torch are not captured: %s", e)
         return None
-    return _Replay(graph)
+    return _Replay(graph, device)
 
 
 _TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "i8": "int8", "i16": "int16", "i32": "int32",

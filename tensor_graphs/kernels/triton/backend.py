@@ -1,7 +1,7 @@
 """backend: `triton`, kernels in Triton on `cuda:0`: ours, and those that are registered with `@tg.kernel(op, backend="triton")`.
 
 They are functions of Python that are given torch's tensors on our memory and launch what `@triton.jit` has made on torch's current
-stream. The views, the captures and the copies are those of torchcuda.
+stream, which is the default one then. The views, the captures and the copies are those of torchcuda.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tensor_graphs.kernels.torch import on_cuda
 from tensor_graphs.kernels.torch.on_cuda import ARITHMETIC
 from tensor_graphs.kernels.torch.on_cuda import build_copy as build_copy
 from tensor_graphs.kernels.torch.on_cuda import captured as captured
+from tensor_graphs.kernels.torch.on_cuda import in_order as in_order
 from tensor_graphs.kernels.torch.on_cuda import view as view
 from tensor_graphs.kernels.torch.ops import Accepts, Function
 from tensor_graphs.kernels.triton import attention, products, rows

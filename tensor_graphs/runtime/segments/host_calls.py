@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import HostCall
-from tensor_graphs.kernels.registry import View, view_of
+from tensor_graphs.kernels.registry import BACKENDS, View, backend_module, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
@@ -19,10 +20,14 @@ from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.lookup import Lookup, Window
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
+Order = Callable[[str], AbstractContextManager[Any]]
+"""what a call of a backend's library is made in, so that what it begins on a device (its name) is in order with what others begin
+there"""
+
 
 @dataclass
 class HostStep:
-    """One call, and the windows of which its backend makes views."""
+    """One call, and the windows of which its backend makes views. order: None where it is in order anyway."""
 
     index: int
     call: HostCall
@@ -32,6 +37,7 @@ class HostStep:
     dynamic_attrs: bool
     view: View
     device: Device
+    order: Order | None
 
 
 class HostCalls(Segment):
@@ -43,7 +49,8 @@ class HostCalls(Segment):
         for index, ins in zip(indices, instructions, strict=True):
             assert isinstance(ins.call, HostCall)
             self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
-                                       ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device)))
+                                       ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device),
+                                       _order_of(ins.backend)))
 
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
@@ -90,7 +97,17 @@ class HostCalls(Segment):
 
     def _call(self, frame: Frame, step: HostStep) -> None:
         attrs = resolve_attributes(step.attrs, frame.sizes) if step.dynamic_attrs else step.attrs
-        step.call.run(views(frame, step.outs, step.view), views(frame, step.ins, step.view), attrs)
+        outs, ins = views(frame, step.outs, step.view), views(frame, step.ins, step.view)
+        if step.order is None:
+            step.call.run(outs, ins, attrs)
+            return
+        with step.order(step.device.name):
+            step.call.run(outs, ins, attrs)
+
+
+def _order_of(backend: str) -> Order | None:
+    found: Order | None = getattr(backend_module(backend), "in_order", None) if backend in BACKENDS else None
+    return found
 
 
 def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
