@@ -26,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST
@@ -264,8 +265,7 @@ class Paths:
             return way.seconds
         total = way.seconds
         for i, n in self.inner(s, way):
-            best = self.best(i)[0]
-            if best == math.inf:                                    # also where it is computed when bound: something must do that
+            if (best := self.best(i)[0]) == math.inf:                 # also where it is computed when bound: something must do that
                 return best
             total += n * best
         return total
@@ -323,13 +323,12 @@ class Paths:
         is inside is computed."""
         found: dict[str, Kernel] = {}
         todo = [(s, way)]
-        while todo:
-            for i, n in self.inner(*todo.pop()):
-                its = chosen(i)
-                if its is None:
+        for each in todo:                                           # which grows meanwhile
+            for i, n in self.inner(*each):
+                if (its := chosen(i)) is None:
                     return None
                 if its.kernel is None:
-                    todo.append((i, its))
+                    todo += [] if (i, its) in todo else [(i, its)]
                 elif n:
                     found[i.key] = its.kernel
         return tuple(sorted(found.items(), key=lambda step: step[0]))
@@ -350,8 +349,7 @@ class Paths:
             self._best[s] = (math.inf, None)            # definitions are finite, so this is never read while it is computed
             found: tuple[float, Alternative | None] = (math.inf, None)
             for a in self.alternatives(s):
-                cost = self.seconds(s, a)
-                if cost < found[0]:
+                if (cost := self.seconds(s, a)) < found[0]:
                     found = (cost, a)
             self._best[s] = found
         return self._best[s]
@@ -359,18 +357,21 @@ class Paths:
     def _assemble(self, picks: Mapping[Signature, Alternative]) -> Made | None:
         """The choices that are reached under `picks` (best elsewhere) and how many calls each has; None when impossible."""
         chosen: dict[Signature, Alternative] = {}
-        calls: dict[Signature, int] = {}
-        stack = [(s, n) for s, n in reversed(self.top)]
+        within: dict[Signature, list[tuple[Signature, int]]] = {}
+        stack = [s for s, _ in reversed(self.top)]
         while stack:
-            s, n = stack.pop()
-            a = picks.get(s) or self.best(s)[1]
-            if a is None:
-                return None
-            chosen[s] = a
-            calls[s] = calls.get(s, 0) + n
-            if a.kernel is None:
-                stack.extend((i, n * k) for i, k in reversed(self.inner(s, a)))
-        return chosen, self._calls(chosen) if self.overlap else calls
+            if (s := stack.pop()) not in chosen:                    # a definition is opened once, or nested ones take 2^depth steps
+                if (a := picks.get(s) or self.best(s)[1]) is None:
+                    return None
+                chosen[s], within[s] = a, self.inner(s, a) if a.kernel is None else []
+                stack += [i for i, _ in reversed(within[s])]
+        if self.overlap:
+            return chosen, self._calls(chosen)
+        calls = dict.fromkeys(chosen, 0) | dict(self.top)
+        for s in reversed([*TopologicalSorter({s: [i for i, _ in found] for s, found in within.items()}).static_order()]):
+            for i, k in within[s]:
+                calls[i] += calls[s] * k
+        return chosen, calls
 
     def _calls(self, chosen: Mapping[Signature, Alternative]) -> dict[Signature, int]:
         """How many nodes of each signature there are once the definitions are expanded: parts may have nodes in common."""
@@ -619,8 +620,7 @@ class Paths:
         out: dict[str, Alternative] = {}
         stack = [s for s, _ in self.top]
         while stack:
-            s = stack.pop()
-            if s.key in out:
+            if (s := stack.pop()).key in out:
                 continue
             name = path.choices.get(s.key)
             found = next((a for a in self.alternatives(s) if a.name == name), None)

@@ -219,6 +219,36 @@ def test_an_op_that_occurs_inside_counts_as_often_as_it_runs() -> None:
     assert all(path.calls[s.key] % 3 == 0 for s in inner if s.key not in {t.key for t, _ in paths.top})
 
 
+def test_definitions_that_hold_the_same_ones_are_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level holds both definitions of the level before: 2^30 ways lead down."""
+    def level(one: Any, other: Any) -> tuple[Any, Any]:
+        @tg.composite
+        def both(x: Node) -> Node:
+            return one(x) + other(x)
+
+        @tg.composite
+        def between(x: Node) -> Node:
+            return one(x) - other(x)
+
+        return both, between
+
+    pair: tuple[Any, Any] = tg.sin, tg.exp2
+    for _ in range(30):
+        pair = level(*pair)
+    opened, inner = [0], Paths.inner
+
+    def counted(paths: Paths, *given: Any) -> list[tuple[Signature, int]]:
+        opened[0] += 1
+        assert opened[0] < 10_000
+        return inner(paths, *given)
+
+    monkeypatch.setattr(Paths, "inner", counted)
+    x = tg.input("x", (N, 4))
+    path = Paths(tg.graph(pair[0](x)), TABLE, lambda k, s: Price(1.0)).cheapest()
+    assert path.calls[signature_of(tg.sin(x)).key] == path.calls[signature_of(tg.exp2(x)).key] == 2**29
+    assert path.calls[signature_of(x + x).key] == 2**29 and path.seconds == 2**30 + 2**30 - 1
+
+
 # ---- nothing computes it -------------------------------------------------------------------------------------------------
 
 
