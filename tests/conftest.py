@@ -88,7 +88,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
-    gc.set_threshold(5_000, 10, 50)                                 # 3 % of the time of tests would go into looking for cycles
+    gc.set_threshold(5_000, 10, 50)                                 # looking for cycles takes 5 % of the time of tests by default
     gc.enable()
 
 

@@ -152,19 +152,23 @@ def backend_module(name: str) -> Any:
     return module
 
 
+def door_of(backend: str, name: str) -> Any:
+    """What a backend's module has under a name that not all have; None where it lacks it, and of kernels that belong to none."""
+    return getattr(backend_module(backend), name, None) if backend in BACKENDS else None
+
+
 View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
 """(memory, offset in bytes, shape, strides in elements, dtype) -> a backend's own array on that memory, without a copy"""
 
 
 def view_of(name: str) -> View:
     """How a backend looks at memory of its device; of one that does not say so, and of kernels that belong to none, arrays."""
-    found: View = getattr(backend_module(name), "view", array_view) if name in BACKENDS else array_view
-    return found
+    return door_of(name, "view") or array_view
 
 
 def kind_of(name: str) -> str:
     """The kind of device that a backend computes on."""
-    return str(getattr(backend_module(name), "DEVICE", HOST.kind)) if name in BACKENDS else HOST.kind
+    return str(door_of(name, "DEVICE") or HOST.kind)
 
 
 def device_of(name: str) -> Device:
@@ -423,20 +427,13 @@ def make_images(calls: Iterable[Call]) -> None:
         library.make_now([call.image for call in native if call.image])
 
 
-def capture_of(backend: str) -> Callable[[Callable[[Any], None]], Any | None] | None:
-    """What makes of calls of a backend's library, and of launches between them, one thing to run (`captured` of its module); None
-    where it cannot."""
-    found: Callable[[Callable[[Any], None]], Any | None] | None = getattr(backend_module(backend), "captured", None)
-    return found
-
-
 def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
     """The kernels of these backends that run all steps of some graphs at once (`whole_kernels`), and that are possible here."""
     return [k for name in backends for k in _whole_kernels(name) if lacking(k) is None]
 
 
 def _whole_kernels(backend: str) -> list[Kernel]:
-    make = getattr(backend_module(backend), "whole_kernels", None) if why_missing(backend) is None else None
+    make = door_of(backend, "whole_kernels") if why_missing(backend) is None else None
     return [] if make is None else make()
 
 
@@ -449,9 +446,8 @@ def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:
 
 @lru_cache(maxsize=32)
 def _copy_kernel(name: str) -> Kernel | None:
-    make = getattr(backend_module(name), "copy_kernel", None)
-    made: Kernel | None = None if make is None else make()
-    return made
+    make: Callable[[], Kernel] | None = door_of(name, "copy_kernel")
+    return None if make is None else make()
 
 
 def _numpy_copy(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

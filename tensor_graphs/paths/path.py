@@ -26,7 +26,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST
@@ -265,7 +264,7 @@ class Paths:
             return way.seconds
         total = way.seconds
         for i, n in self.inner(s, way):
-            if (best := self.best(i)[0]) == math.inf:                 # also where it is computed when bound: something must do that
+            if (best := self.best(i)[0]) == math.inf:               # also where it is computed when bound: something must do that
                 return best
             total += n * best
         return total
@@ -328,7 +327,8 @@ class Paths:
                 if (its := chosen(i)) is None:
                     return None
                 if its.kernel is None:
-                    todo += [] if (i, its) in todo else [(i, its)]
+                    if (i, its) not in todo:
+                        todo.append((i, its))
                 elif n:
                     found[i.key] = its.kernel
         return tuple(sorted(found.items(), key=lambda step: step[0]))
@@ -357,19 +357,23 @@ class Paths:
     def _assemble(self, picks: Mapping[Signature, Alternative]) -> Made | None:
         """The choices that are reached under `picks` (best elsewhere) and how many calls each has; None when impossible."""
         chosen: dict[Signature, Alternative] = {}
-        within: dict[Signature, list[tuple[Signature, int]]] = {}
-        stack = [s for s, _ in reversed(self.top)]
+        opened: list[Signature] = []                                # each once, or nested definitions take 2^depth steps
+        stack = [(s, False) for s, _ in reversed(self.top)]
         while stack:
-            if (s := stack.pop()) not in chosen:                    # a definition is opened once, or nested ones take 2^depth steps
+            s, is_done = stack.pop()
+            if is_done:
+                opened.append(s)                                    # behind all that is in its definition
+            elif s not in chosen:
                 if (a := picks.get(s) or self.best(s)[1]) is None:
                     return None
-                chosen[s], within[s] = a, self.inner(s, a) if a.kernel is None else []
-                stack += [i for i, _ in reversed(within[s])]
+                chosen[s] = a
+                if a.kernel is None:
+                    stack += [(s, True), *((i, False) for i, _ in reversed(self.inner(s, a)))]
         if self.overlap:
             return chosen, self._calls(chosen)
         calls = dict.fromkeys(chosen, 0) | dict(self.top)
-        for s in reversed([*TopologicalSorter({s: [i for i, _ in found] for s, found in within.items()}).static_order()]):
-            for i, k in within[s]:
+        for s in reversed(opened):
+            for i, k in self.inner(s, chosen[s]):
                 calls[i] += calls[s] * k
         return chosen, calls
 

@@ -51,16 +51,17 @@ def on_host(text: str) -> str:
 def _threads(folder: Path) -> Path:
     """What takes turns with threads, compiled once."""
     built = folder / "emulated_block.so"
-    _compile(built, "-O1", HERE / "emulated_block.cpp")
+    _compile(built, HERE / "emulated_block.cpp", "-O1")
     return built
 
 
-def _compile(built: Path, *given: Path | str) -> None:
-    """given: files, and flags of one's own."""
+def _compile(built: Path, source: Path, *more: Path | str) -> None:
+    """more: flags, and what it is linked with."""
     # threads take turns by jumps from stack to stack, which compilers that fortify by default take for a fault
     flags = ("-std=c++17", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
-    done = subprocess.run(["g++", *flags, f"-I{HEADER.parent}", "-o", built, *given], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stderr[:3000]}\n{next(x for x in given if isinstance(x, Path)).read_text()}"
+    command = ["g++", *flags, f"-I{HEADER.parent}", "-o", built, source, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr[:3000]}\n{source.read_text()}"
 
 
 @cache
@@ -73,7 +74,7 @@ def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> c
     source.write_text(f'#include "{HERE / "emulated_shim.h"}"\n{on_host(text)}\n{calls}')
     # most of a text runs a few times: what a compiler would make faster takes it longer, and so does looking through libraries, as
     # all that is called of them is in this process
-    _compile(built, "-Og", "-nostdlib", source, _threads(folder))
+    _compile(built, source, _threads(folder), "-Og", "-nostdlib")
     return ctypes.CDLL(str(built))
 
 

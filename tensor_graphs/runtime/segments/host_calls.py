@@ -12,7 +12,7 @@ import numpy as np
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import HostCall
-from tensor_graphs.kernels.registry import BACKENDS, View, backend_module, view_of
+from tensor_graphs.kernels.registry import View, door_of, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
@@ -50,7 +50,7 @@ class HostCalls(Segment):
             assert isinstance(ins.call, HostCall)
             self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
                                        ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device),
-                                       _order_of(ins.backend)))
+                                       door_of(ins.backend, "in_order")))
 
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
@@ -103,11 +103,6 @@ class HostCalls(Segment):
             return
         with step.order(step.device.name):
             step.call.run(outs, ins, attrs)
-
-
-def _order_of(backend: str) -> Order | None:
-    found: Order | None = getattr(backend_module(backend), "in_order", None) if backend in BACKENDS else None
-    return found
 
 
 def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
