@@ -7,7 +7,8 @@ The graphs of cpu_graphs.py with more rows and larger products; operands and res
 the L2 cache. A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of
 the others, while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the
 largest error beside the root of the mean square of the same in float64 by torch, ours and torch's. torch rounds no operand to
-TF32. A graph of which a part is computed on the host has no ratio; tinygrad (--tinygrad), which runs after the others, is in none.
+TF32, unless --tf32 says so. A graph of which a part is computed on the host has no ratio; tinygrad (--tinygrad), which runs after
+the others, is in none.
 Ends with 1 where one is wrong (beyond 1e-3 and three times torch's), the geometric mean is below 1.15, or one is below 0.9. Needs a
 GPU and torch.
 """
@@ -265,6 +266,8 @@ def main() -> int:
     parser.add_argument("--backends", default="cuda,gencuda", type=lambda text: tuple(text.split(",")))
     parser.add_argument("--tolerance", type=float, help="of tg.profile and tg.compile; default: theirs. Sums of products of eight "
                         "bits that stay in tensor cores, as cuBLASLt's do here, may need more")
+    parser.add_argument("--tf32", action="store_true", help="torch's products of f32 round their operands to TF32; ours may with a "
+                        "--tolerance of 2e-3 or more")
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
     parser.add_argument("--tinygrad", type=float, default=0.0, metavar="SECONDS",
                         help=f"tinygrad with BEAM={BEAM} too, in this time for each graph of the suite; its own process")
@@ -277,7 +280,7 @@ def main() -> int:
         parser.error("--tinygrad runs graphs of the suite")
     import torch
 
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = given.tf32
     device = device_named("cuda:0")
     device.use()
     words, (first, every) = given.only.split(","), map(int, given.part.split("/"))

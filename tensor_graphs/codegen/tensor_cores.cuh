@@ -13,6 +13,7 @@ struct F16 {};
 struct E4m3 {};                                                     /* … and which eight */
 struct E5m2 {};
 template <class A, class B> struct Eight {};                        /* eight bits on the left and on the right */
+struct Tf32 {};                                                     /* floats, of which a copied box has the upper 19 bits */
 
 TG_INLINE uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 TG_INLINE uint32_t two_of(Bf16, float low, float high) {             /* rounded, low in the lower half */
@@ -170,6 +171,8 @@ TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[
 #undef TG_MAP
         if (BYTES == 1)
             asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");       /* u8 */
+        else if (BYTES == 4)                                        /* tf32: a float is rounded to the nearest, ties to even */
+            asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 11;" ::"r"(at) : "memory");
         else asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 1;" ::"r"(at) : "memory");      /* u16 */
         asm volatile("tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
         asm volatile("tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3;" ::"r"(at) : "memory");  /* 128 bytes */
@@ -313,27 +316,32 @@ template <class T, int N> struct Warpgroup;
 #define TG_WORDS_112 TG_WORDS_96, TG_WORDS96
 #define TG_NAMES_128 TG_NAMES_112 ", " TG_NAMES112
 #define TG_WORDS_128 TG_WORDS_112, TG_WORDS112
-/* Of eight bits, both tiles summed along their rows. */
-#define TG_WARPGROUP_EIGHT(A, B, TYPES, N, LIST, I0, I1, I2, ...) \
-    template <> struct Warpgroup<Eight<A, B>, N> { \
+/* Of eight bits or of 32, both tiles summed along their rows. */
+typedef Eight<E4m3, E4m3> E4m3s;
+typedef Eight<E4m3, E5m2> E4m3ByE5m2;
+typedef Eight<E5m2, E4m3> E5m2ByE4m3;
+typedef Eight<E5m2, E5m2> E5m2s;
+#define TG_WARPGROUP_ALONG(T, K, TYPES, N, LIST, I0, I1, I2, ...) \
+    template <> struct Warpgroup<T, N> { \
         template <int A_ACROSS, int B_ACROSS> static TG_INLINE void add(float (&d)[N / 2], uint64_t a, uint64_t b, int keep) { \
             static_assert(A_ACROSS == 0 && B_ACROSS == 0); \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I2 ", 0;\n" \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPES \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPES \
                          " {" LIST "}, %" #I0 ", %" #I1 ", p, 1, 1;\n}" \
                          : __VA_ARGS__ : "l"(a), "l"(b), "r"(keep)); \
         } \
     };
-#define TG_WARPGROUPS_EIGHT(...) \
-    TG_WARPGROUP_EIGHT(E4m3, E4m3, "e4m3.e4m3", __VA_ARGS__) \
-    TG_WARPGROUP_EIGHT(E4m3, E5m2, "e4m3.e5m2", __VA_ARGS__) \
-    TG_WARPGROUP_EIGHT(E5m2, E4m3, "e5m2.e4m3", __VA_ARGS__) \
-    TG_WARPGROUP_EIGHT(E5m2, E5m2, "e5m2.e5m2", __VA_ARGS__)
-TG_WARPGROUPS_EIGHT(16, TG_NAMES_8, 8, 9, 10, TG_WORDS_8)
-TG_WARPGROUPS_EIGHT(32, TG_NAMES_16, 16, 17, 18, TG_WORDS_16)
-TG_WARPGROUPS_EIGHT(64, TG_NAMES_32, 32, 33, 34, TG_WORDS_32)
-TG_WARPGROUPS_EIGHT(128, TG_NAMES_64, 64, 65, 66, TG_WORDS_64)
-TG_WARPGROUPS_EIGHT(256, TG_NAMES_128, 128, 129, 130, TG_WORDS_128)
+#define TG_WARPGROUPS_ALONG(...) \
+    TG_WARPGROUP_ALONG(E4m3s, 32, "e4m3.e4m3", __VA_ARGS__) \
+    TG_WARPGROUP_ALONG(E4m3ByE5m2, 32, "e4m3.e5m2", __VA_ARGS__) \
+    TG_WARPGROUP_ALONG(E5m2ByE4m3, 32, "e5m2.e4m3", __VA_ARGS__) \
+    TG_WARPGROUP_ALONG(E5m2s, 32, "e5m2.e5m2", __VA_ARGS__) \
+    TG_WARPGROUP_ALONG(Tf32, 8, "tf32.tf32", __VA_ARGS__)
+TG_WARPGROUPS_ALONG(16, TG_NAMES_8, 8, 9, 10, TG_WORDS_8)
+TG_WARPGROUPS_ALONG(32, TG_NAMES_16, 16, 17, 18, TG_WORDS_16)
+TG_WARPGROUPS_ALONG(64, TG_NAMES_32, 32, 33, 34, TG_WORDS_32)
+TG_WARPGROUPS_ALONG(128, TG_NAMES_64, 64, 65, 66, TG_WORDS_64)
+TG_WARPGROUPS_ALONG(256, TG_NAMES_128, 128, 129, 130, TG_WORDS_128)
 TG_WARPGROUP(Bf16, "bf16", 8, TG_NAMES_4, 4, 5, 6, 7, 8, 9, 10, TG_WORDS_4)
 TG_WARPGROUP(F16, "f16", 8, TG_NAMES_4, 4, 5, 6, 7, 8, 9, 10, TG_WORDS_4)
 TG_WARPGROUP(Bf16, "bf16", 16, TG_NAMES_8, 8, 9, 10, 11, 12, 13, 14, TG_WORDS_8)

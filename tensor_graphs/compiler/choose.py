@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -91,7 +92,7 @@ class PriceBook:
     """What the database knows about kernels in this machine's environments, and guesses for the rest.
 
     threads: rows of so many threads count (None: of the default number). margin: factor on guesses; 1 where the next measurement is
-    sought, GUESS_MARGIN where a plan is chosen.
+    sought, GUESS_MARGIN where a plan is chosen. graph: that is asked about, where it is one.
     """
 
     database: Database
@@ -99,6 +100,7 @@ class PriceBook:
     tolerance: float
     threads: int | None = None
     margin: float = 1.0
+    graph: weakref.ref[Graph] | None = None
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
@@ -126,7 +128,8 @@ class PriceBook:
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
         """What is known where a request would run."""
-        return cls(request.store, request.here, request.allowed, request.threads, margin).load()
+        return cls(request.store, request.here, request.allowed, request.threads, margin,
+                   weakref.ref(request.graph)).load()
 
     @phase("rows")
     def load(self) -> PriceBook:
@@ -181,6 +184,10 @@ class PriceBook:
     def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
         """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
         reason = self.why_wrong(kernel, signature, binding)
+        if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
+            from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits
+
+            reason = too_coarse(self.graph(), kernel.precision, self.tolerance, self.backends) or reason
         if reason is not None:
             return reason
         error = self.error(kernel, signature, binding)
@@ -228,7 +235,7 @@ class PriceBook:
             if not found.passed or found.refuted or found.status not in ("PASSED", "INCORRECT_NUMERICAL"):
                 return f"{found.status} {where}"
             error = found.worst_relative_error
-            if error is None or not error <= same_math_limit(signature.spec.outputs):
+            if error is None or not error <= same_math_limit(signature.spec.outputs, kernel.precision):
                 return f"{found.status} {where}: error {error}"
         return None
 

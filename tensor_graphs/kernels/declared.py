@@ -19,6 +19,7 @@ from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
+from tensor_graphs.meaning.precision import PRECISIONS, Precision
 
 Computed = str | CompositeOp | Graph
 """What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
@@ -124,6 +125,14 @@ def require_flag(name: str, what: str, given: Any) -> None:
     """True or False."""
     if not isinstance(given, bool):
         raise KernelError(f"kernel {name!r}: {what} is {given!r}\n  fix: {what}=True or {what}=False")
+
+
+def precision_of(name: str, precision: Any) -> Precision | None:
+    """What a declaration says that operands are rounded to."""
+    if precision is None or (isinstance(precision, str) and precision in PRECISIONS):
+        return None if precision is None else PRECISIONS[precision]
+    named = " or ".join(f"precision={each!r}" for each in PRECISIONS)
+    raise KernelError(f"kernel {name!r}: precision is {precision!r}\n  fix: {named}, or leave it out")
 
 
 def require_text(name: str, what: str, given: Any, fix: str) -> None:

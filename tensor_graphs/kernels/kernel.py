@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
@@ -22,6 +22,9 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply
 from tensor_graphs.language.part import PartOp, known_same
+
+if TYPE_CHECKING:
+    from tensor_graphs.meaning.precision import Precision
 
 ANY_OP = "*"
 """the `op` of a kernel that computes whatever its `accepts` takes"""
@@ -207,6 +210,7 @@ class Kernel:
     launches it (runtime/segments/all_steps.py); raises NotLowered, which says why it does not.
     remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
     `source` in another process; it computes what its `accepts` takes of the op of this name.
+    precision: what it rounds operands of f32 to; it is held to that, and is used where a tolerance allows it.
     """
 
     name: str
@@ -234,6 +238,7 @@ class Kernel:
     crash_note: str = ""
     remade: str = ""
     whole: Callable[[Graph], Any] | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         wrong = problem(self.requirements)
@@ -276,7 +281,8 @@ class Kernel:
     def identity(self) -> str:
         """sha256 of all that the kernel is made of (identity.py), as it was when the kernel was declared: other code is another
         kernel, and measurements do not carry over. Raises KernelError when a file of `sources` is missing."""
-        declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
+        rounded = () if self.precision is None else (self.precision.name,)
+        declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates, *rounded)
         return hashlib.sha256(f"{declared}\0{self.code.digest}".encode()).hexdigest()
 
     @cached_property

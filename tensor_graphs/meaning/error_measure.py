@@ -78,12 +78,14 @@ class ErrorReport:
         return self.mismatch is None and self.max_relative_error <= tolerance
 
 
-def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | None = None) -> ErrorReport:
+def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | None = None,
+            roundings: float = ROUNDINGS) -> ErrorReport:
     """Compare a result with the oracle's value.
 
     out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along
     `axis`. rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if that is known.
-    p999 is the smallest of the largest 0.1 % of the relative errors.
+    roundings: so many times that it may be off, and be explained by it. p999 is the smallest of the largest 0.1 % of the relative
+    errors.
     """
     out, ref = np.asarray(out), np.asarray(ref)
     if out.shape != ref.shape:
@@ -119,7 +121,7 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
                     return _failed(f"{a[place]!s} instead of {b[place]!s} at {where}")
                 a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
                 count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
-            found = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step])
+            found = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step], roundings)
             scale, relative, difference, norms = found.scale, found.relative, found.difference, found.norms
             if scale < norm_scale:
                 error_norm, ref_norm, norm_scale = error_norm * scale, ref_norm * scale, scale
@@ -141,10 +143,11 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
     return ErrorReport(float(tail.max()), float(tail.min()), norm, worst, worst=element)
 
 
-def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = None, rows: Array | None = None) -> Array:
+def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = None, rows: Array | None = None,
+               roundings: float = ROUNDINGS) -> Array:
     """The largest relative error of each row, as `measure` says it of that row alone; infinite where it says a mismatch.
 
-    out, ref, rounding: as there, of two dims. rows: the numbers of those that are asked for (default: all).
+    out, ref, rounding, roundings: as there, of two dims. rows: the numbers of those that are asked for (default: all).
     """
     numbers = np.arange(len(ref)) if rows is None else rows
     found = np.zeros(len(numbers))
@@ -173,7 +176,8 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
             for each in (huge, ~huge) if huge.any() else (slice(None),):        # who is scaled hangs on no other row
                 if len(b[each]):
                     many = count[each] if isinstance(count, np.ndarray) else count
-                    of_these = _compared(a[each], b[each], many, dtype, None if moves is None else moves[each])
+                    of_these = _compared(a[each], b[each], many, dtype, None if moves is None else moves[each],
+                                         roundings)
                     worst[each] = of_these.relative.max(axis=-1)
             found[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
     return found
@@ -189,9 +193,9 @@ class _RowErrors:
     norms: Array
 
 
-def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None) -> _RowErrors:
+def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None, roundings: float) -> _RowErrors:
     """Compare rows of float64, all finite; `a` is overwritten. count: how many values of a row there are; moves: how far rounding
-    may move each."""
+    may move each, and `roundings` of that explain a difference."""
     size = np.abs(b)
     tops = size.max(axis=-1, keepdims=True)
     most = max(float(tops.max()), float(a.max()), -float(a.min()))
@@ -207,7 +211,7 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None)
     below = np.maximum(size, np.maximum(norms / np.sqrt(count), dtype.smallest_normal * scale), out=size)
     if moves is not None:
         moved = moves * scale
-        np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= ROUNDINGS * moved)
+        np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= roundings * moved)
     relative = np.divide(difference, below, out=below)
     if scale != 1.0:                                                # what was below may be 0 by now
         relative[difference == 0] = 0.0

@@ -114,7 +114,7 @@ def test_a_name_that_is_no_text_is_refused_before_there_is_a_function() -> None:
 
 
 @pytest.mark.parametrize(("word", "fix"), [("nmae", "name=… instead of nmae=…"), ("dtypes", "its arguments are: op, backend, name"),
-                                           ("version", "its arguments are: op, backend, name")])
+                                           ("colour", "its arguments are: op, backend, name")])
 def test_a_word_that_tg_kernel_does_not_know_is_told(word: str, fix: str) -> None:
     with pytest.raises(TensorGraphsError, match=rf"(?s)kernel\(op, .* has no argument '{word}'.*fix: {fix}"):
         tg.kernel("sin", **{word: "numpy.q"})  # type: ignore[arg-type]

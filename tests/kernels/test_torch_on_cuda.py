@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -124,3 +125,78 @@ def test_a_stream_that_somebody_has_chosen_is_left_meanwhile_but_for_one_that_is
     with on_cuda.in_order("cuda:0"):
         assert _Stream.current.cuda_stream == begun_on
     assert _Stream.current.cuda_stream == chosen
+
+
+def asked_for_tf32(monkeypatch: pytest.MonkeyPatch, function: Callable[..., None]) -> tuple[bool, str]:
+    """What torch was told of cuBLAS while a product was made, by its older word for it and by its newer one."""
+    asked, multiplied, cublas = list[tuple[bool, str]](), torch.mm, torch.backends.cuda.matmul
+
+    def seen(*given: Any, **how: Any) -> Any:
+        asked.append((cublas.allow_tf32, cublas.fp32_precision))
+        return multiplied(*given, **how)
+
+    monkeypatch.setattr(torch, "mm", seen)
+    node = tg.linear(tg.input("x", (4, 8)), tg.input("w", (5, 8)))
+    x, w = (np.random.default_rng(i).normal(size=t.shape).astype(np.float32) for i, t in enumerate(node.inputs))
+    out = np.empty(node.shape, np.float32)
+    function([tensor(out)], [tensor(x), tensor(w)], node.attrs)
+    np.testing.assert_allclose(out, x @ w.T, rtol=1e-5, atol=1e-6)
+    return asked[0]
+
+
+def said() -> tuple[str, bool | None, str]:
+    word = torch.backends.cuda.matmul.fp32_precision
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, word
+    except RuntimeError:                                            # the two words disagree
+        return "", None, word
+
+
+@pytest.mark.parametrize("set_to", [
+    lambda: None, lambda: torch.set_float32_matmul_precision("high"), lambda: torch.set_float32_matmul_precision("highest"),
+    lambda: torch.set_float32_matmul_precision("medium"),
+    lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "ieee"),
+    lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True)],
+    ids=["", "high", "highest", "medium", "tf32", "ieee", "allowed"])
+def test_products_of_floats_are_rounded_to_tf32_where_that_is_meant_whatever_the_process_has_set(
+        monkeypatch: pytest.MonkeyPatch, set_to: Callable[[], None]) -> None:
+    try:
+        set_to()
+        before = said()
+        assert asked_for_tf32(monkeypatch, on_cuda.linear_tf32) == (True, "tf32")
+        assert said() == before
+        allowed, word = asked_for_tf32(monkeypatch, on_cuda.linear)
+        assert allowed is False and word in ("ieee", "none")
+        assert said() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+def test_products_that_are_made_at_once_in_several_threads_leave_the_setting_as_it_was() -> None:
+    before, seen = said(), list[bool]()
+    begun = threading.Event()
+
+    def exact() -> None:
+        begun.set()
+        with on_cuda.products_of(False):                            # waits until the other has put it back
+            seen.append(torch.backends.cuda.matmul.allow_tf32)
+
+    with on_cuda.products_of(True):
+        other = threading.Thread(target=exact)
+        other.start()
+        begun.wait()
+        other.join(0.05)
+        assert seen == [] and torch.backends.cuda.matmul.allow_tf32
+    other.join()
+    assert seen == [False] and said() == before
+
+
+def test_kernels_that_round_to_tf32_say_so_and_take_floats_only() -> None:
+    found = {k.name: k for k in on_cuda.kernels() if k.op in ("linear", "dot")}
+    assert {name for name, k in found.items() if k.precision is not None} == {"torchcuda.linear_tf32", "torchcuda.dot_tf32"}
+    for dtype, why in ((tg.f32, None), (tg.bf16, "f32 only")):
+        spec = Spec.of(tg.linear(tg.input("x", (4, 8), dtype), tg.input("w", (5, 8), dtype)))
+        assert found["torchcuda.linear_tf32"].accepts(spec) == why
+    assert found["torchcuda.linear_tf32"].identity != found["torchcuda.linear"].identity

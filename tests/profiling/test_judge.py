@@ -368,7 +368,7 @@ def test_outputs_that_come_again_bit_by_bit_are_not_compared_again(judge: Judge,
                                                                   compared: int) -> None:
     signature, calls, point = signature_of(NODES["relu"]), [], Point((("n", 5),), 7)
     compare = judging.Judge._compare
-    monkeypatch.setattr(judging.Judge, "_compare", lambda *given: (calls.append(1), compare(*given))[1])
+    monkeypatch.setattr(judging.Judge, "_compare", lambda *given, **more: (calls.append(1), compare(*given, **more))[1])
     right = judge.expected(signature, point)
     assert right is not None
     (name, expected), *_ = right.items()

@@ -144,9 +144,9 @@ def test_a_worker_tells_the_rows_of_right_and_of_wrong_kernels(judge: Judge, nam
     told: list[Told] = []
 
     class Noting(Judge):
-        def _compare(self, signature: Signature, point: Point, found: Told, *more: Any) -> Verdict | None:
+        def _compare(self, signature: Signature, point: Point, found: Told, *more: Any, **named: Any) -> Verdict | None:
             told.append(found)
-            return super()._compare(signature, point, found, *more)
+            return super()._compare(signature, point, found, *more, **named)
 
     with Noting(judge.database) as noting:
         verdict = noting.examine(kernel_of(name), WRITE, AT)

@@ -317,12 +317,17 @@ def test_calls_of_torch_are_in_order_with_launches_whatever_stream_the_caller_ha
         torch.cuda.synchronize()
 
 
+ROUNDED = "cuda.linear_tf32", "cuda.linear_turned_tf32", "torchcuda.linear_tf32"
+
+
 @pytest.mark.gpu
 def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
     x, w = tg.input("x", (64, 96)), tg.parameter("w", (40, 96))
     with Judge(open_database(tmp_path / "bench.db"), timeout=120.0) as judge:
         for kernel, node in (("gencuda.loops", tg.softmax(x)), ("torchcuda.softmax", tg.softmax(x)), ("gencuda.loops", tg.tanh(x)),
-                             ("torchcuda.linear", tg.linear(x, w)), ("gencuda.loops", tg.rms_norm(x))):
+                             ("torchcuda.linear", tg.linear(x, w)), ("gencuda.loops", tg.rms_norm(x)),
+                             *((name, tg.linear(x, w)) for name in ROUNDED),
+                             ("torchcuda.dot_tf32", tg.dot(x, tg.input("y", (96, 40))))):
             verdict = judge.examine(kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
             assert verdict.status == "PASSED", f"{kernel}: {verdict.status} {verdict.log}"
             assert verdict.samples and 1e-7 < min(verdict.samples) < 0.1     # turns of other tests' processes take milliseconds
@@ -332,3 +337,21 @@ def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
 def test_memory_of_another_device_is_no_tensor_of_a_gpu() -> None:
     with pytest.raises(DeviceError):
         array_view(gpu().allocate(64), 0, (4,), (1,), DTYPES["f32"])
+
+
+@pytest.mark.gpu
+def test_floats_are_rounded_to_tf32_where_the_tolerance_allows_it_and_nowhere_else(tmp_path: Path) -> None:
+    x, w = tg.copy_to(tg.input("x", (512, 1024)), "cuda:0"), tg.parameter("w", (768, 1024))
+    g, rng = tg.graph({"y": tg.copy_to(tg.linear(x, w), "cuda:0")}), np.random.default_rng(3)
+    given = {n: rng.standard_normal((512 if n == "x" else 768, 1024)).astype(np.float32) for n in "xw"}
+    exact = interpret(g, {"x": given["x"]}, {"w": given["w"]}).outputs["y"]
+    for backends in (("cuda", "gencuda"), ("cuda", "gencuda", "torchcuda")):
+        options = {"backends": backends, "database": tmp_path / f"{len(backends)}.db"}
+        tg.profile(g, tolerance=1e-2, budget=8.0, **options)
+        for tolerance, rounds in ((1e-3, False), (1e-2, True)):
+            plan = tg.compile(g, tolerance=tolerance, **options)
+            made = [c.kernel for c in plan.variants[0].program.instructions]
+            assert any(name.endswith("_tf32") for name in made) is rounds, made
+            out = np.asarray(tg.bind(plan, {"w": given["w"]}).run({"x": tg.device_array(given["x"], "cuda:0")})["y"])
+            off = np.abs(out - exact).max() / np.sqrt(np.mean(exact ** 2))
+            assert off < tolerance and bool(off > 1e-4) is rounds

@@ -33,6 +33,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32
 from tensor_graphs.language.node import TensorType
+from tensor_graphs.meaning.precision import TF32, Precision
 
 NAME = "cuda"
 DEVICE = "cuda"
@@ -244,16 +245,20 @@ def kernels() -> list[Kernel]:
              traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
              prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
              strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
-             arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER) -> Kernel:
+             arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER,
+             precision: Precision | None = None) -> Kernel:
         return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
                       source=read(files), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
                       traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
-                      arithmetic=arithmetic, prepare=prepare, requirements={"arch": arch} if arch else {})
+                      arithmetic=arithmetic, prepare=prepare, precision=precision,
+                      requirements={"arch": arch} if arch else {})
 
     def by_tiles(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, mark: str,
-                 traffic: Callable[[Spec], Dim], arithmetic: Callable[[Spec], Dim] | None, arch: tuple[str, ...] = ("sm_90",),
-                 prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None) -> Kernel:
+                 traffic: Callable[[Spec], Dim] | None, arithmetic: Callable[[Spec], Dim] | None,
+                 arch: tuple[str, ...] = ("sm_90",), prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
+                 precision: Precision | None = None) -> Kernel:
         return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, prepare=prepare, header=TENSOR_CORES,
+                    precision=precision,
                     arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic))
 
     a, p = attention, products
@@ -263,6 +268,9 @@ def kernels() -> list[Kernel]:
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
                      p.product_traffic, p.turned_steps, prepare=p.product_prepares),
+            by_tiles("linear", p.tf32_product, p.tf32_takes, p.TILED, "_tf32", None, p.tf32_steps, precision=TF32),
+            by_tiles("linear", p.tf32_turned, partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
+                     p.tf32_turned_steps, precision=TF32),
             *(by_tiles("scaled_linear", build, p.scaled_takes, p.TILED, f"_tensor{mark}", p.product_traffic, p.product_steps)
               for mark, build in (("", p.product), ("_fast", p.fast_product))),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",

@@ -1,7 +1,7 @@
 /* Operands of a product or a convolution, by name, and what becomes of a sum. Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B,
- * NARROW_Y; PARTS_X (3: floats that tiles multiply by parts); where there are such, X_SCALE and WEIGHT_SCALE (0: one number, 1: one of
- * each row of x, of each column of y), BIAS (one of each column) and W_PREPARED. What is read is not `__restrict__` (numbers.cuh,
- * after_those_before). */
+ * NARROW_Y; PARTS_X (3: floats that tiles multiply by parts); where there are such, ROUNDED (floats are rounded to TF32), X_SCALE and
+ * WEIGHT_SCALE (0: one number, 1: one of each row of x, of each column of y), BIAS (one of each column) and W_PREPARED. What is read is
+ * not `__restrict__` (numbers.cuh, after_those_before). */
 #include "numbers.cuh"
 #ifdef W_PREPARED
 #define TG_W_PARTS , const uint16_t * w_parts
@@ -48,5 +48,10 @@ TG_INLINE float ended(float sum, int64_t row, int64_t column, TG_OPERANDS) {
     return sum;
 }
 
-/* What comes of parts of numbers that are not finite says nothing: it is made again. */
-TG_INLINE bool says_nothing(float sum) { return PARTS_X == 3 && !(fabsf(sum) < INFINITY); }
+/* What comes of parts of numbers that are not finite, or of the largest ones rounded, says nothing: it is made again. */
+#ifdef ROUNDED
+#define TG_SAYS_LESS 1
+#else
+#define TG_SAYS_LESS (PARTS_X == 3)
+#endif
+TG_INLINE bool says_nothing(float sum) { return TG_SAYS_LESS && !(fabsf(sum) < INFINITY); }

@@ -1,7 +1,7 @@
 /* product_tiles: y[b, r, j] = sum over k of x[b, r, k] w[b, k, j] (by scales, + bias[j]) for many rows, as tensor_tiles.cu makes tiles; eight
  * rows of tiles lie beside each other, so that boxes come from the L2 cache. `parts` makes those of floats first, or W_PREPARED says that
- * those of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few. Floats of eight bits
- * are summed along the rows of both (ACROSS 0).
+ * those of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few. Floats of eight bits,
+ * and those of 32 that are rounded to TF32 as their boxes are copied, are summed along the rows of both (ACROSS 0).
  * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, else 1), PITCH_X, PITCH_W (elements of
  * a row of what is multiplied). */
 #include "float_parts.cuh"

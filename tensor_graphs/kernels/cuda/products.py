@@ -139,10 +139,25 @@ def scaled_takes(spec: Spec) -> str | None:
     return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
 
-def _steps(spec: Spec) -> int:
+def tf32_takes(spec: Spec) -> str | None:
+    """What is summed along the rows of both, of floats that are rounded as they are copied."""
+    if any(t.dtype is not f32 for t in (*spec.inputs[:2], *spec.outputs)):
+        return "f32 only"
+    if any(t.dtype not in FLOATS for t in spec.inputs[2:]):
+        return "a bias of f32, bf16 or f16"
+    if (why := static(*spec.inputs[1].shape)) is not None:
+        return why
+    columns, k = (int(s) for s in spec.inputs[1].shape)
+    if k == 0 or columns == 0 or k % 4:
+        return "rows of a multiple of 4 elements only"
+    high = d.bounds(rows_of(spec.inputs[0]))[1]
+    return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
+
+
+def _steps(spec: Spec, tf32: bool = False) -> int:
     """Of a sum."""
-    x = spec.inputs[0]
-    return -(-_matrices(spec)[4] * min(x.dtype.itemsize, 2) // STEP_BYTES)
+    itemsize = 4 if tf32 else min(spec.inputs[0].dtype.itemsize, 2)
+    return -(-_matrices(spec)[4] * itemsize // STEP_BYTES)
 
 
 def _piece(spec: Spec) -> int:
@@ -161,32 +176,41 @@ def fast_product(spec: Spec) -> LaunchCall:
     return _product(spec, 0)
 
 
-def _product(spec: Spec, piece: int) -> LaunchCall:
+def tf32_product(spec: Spec) -> LaunchCall:
+    """Of floats, rounded to TF32."""
+    return _product(spec, 0, tf32=True)
+
+
+def _product(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(spec, down, piece)
-    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece)
+    wide = _columns_of_a_tile(spec, down, piece, tf32)
+    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece,
+                     tf32=tf32)
 
 
-def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False) -> LaunchCall:
-    """wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x."""
+def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False, tf32: bool = False) -> LaunchCall:
+    """wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x. tf32: floats are
+    rounded to that, and not taken apart."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
-    bias, prepared = spec.role("bias"), _is_prepared(spec)
-    parts_x, parts_w = parts_of(spec)
+    bias, prepared = spec.role("bias"), _is_prepared(spec) and not tf32
+    parts_x, parts_w = (1, 1) if tf32 else parts_of(spec)
+    pitch = (lambda elements: elements) if tf32 else _pitch
     of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
-    splits = split_sums(most, _steps(spec), parts_x * parts_w)
+    splits = split_sums(most, _steps(spec, tf32), parts_x * parts_w)
     kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
-    kind = "F16" if x.dtype is f16 else "Bf16"
+    kind = "Tf32" if tf32 else "F16" if x.dtype is f16 else "Bf16"
     numbers: dict[str, object] = {
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
         "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
-        "PITCH_X": _pitch(k), "PITCH_W": _pitch(columns if across else k)}
+        "PITCH_X": pitch(k), "PITCH_W": pitch(columns if across else k)}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
+    more |= {"ROUNDED": 1} if tf32 else {}
     for name in ("x_scale", "weight_scale"):
         if (scale := spec.role(name)) is not None:
             more[name.upper()] = int(scale.rank > 0)
@@ -225,10 +249,10 @@ FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
 and adding up sums that were cut"""
 
 
-def _columns_of_a_tile(spec: Spec, down: int, piece: int) -> int:
+def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
     """With which all tiles take the least time. down: rows of tiles."""
     columns = _matrices(spec)[5]
-    (of_x, of_w), steps = parts_of(spec), _steps(spec)
+    (of_x, of_w), steps = (1, 1) if tf32 else parts_of(spec), _steps(spec, tf32)
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
@@ -255,6 +279,12 @@ def product_steps(spec: Spec) -> Dim:
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec) // SHARE)
 
 
+def tf32_steps(spec: Spec) -> Dim:
+    """As `product_steps`: two products of 16 bits take as long as one of TF32."""
+    rows, columns, k = rows_of(spec.inputs[0]), *(int(s) for s in spec.inputs[1].shape)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * columns * 2 * k // SHARE)
+
+
 def _summed(spec: Spec) -> int:
     """Products of 16 bits that take as long as those of one element of y."""
     return _matrices(spec)[4] * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
@@ -273,10 +303,10 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
-def _rows_beside(spec: Spec) -> int:
+def _rows_beside(spec: Spec, piece: int) -> int:
     """Columns of a tile."""
     x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec) else MOST_TURNED):
+    while wide < min(d.bounds(rows_of(x))[1], 128 if piece else MOST_TURNED):
         wide *= 2
     return wide
 
@@ -284,14 +314,28 @@ def _rows_beside(spec: Spec) -> int:
 def turned_steps(spec: Spec) -> Dim:
     """As `product_steps`."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _rows_beside(spec)
+    wide = _rows_beside(spec, _piece(spec))
     return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec) // SHARE)
 
 
+def tf32_turned_steps(spec: Spec) -> Dim:
+    columns, k = (int(s) for s in spec.inputs[1].shape)
+    wide = _rows_beside(spec, 0)
+    return d.ceil_div(rows_of(spec.inputs[0]), wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * 2 * k // SHARE)
+
+
 def turned(spec: Spec) -> LaunchCall:
-    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec)
+    return _turned(spec, _piece(spec))
+
+
+def tf32_turned(spec: Spec) -> LaunchCall:
+    return _turned(spec, 0, tf32=True)
+
+
+def _turned(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
+    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec, piece)
     down = -(-columns // TILE_ROWS)
-    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, _piece(spec), turned=True)
+    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, piece, True, tf32)
 
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64

@@ -6,7 +6,7 @@
  * 2021), so that those of floats are made of pieces: of all small parts, and of four steps of the large ones each. Of few tiles the
  * sums are cut into SPLITS, each of a block of a cluster; these add up what they find in each other's shared memory.
  * Of eight bits they keep fewer bits of sums still, so that PIECE steps (of 128 numbers) are a piece.
- * Given by the text before: KIND (Bf16, F16, or Eight<left, right>: what is multiplied), KIND_Y (Bf16 or F16, where y is of these), COLUMNS,
+ * Given by the text before: KIND (Bf16, F16, Tf32, or Eight<left, right>: what is multiplied), KIND_Y (Bf16 or F16, where y is of these), COLUMNS,
  * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, else 1) of the left and the
  * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tensor_graphs.devices.device import DeviceError, Memory
+from tensor_graphs.kernels.cuda.texts import FROM_80
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops
@@ -23,6 +25,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
+from tensor_graphs.meaning.precision import TF32
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +138,53 @@ TABLE |= {op: (ops.TABLE[op][0], floats) for op in ("softmax", "silu", "dot")}
 TABLE["layer_norm"] = ops.TABLE["layer_norm"][0], layer_norm_takes
 
 
-def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+_setting = threading.RLock()
+"""held while products of floats are begun: torch has one setting for a process"""
+
+
+@contextmanager
+def products_of(tf32: bool) -> Iterator[None]:
+    """cuBLAS rounds floats of its products to TF32 meanwhile, or does not, whatever this process has set; what it had set is as it
+    was afterwards. Until then it is so for products that others make in other threads; ours wait."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    with _setting:
+        now = getattr(matmul, "fp32_precision", None)               # since 2.9; "none": as was set for all
+        try:
+            word, allowed = torch.get_float32_matmul_precision(), matmul.allow_tf32
+        except RuntimeError:                                        # what was set by the one no longer agrees with the other
+            word, allowed = "", now != "tf32"
+        if allowed == tf32 and now in (None, "tf32" if tf32 else "ieee", "none"):
+            yield
+            return
+        matmul.allow_tf32 = tf32                                    # sets both
+        try:
+            yield
+        finally:
+            if word == "medium":                                    # which the other setter takes for "high"
+                torch.set_float32_matmul_precision(word)
+            else:
+                matmul.allow_tf32 = allowed
+            if now is not None:
+                matmul.fp32_precision = now
+
+
+def in_floats(function: ops.Function, tf32: bool = False) -> ops.Function:
+    """The function, with products of floats that are rounded to TF32, or not."""
+    @functools.wraps(function)
+    def called(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        with products_of(tf32) if any(t.dtype.itemsize == 4 for t in (*outs, *ins)) else nullcontext():
+            function(outs, ins, attrs)
+
+    return called
+
+
+def of_floats(spec: Spec) -> str | None:
+    return None if all(t.dtype.name == "f32" for t in (*spec.inputs, *spec.outputs)) else "f32 only"
+
+
+def products(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
     """In the widest of the types, so that nothing is rounded before the sums are."""
     import torch
 
@@ -218,12 +267,14 @@ def scaled_linear_takes(of_rows: bool, spec: Spec) -> str | None:
     return "a result of bf16" if of_rows and y.dtype.name != "bf16" else None
 
 
-def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+def matrices(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
     import torch
 
     torch.matmul(ins[0], ins[1], out=outs[0])
 
 
+linear, linear_tf32 = in_floats(products), in_floats(products, tf32=True)
+dot, dot_tf32 = in_floats(matrices), in_floats(matrices, tf32=True)
 TABLE["dot"] = dot, floats
 
 
@@ -331,7 +382,7 @@ def attention_takes(spec: Spec) -> str | None:
     return None if spec.attrs.get("softcap", 0) == 0 else "no cap of scores"
 
 
-TABLE["attention"] = attention, attention_takes
+TABLE["attention"] = in_floats(attention), attention_takes
 
 
 SHARE = 10
@@ -352,14 +403,23 @@ def attention_steps(spec: Spec) -> Dim:
     return d.product((*q.shape, k.shape[0])) * 4 // share
 
 
+def tf32_steps(spec: Spec) -> Dim:
+    """As `product_steps`: at half the rate of 16 bits."""
+    return d.product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * 4 // SHARE
+
+
 ARITHMETIC = {"attention": attention_steps, **dict.fromkeys(("linear", "scaled_linear", "dot", "conv"), product_steps)}
 
 
 def kernels() -> list[Kernel]:
     found = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
     other = backend.kernels_of(NAME, {"attention": (cudnn_attention, cudnn_attention_takes)}, __name__, True, ARITHMETIC)
-    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other), *_scaled("", scaled_linear, False, FROM_89),
-            *_scaled("_fast", scaled_linear_fast, False, FROM_89), *_scaled("_rows", scaled_linear, True, FROM_89[1:])]
+    rounded = backend.kernels_of(NAME, {"linear": (linear_tf32, of_floats), "dot": (dot_tf32, of_floats)}, __name__, True,
+                                 dict.fromkeys(("linear", "dot"), tf32_steps))
+    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other),
+            *(replace(k, name=f"{k.name}_tf32", precision=TF32, requirements={"arch": FROM_80}) for k in rounded),
+            *_scaled("", scaled_linear, False, FROM_89), *_scaled("_fast", scaled_linear_fast, False, FROM_89),
+            *_scaled("_rows", scaled_linear, True, FROM_89[1:])]
 
 
 def _scaled(mark: str, function: ops.Function, of_rows: bool, arch: tuple[str, ...]) -> list[Kernel]:

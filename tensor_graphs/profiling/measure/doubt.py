@@ -21,7 +21,8 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.running_error import running_error
+from tensor_graphs.meaning.precision import Precision
+from tensor_graphs.profiling.measure.fewer_bits import running_errors
 from tensor_graphs.profiling.measure.fixed_rows import Fewer, called, fewer, taken
 
 log = logging.getLogger(__name__)
@@ -35,23 +36,24 @@ MOST = 16
 """times that so many rows are evaluated, at most: who is wrong in more of them is not off by what cancels"""
 
 
-def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float) -> np.ndarray:
+def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,
+             roundings: float = ROUNDINGS) -> np.ndarray:
     """Which elements of a float output, be it one number, are off by more than the limit, as `error_measure.measure` has it."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
         row = -1 if size.ndim else None
         beside = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=row, keepdims=True)))
         off = np.abs(out.astype(np.float64) - ref)
-        explained = np.where(off <= ROUNDINGS * moves, moves / unit_roundoff(dtype), 0.0)
+        explained = np.where(off <= roundings * moves, moves / unit_roundoff(dtype), 0.0)
         return np.asarray(off > limit * np.maximum(np.maximum(beside, explained), dtype.smallest_normal))
 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
-                  name: str, doubt: np.ndarray, moves: np.ndarray) -> np.ndarray | None:
+                  name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
     """How far rounding may move each value of an output: `moves`, but the running errors of rows in which an element is in doubt.
 
-    expected: the oracle's outputs. None where nothing is in doubt or too much is, and where the op's rows depend on each other
-    along each axis.
+    expected: the oracle's outputs. precision: a kernel's. None where nothing is in doubt or too much is, and where the op's rows
+    depend on each other along each axis.
     """
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
@@ -64,14 +66,14 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
             few = fewer(graph, rows, count)
             if few is not None and few.outputs[name] == axis:
                 found = moves.copy()
-                if all(_fill(found, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count))
+                if all(_fill(found, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count), precision)
                        for i in range(0, len(numbers), count)):
                     return found
     return None
 
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
-          numbers: np.ndarray) -> bool:
+          numbers: np.ndarray, precision: Precision | None) -> bool:
     """Put the running errors of these rows into their places; False where these rows depend on others, or are too much work too."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
@@ -81,7 +83,7 @@ def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Array
         return False
     same = all(np.allclose(made[each].astype(np.float64), wanted[each].astype(np.float64), rtol=1e-9, atol=1e-12, equal_nan=True)
                for each in wanted)
-    error = running_error(few.graph, some, sizes)[name] if same else None
+    error = running_errors(few.graph, some, sizes, precision)[name] if same else None
     if error is not None:
         np.moveaxis(moves, few.outputs[name], 0)[numbers] = np.moveaxis(error, few.outputs[name], 0)
     return error is not None

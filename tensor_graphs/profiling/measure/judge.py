@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -43,23 +44,25 @@ from tensor_graphs.kernels.origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composites.products import dot, linear
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.error_measure import (
+    ROUNDINGS,
     ErrorReport,
     Worst,
     measure,
-    neighbours_error,
     row_errors,
     unit_roundoff,
 )
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.running_error import running_error
+from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.profiling.distrust import process_tree, reused
 from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
 from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.measure import fewer_bits
 from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
@@ -245,7 +248,7 @@ class _Answers:
     there is read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
-    rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
+    rounding: dict[tuple[Point, Precision | None], dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
     worked: dict[Point, float] = field(default_factory=dict)
     held: int = 0
@@ -441,56 +444,57 @@ class Judge:
         graph = signature.graph
         return dict(interpret(graph, point_inputs(graph, point, by_rows=True), dims=point.binding).outputs)
 
-    def rounding(self, signature: Signature, point: Point, in_full: bool = False) -> dict[str, np.ndarray]:
+    def rounding(self, signature: Signature, point: Point, in_full: bool = False,
+                 precision: Precision | None = None) -> dict[str, np.ndarray]:
         """How far rounding may move each value of the float outputs: their running errors, or what stands for those. in_full: for
-        all rows of a point whose rows are copies of few."""
+        all rows of a point whose rows are copies of few. precision: that of a kernel, as `fewer_bits` says it."""
         graph = signature.graph
         if point.rows is not None and not in_full:
-            return all_rows(graph, point, self._rounding_of_few(signature, point), outputs=True)
-        key, known = point.values, self._known_of(signature).rounding
+            return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
+        key, known = (point.values, precision), self._known_of(signature).rounding
         if key not in known:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
-            found = running_error(graph, point_inputs(graph, point, by_rows=True), point.binding)
-            known[key] = {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
-                                   for name, error in found.items()}
+            known[key] = _rounding(graph, point_inputs(graph, point, by_rows=True), point.binding, expected, precision)
         return known[key]
 
-    def _rounding_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
+    def _rounding_of_few(self, signature: Signature, point: Point, precision: Precision | None) -> dict[str, np.ndarray]:
         """`rounding`, of the rows that differ."""
         graph, few = few_of(signature.graph, point)
         if graph is signature.graph:
-            return self.rounding(signature, few)
+            return self.rounding(signature, few, precision=precision)
         expected = self._answered(signature, point)
         assert expected is not None
-        return {name: neighbours_error(expected[name], graph.outputs[name].dtype) if error is None else error
-                for name, error in running_error(graph, point_inputs(graph, few), few.binding).items()}
+        return _rounding(graph, point_inputs(graph, few), few.binding, expected, precision)
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
-               rows: np.ndarray | None = None) -> ErrorReport:
+               rows: np.ndarray | None = None, precision: Precision | None = None) -> ErrorReport:
         """The error of an output, beside what rounding explains. rows: it consists of these rows of the output."""
-        dtype = signature.graph.outputs[name].dtype
+        t = signature.graph.outputs[name].type
+        dtype, limit = t.dtype, same_math_limit((t,), precision)
+        roundings = ROUNDINGS * fewer_bits.widened(dtype, precision)
         report = measure(out, ref, dtype)
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
-            moves = self.rounding(signature, point, in_full)[name]
-            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
-            if rows is None and not report.within(SAME_MATH[dtype.name]):
+            moves = self.rounding(signature, point, in_full, precision)[name]
+            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows], roundings=roundings)
+            if rows is None and not report.within(limit):
                 graph, answer = signature.graph, self.expected_in_full if in_full else self.expected
-                doubt = doubtful(out, ref, dtype, moves, SAME_MATH[dtype.name])
+                doubt = doubtful(out, ref, dtype, moves, limit, roundings)
                 found = moves_of_rows(graph, point.binding, lambda: point_inputs(graph, point, by_rows=True),
-                                      lambda: answer(signature, point) or {}, name, doubt, moves)
-                report = report if found is None else measure(out, ref, dtype, rounding=found)
+                                      lambda: answer(signature, point) or {}, name, doubt, moves, precision)
+                report = report if found is None else measure(out, ref, dtype, rounding=found, roundings=roundings)
         return report
 
     def _wrong_rows(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, limit: float,
-                    in_full: bool) -> np.ndarray:
+                    in_full: bool, precision: Precision | None = None) -> np.ndarray:
         """Of each row of an output whether it is off by more than is allowed, beside what rounding explains."""
         dtype = signature.graph.outputs[name].dtype
         outs, refs = rows_of(out), rows_of(ref)
         errors = row_errors(outs, refs, dtype)
         off = np.flatnonzero(~(errors <= limit))
         if dtype.is_float and len(off):
-            errors[off] = row_errors(outs, refs, dtype, rows_of(self.rounding(signature, point, in_full)[name]), off)
+            moves = rows_of(self.rounding(signature, point, in_full, precision)[name])
+            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * fewer_bits.widened(dtype, precision))
         return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
@@ -659,7 +663,7 @@ class Judge:
             self.note_class(kernel, small, verdict)
             self.record(kernel, small, verdict, None)
         error = self._passed[kernel.identity, small.key]
-        return None if error is None or not error <= same_math_limit(small.spec.outputs) else small
+        return None if error is None or not error <= same_math_limit(small.spec.outputs, kernel.precision) else small
 
     def is_on_file(self, kernel: Kernel, small: Signature) -> bool:
         """Whether a kernel has a verdict on a class of sizes, here or in the database."""
@@ -787,7 +791,7 @@ class Judge:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
-        hearing = _Hearing(self, signature, shown, timing, later, earlier)
+        hearing = _Hearing(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
@@ -809,7 +813,7 @@ class Judge:
                     way = self._way(kernel, signature, timing, run, secret, salt)
                     values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
                     wrong = self._compare(signature, replace(timing.point, **values), found, hearing.read, hearing.worst,
-                                          hearing.digests[run])
+                                          hearing.digests[run], kernel.precision)
                     if wrong is not None:
                         return wrong
             return hearing
@@ -943,9 +947,9 @@ class Judge:
         return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR
 
     def _compare(self, signature: Signature, point: Point, found: Told, read: Callable[[int], np.ndarray], worst: list[float],
-                 returned: str | None = None) -> Verdict | None:
+                 returned: str | None = None, precision: Precision | None = None) -> Verdict | None:
         """None, or why the outputs that come next are wrong, of which `read` gives as many bytes; `worst` collects the errors.
-        returned: their digest as it was when the block ended in which the kernel returned them."""
+        returned: their digest as it was when the block ended in which the kernel returned them. precision: the kernel's."""
         if found.outside:
             return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(found.outside)}")
         if found.mutated:
@@ -956,7 +960,7 @@ class Judge:
         if point.rows is not None:
             expected = all_rows(signature.graph, point, expected, outputs=True)
         outputs: dict[str, np.ndarray] = {}
-        in_full = False
+        error_of, in_full = partial(self._error, signature, point, precision=precision), False
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
             shape = found.shapes.get(name)
@@ -964,11 +968,11 @@ class Judge:
                 raise SaidError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
-            limit, picked = SAME_MATH.get(t.dtype.name, 0.0), None
+            limit, picked = same_math_limit((t,), precision), None
             if name in found.rows:
                 told, answer = self._rows_told(signature, point, name, found.rows[name], read), kept[name]
                 if isinstance(answer, Updated) and np.array_equal(told.rows, answer.rows):   # all other rows are the operand's
-                    report = self._error(signature, point, name, told.values, answer.values, in_full=False, rows=told.rows)
+                    report = error_of(name, told.values, answer.values, in_full=False, rows=told.rows)
                     if report.within(limit):
                         _take_worse(worst, report)
                         continue
@@ -979,30 +983,29 @@ class Judge:
                 return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
             values = data.view(t.dtype.numpy).reshape(shape)
-            report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+            report = error_of(name, values, expected[name], in_full=in_full)
             if point.rows is not None and not in_full and not report.within(limit):     # are its rows independent after all?
                 expected, in_full = self.expected_in_full(signature, point), True
-                report = self._error(signature, point, name, values, expected[name], in_full=in_full)
+                report = error_of(name, values, expected[name], in_full=in_full)
             if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
-                wrong = self._wrong_rows(signature, point, name, values, expected[name], limit, in_full)
+                wrong = self._wrong_rows(signature, point, name, values, expected[name], limit, in_full, precision)
                 moves = self.rounding(signature, point, in_full)
                 rows = ~wrong | settled_rows(signature, point, expected, SAME_MATH, moves, {name: wrong})[name]
                 if not rows.any():
                     continue                                        # the answer depends on rounding: no kernel is held to it
                 picked = rows
-                report = self._error(signature, point, name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full,
-                                     rows=rows)
+                report = error_of(name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full, rows=rows)
             if point.special and not report.within(limit):
                 asked = hangs_on_special(signature, point)[name]
                 if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
                     asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
                 out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
-                report = self._error(signature, point, name, out, expected[name], in_full=in_full)
+                report = error_of(name, out, expected[name], in_full=in_full)
             _take_worse(worst, report)
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
-                               f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.1g} "
+                               f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.2g} "
                                f"{report.mismatch or _at_worst(report.worst, shape, picked)}")
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
@@ -1035,7 +1038,8 @@ class Judge:
             implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), "cold" if timed else "verify",
             verdict.status, samples_ms=tuple(s * 1e3 for s in verdict.samples) if timed else (),
             max_relative_error=verdict.error, p999_relative_error=verdict.p999, norm_error=verdict.norm_error,
-            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature.spec.outputs), seed=verdict.seed,
+            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature.spec.outputs, kernel.precision),
+            seed=verdict.seed,
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
             conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),
@@ -1043,6 +1047,14 @@ class Judge:
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
+
+
+def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int], expected: Mapping[str, np.ndarray],
+              precision: Precision | None) -> dict[str, np.ndarray]:
+    """The running errors of a graph's float outputs, or what stands for those."""
+    found = fewer_bits.running_errors(graph, inputs, binding, precision)
+    return {name: fewer_bits.neighbours(expected[name], graph.outputs[name].dtype, precision) if error is None else error
+            for name, error in found.items()}
 
 
 def _take_worse(worst: list[float], report: ErrorReport) -> None:
@@ -1064,11 +1076,12 @@ class _Hearing:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
-                 later: WorkerProcess | None = None, earlier: Sequence[_Hearing] = ()) -> None:
+                 later: WorkerProcess | None = None, earlier: Sequence[_Hearing] = (),
+                 precision: Precision | None = None) -> None:
         """later: outputs of this worker are read when they are there, and compared when somebody asks: it may run something else
-        then. earlier: of the jobs at other points of the same question."""
+        then. earlier: of the jobs at other points of the same question. precision: the kernel's."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
-        self.earlier = earlier
+        self.earlier, self.precision = earlier, precision
         self.worker = later or judge.worker
         self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
@@ -1202,7 +1215,7 @@ class _Hearing:
                     continue
                 left = self._kept
                 with self.judge._in_turn(self.signature, point):
-                    wrong = self.judge._compare(self.signature, point, found, self.read, self.worst)
+                    wrong = self.judge._compare(self.signature, point, found, self.read, self.worst, precision=self.precision)
                 if wrong is not None:
                     break
                 last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])

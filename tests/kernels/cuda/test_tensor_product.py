@@ -150,6 +150,68 @@ GRAPHS = [
     linear(tg.f32, tg.f32, 1332, 130, True), linear(tg.f32, tg.f32, 67, 65), dot(tg.f32, (3,), 75, 131)]
 
 
+OF_FLOATS = [linear(tg.f32, tg.f32, k, columns, biased) for k, columns, biased in (
+    (4, 8, False), (64, 37, True), (640, 2048, False), (100, 130, True), (2048, 640, False), (4096, 96, True))]
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """To the nearest number of TF32, ties to even."""
+    words = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return np.asarray((words + 0xfff + (words >> 13 & 1) >> 13 << 13).astype(np.uint32)).view(np.float32)
+
+
+@pytest.mark.parametrize("rows", [64, pytest.param(16, marks=pytest.mark.long), pytest.param(4096, marks=pytest.mark.long)])
+def test_texts_for_floats_that_are_rounded_compile(rows: int) -> None:
+    y = tg.linear(tg.input("x", (rows, 516)), tg.input("w", (2048, 516)), tg.input("b", (2048,), tg.bf16))
+    spec = Spec.of(y)
+    assert products.tf32_takes(spec) is None and not products.tf32_product(spec).text.count("#define PARTS_X 3")
+    calls = [products.tf32_product(spec), *([products.tf32_turned(spec)] if rows < 1024 else [])]
+    for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):        # on the second without the tiles
+        assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(("y", "why"), [
+    (linear(tg.bf16, tg.bf16, 32, 16), "f32 only"), (linear(tg.f32, tg.bf16, 32, 16), "f32 only"),
+    (linear(tg.f32, tg.f32, 30, 16), "a multiple of 4"),
+    (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
+def test_what_is_not_rounded_to_tf32_is_said(y: Node, why: str) -> None:
+    said = products.tf32_takes(Spec.of(y))
+    assert said is not None and why in said
+
+
+def test_floats_that_lie_anywhere_are_not_rounded(tmp_path: Path) -> None:
+    y = linear(tg.f32, tg.f32, 36, 7, True)
+    call, arrays = products.tf32_product(Spec.of(y)).otherwise, drawn(y, 5)
+    assert call is not None
+    wanted = exact(y, arrays)
+    found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": 5}, 1)
+    np.testing.assert_allclose(found, wanted, atol=NEAR["f32"] * np.abs(wanted).max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", OF_FLOATS, ids=str)
+def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_tf32(y: Node) -> None:
+    device, spec = device_named("cuda:0"), Spec.of(y)
+    for rows in (1, 17, 128, 300, 1111):
+        arrays = drawn(y, rows)
+        for call, shift in ((products.tf32_product(spec), 0), (products.tf32_product(spec), 1), (products.tf32_turned(spec), 0)):
+            wanted = exact(y, arrays if shift else [rounded(a) if a.ndim == 2 else a for a in arrays])
+            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            np.testing.assert_allclose(found.astype(float), wanted, atol=3e-5 * np.abs(wanted).max(), rtol=0)
+
+
+@pytest.mark.gpu
+def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
+    device, y = device_named("cuda:0"), linear(tg.f32, tg.f32, 64, 40)
+    x, w = drawn(y, 130)
+    x[3, 5], x[70, 9], x[129, 1], w[7] = 3.4028235e38, np.inf, np.nan, 0.0
+    wanted = exact(y, [x, w]).astype(np.float32)
+    for call in (products.tf32_product(Spec.of(y)), products.tf32_turned(Spec.of(y))):
+        found, = launched.run_call(device, call, [y], [x, w], {"n": 130})
+        assert (np.isfinite(found) == np.isfinite(wanted)).all()
+        np.testing.assert_allclose(found[3], wanted[3], rtol=4e-3)
+
+
 @pytest.mark.parametrize(("y", "why"), [
     (scaled(tg.bf16, tg.f8e4m3, 32, 16), "eight bits only"), (scaled(tg.f8e4m3, tg.f8e4m3, 24, 16), "a multiple of 16"),
     (scaled(tg.f8e4m3, tg.f8e4m3, 32, 16, dtype=tg.f8e4m3), "a result and a bias of"),
