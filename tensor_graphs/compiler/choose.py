@@ -128,8 +128,7 @@ class PriceBook:
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
         """What is known where a request would run."""
-        return cls(request.store, request.here, request.allowed, request.threads, margin,
-                   weakref.ref(request.graph)).load()
+        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph)).load()
 
     @phase("rows")
     def load(self) -> PriceBook:

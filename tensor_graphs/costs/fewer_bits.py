@@ -16,51 +16,18 @@ import math
 import weakref
 from collections.abc import Sequence
 
-from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error
+from tensor_graphs.costs.rounding import amplified, predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.composite import CompositeOp, expand_all
-from tensor_graphs.language.composites.convolution import conv
-from tensor_graphs.language.composites.elementary import (
-    cos,
-    erf,
-    exp,
-    expm1,
-    gaussian,
-    gelu,
-    log,
-    log1p,
-    relu,
-    sigmoid,
-    silu,
-    softplus,
-    tan,
-    tanh,
-)
-from tensor_graphs.language.composites.gated import gated
-from tensor_graphs.language.composites.normalisation import (
-    batch_norm,
-    group_norm,
-    layer_norm,
-    log_softmax,
-    logsumexp,
-    rms_norm,
-    softmax,
-)
-from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.precision import Precision
 
 LEAST = 4.0
 """unit roundoffs that a product is off by"""
 
 STEEP = 64.0
-
-PRODUCTS = (linear, dot, conv)
-
-SMOOTH = (erf, gaussian, gelu, relu, sigmoid, silu, softplus, tanh, gated, batch_norm, group_norm, layer_norm, rms_norm)
-
-STEEP_OPS = (cos, exp, expm1, log, log1p, tan, softmax, log_softmax, logsumexp)
+"""roundings as which a steep op counts behind a product"""
 
 _predicted: weakref.WeakKeyDictionary[Graph, dict[Precision, float]] = weakref.WeakKeyDictionary()
 
@@ -81,41 +48,20 @@ def predicted_with(graph: Graph, precision: Precision, backends: Sequence[str] =
     known = _predicted.setdefault(graph, {})
     if precision not in known:
         try:
-            written = expand_all(graph.roots, lambda node: node.op in (*PRODUCTS, *SMOOTH, *STEEP_OPS), loops=True)
+            written = expand_all(graph.roots, lambda node: node.op.facts.steep is not None, loops=True)
         except TensorGraphsError:                                   # too large, or of a length that is not known
             known[precision] = math.inf
         else:
-            known[precision] = precision.unit * max(LEAST, _roundings(written))
+            units = amplified(written, lambda node: float(_is_product(node)), _behind, LEAST)
+            known[precision] = precision.unit * max(LEAST, units)
     return predicted_error(graph, backends) + known[precision]
 
 
-def _roundings(roots: Sequence[Node]) -> float:
-    """What the roundings of all products come to, in unit roundoffs."""
-    order = walk(roots)
-    made: set[Node] = set()
-    """values that hang on a product"""
-    for node in order:
-        if _is_product(node) or any(i in made for i in node.inputs):
-            made.add(node)
-    behind = dict.fromkeys(order, 0.0)
-    for node in reversed(order):
-        through = behind[node] + _amplifies(node) if node in made else 0.0
-        for i in node.inputs:
-            behind[i] = max(behind[i], through if i in made else 0.0)
-    error: dict[Node, float] = {}
-    for node in order:
-        own = max(LEAST, 1 + AMPLIFICATION * math.sqrt(behind[node])) if _is_product(node) else 0.0
-        error[node] = own + max((error[i] for i in node.inputs), default=0.0)
-    return max((error[r] for r in roots), default=0.0)
-
-
-def _amplifies(node: Node) -> float:
+def _behind(node: Node) -> float:
     """For how many roundings it counts behind a product."""
-    if node.op in SMOOTH or _is_product(node):
-        return 1.0
-    if node.op in STEEP_OPS:
-        return STEEP
     is_of_floats, facts = any(i.dtype.is_float for i in node.inputs), node.op.facts
+    if _is_product(node) or facts.steep is not None:
+        return STEEP if facts.steep else 1.0
     leaps = not node.dtype.is_float or facts.compares or facts.dtype_matters or node.op.name == "floor"
     if isinstance(node.op, CompositeOp) or (is_of_floats and leaps):
         return math.inf
@@ -123,10 +69,10 @@ def _amplifies(node: Node) -> float:
 
 
 def _is_product(node: Node) -> bool:
-    """A product of floats of 32 bits or fewer, be it written as a sum."""
+    """A sum of products of floats of 32 bits or fewer, as the definitions of all products have it."""
     if not node.types[0].dtype.is_float or node.types[0].dtype.itemsize > 4:
         return False
-    return node.op in PRODUCTS or (node.op.name == "sum" and _through_views(node.inputs[0]).op.name == "mul")
+    return node.op.name == "sum" and _through_views(node.inputs[0]).op.name == "mul"
 
 
 def _through_views(node: Node) -> Node:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tensor_graphs.kernels.kernel import Kernel, Spec
@@ -36,6 +36,7 @@ CAST = ATOMIC["cast"]
 AMPLIFICATION = 3.0
 """by how much √k roundings behind a node amplify what it rounds"""
 
+Loses = Callable[[Node], float]
 _predicted: weakref.WeakKeyDictionary[Graph, dict[tuple[str, ...], float]] = weakref.WeakKeyDictionary()
 
 
@@ -47,7 +48,7 @@ def predicted_error(graph: Graph, backends: Sequence[str] = ()) -> float:
     """
     known, key = _predicted.setdefault(graph, {}), () if writes_kernels(backends) else tuple(backends)
     if key not in known:
-        known[key] = _predict(expand_all(graph.roots, partial(_is_one_step, by_op(all_kernels(key)) if key else None)))
+        known[key] = amplified(expand_all(graph.roots, partial(_is_one_step, by_op(all_kernels(key)) if key else None)))
     return known[key]
 
 
@@ -56,17 +57,19 @@ def _is_one_step(table: Mapping[str, list[Kernel]] | None, node: Node) -> bool:
     return LIBRARY.get(node.op.name) is node.op and (table is None or bool(matching(Spec.of(node), table)))
 
 
-def _predict(roots: Sequence[Node]) -> float:
+def amplified(roots: Sequence[Node], loses: Loses | None = None, counts: Loses | None = None, least: float = 1.0) -> float:
+    """The model. loses: u_i (as the node's dtype rounds); counts: as how many roundings a node counts behind others (one that
+    rounds as one); least: so many u_i at least."""
     order = walk(roots)
-    lost = {node: unit_roundoff(node) for node in order}
-    behind = dict.fromkeys(order, 0)                                  # roundings on the longest path from a node's output to a root
+    lost = {node: (loses or unit_roundoff)(node) for node in order}
+    behind = dict.fromkeys(order, 0.0)                                # roundings on the longest path from a node's output to a root
     for node in reversed(order):
-        through = behind[node] + (lost[node] > 0)
+        through = behind[node] + (lost[node] > 0 if counts is None else counts(node))
         for i in node.inputs:
             behind[i] = max(behind[i], through)
     error: dict[Node, float] = {}
     for node in order:
-        own = lost[node] * (1 + AMPLIFICATION * math.sqrt(behind[node]))
+        own = lost[node] and lost[node] * max(least, 1 + AMPLIFICATION * math.sqrt(behind[node]))
         error[node] = own + max((error[i] for i in node.inputs), default=0.0)
     return max((error[r] for r in roots), default=0.0)
 
@@ -74,9 +77,7 @@ def _predict(roots: Sequence[Node]) -> float:
 def unit_roundoff(node: Node) -> float:
     """Half the gap between 1 and the next larger float of the node's narrowest float output; 0 when the node rounds nothing."""
     floats = [t.dtype for t in node.types if t.dtype.is_float]
-    if not floats or not _rounds(node):
-        return 0.0
-    return max(dtype.epsilon for dtype in floats) / 2
+    return max(dtype.epsilon for dtype in floats) / 2 if floats and _rounds(node) else 0.0
 
 
 def _rounds(node: Node) -> bool:

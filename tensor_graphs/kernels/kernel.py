@@ -281,9 +281,8 @@ class Kernel:
     def identity(self) -> str:
         """sha256 of all that the kernel is made of (identity.py), as it was when the kernel was declared: other code is another
         kernel, and measurements do not carry over. Raises KernelError when a file of `sources` is missing."""
-        rounded = () if self.precision is None else (self.precision.name,)
-        declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates, *rounded)
-        return hashlib.sha256(f"{declared}\0{self.code.digest}".encode()).hexdigest()
+        declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
+        return hashlib.sha256(f"{declared}{self.precision or ''}\0{self.code.digest}".encode()).hexdigest()
 
     @cached_property
     def code(self) -> Code:

@@ -26,6 +26,7 @@ class OpFacts:
     rearranges: a view in which each element of the operand occurs, and nothing else.
     exact: floats are chosen, moved or made whole: each result is a value of its dtype if the operands are, never rounded.
     rounds: arithmetic: a float result is rounded to its dtype.
+    steep: whether it makes more of a relative error than it was given; None of a composite: its definition says.
     determined: whoever computes it gets the same bits: it is rounded correctly, or not at all.
     any_order: kinds of dtypes of which a chain x ∘ y ∘ z may be taken in any order without changing a bit.
     ring: sums and products, so polynomials of the operands.
@@ -52,6 +53,7 @@ class OpFacts:
     rearranges: bool = False
     exact: bool = False
     rounds: bool = False
+    steep: bool | None = None
     determined: bool = False
     any_order: tuple[str, ...] = ()
     ring: bool = False

@@ -15,7 +15,6 @@ SAME_MATH = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2, "f8e4m3": 0.25
 
 
 def same_math_limit(outputs: Iterable[TensorType], precision: Precision | None = None) -> float:
-    """The error up to which values of these types count as the same math; integers must be exact (0). precision: a kernel's, whose
-    results of f32 are held to that."""
+    """The error up to which values of these types count as the same math; integers must be exact (0). precision: a kernel's."""
     limits = SAME_MATH if precision is None else {**SAME_MATH, "f32": precision.limit}
     return max((limits.get(t.dtype.name, 0.0) for t in outputs), default=0.0)

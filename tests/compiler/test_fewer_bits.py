@@ -24,6 +24,7 @@ from tensor_graphs.meaning.precision import TF32
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
+from tests.profiling.fewer_bits_kernels import cut_off
 
 X, W, V = tg.input("x", (8, 64)), tg.parameter("w", (64, 64)), tg.parameter("v", (64, 64))
 ONE, TWO = tg.graph(tg.linear(X, W)), tg.graph(tg.linear(tg.gelu(tg.linear(X, W)), V))
@@ -34,11 +35,8 @@ def rough() -> Iterator[Kernel]:
     """A linear whose operands are rounded to 10 bits of fraction, cut off."""
     @tg.kernel("linear", name="numpy.rough_linear", precision="tf32")
     def rough_linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-        def cut(a: np.ndarray) -> np.ndarray:
-            return (np.ascontiguousarray(a).view(np.uint32) >> np.uint32(13) << np.uint32(13)).view(np.float32)
-
         with np.errstate(all="ignore"):
-            np.matmul(cut(ins[0]), cut(ins[1]).T, out=outs[0])
+            np.matmul(cut_off(ins[0], 10), cut_off(ins[1], 10).T, out=outs[0])
             outs[0][...] += ins[2] if len(ins) == 3 else 0
 
     yield rough_linear

@@ -268,9 +268,10 @@ def kernels() -> list[Kernel]:
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
                      p.product_traffic, p.turned_steps, prepare=p.product_prepares),
-            by_tiles("linear", p.tf32_product, p.tf32_takes, p.TILED, "_tf32", None, p.tf32_steps, precision=TF32),
-            by_tiles("linear", p.tf32_turned, partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
-                     p.tf32_turned_steps, precision=TF32),
+            by_tiles("linear", partial(p.product, tf32=True), p.tf32_takes, p.TILED, "_tf32", None,
+                     partial(p.product_steps, tf32=True), precision=TF32),
+            by_tiles("linear", partial(p.turned, tf32=True), partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
+                     partial(p.turned_steps, tf32=True), precision=TF32),
             *(by_tiles("scaled_linear", build, p.scaled_takes, p.TILED, f"_tensor{mark}", p.product_traffic, p.product_steps)
               for mark, build in (("", p.product), ("_fast", p.fast_product))),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",

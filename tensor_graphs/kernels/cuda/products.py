@@ -119,9 +119,10 @@ def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
     return (Preparation(call, (1,), (TensorType((3, columns, _pitch(k)), bf16),)),)
 
 
-def _pitch(elements: int) -> int:
-    """Of a row of parts: boxes are copied of rows that begin at multiples of 16 bytes."""
-    return -(-elements // 8) * 8
+def _pitch(elements: int, itemsize: int = 2) -> int:
+    """Of a row of parts, or of floats that are rounded: boxes are copied of rows that begin at multiples of 16 bytes."""
+    of_pack = ALIGNED // itemsize
+    return -(-elements // of_pack) * of_pack
 
 
 def scaled_takes(spec: Spec) -> str | None:
@@ -130,27 +131,26 @@ def scaled_takes(spec: Spec) -> str | None:
         return "floats of eight bits only"
     if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], y)):
         return "a result and a bias of f32, bf16 or f16"
-    if (why := static(*w.shape)) is not None:
-        return why
-    columns, k = (int(s) for s in w.shape)
-    if k == 0 or columns == 0 or k % ALIGNED:
-        return "rows of a multiple of 16 elements only"
-    high = d.bounds(rows_of(x))[1]
-    return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
+    return _along_rows(spec)
 
 
 def tf32_takes(spec: Spec) -> str | None:
-    """What is summed along the rows of both, of floats that are rounded as they are copied."""
     if any(t.dtype is not f32 for t in (*spec.inputs[:2], *spec.outputs)):
         return "f32 only"
     if any(t.dtype not in FLOATS for t in spec.inputs[2:]):
         return "a bias of f32, bf16 or f16"
-    if (why := static(*spec.inputs[1].shape)) is not None:
+    return _along_rows(spec)
+
+
+def _along_rows(spec: Spec) -> str | None:
+    """Why operands are not summed along the rows of both, copied as they lie; None where they are."""
+    x, w = spec.inputs[:2]
+    if (why := static(*w.shape)) is not None:
         return why
-    columns, k = (int(s) for s in spec.inputs[1].shape)
-    if k == 0 or columns == 0 or k % 4:
-        return "rows of a multiple of 4 elements only"
-    high = d.bounds(rows_of(spec.inputs[0]))[1]
+    (columns, k), of_pack = (int(s) for s in w.shape), ALIGNED // x.dtype.itemsize
+    if k == 0 or columns == 0 or k % of_pack:
+        return f"rows of a multiple of {of_pack} elements only"
+    high = d.bounds(rows_of(x))[1]
     return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
 
@@ -160,25 +160,23 @@ def _steps(spec: Spec, tf32: bool = False) -> int:
     return -(-_matrices(spec)[4] * itemsize // STEP_BYTES)
 
 
-def _piece(spec: Spec) -> int:
+def _piece(spec: Spec, tf32: bool = False) -> int:
     """Steps whose sums tensor cores keep; 0: all."""
+    if tf32:
+        return 0
     if spec.inputs[0].dtype in EIGHT_BITS:
         return PIECES_OF_EIGHT_BITS.get(spec.outputs[0].dtype, PIECE_OF_FLOATS)
     return PIECE_OF_FLOATS if spec.inputs[0].dtype is f32 else 0
 
 
-def product(spec: Spec) -> LaunchCall:
-    return _product(spec, _piece(spec))
+def product(spec: Spec, tf32: bool = False) -> LaunchCall:
+    """tf32: of floats, rounded to that."""
+    return _product(spec, _piece(spec, tf32), tf32)
 
 
 def fast_product(spec: Spec) -> LaunchCall:
     """Of eight bits, with sums that stay in tensor cores."""
     return _product(spec, 0)
-
-
-def tf32_product(spec: Spec) -> LaunchCall:
-    """Of floats, rounded to TF32."""
-    return _product(spec, 0, tf32=True)
 
 
 def _product(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
@@ -196,7 +194,7 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared = spec.role("bias"), _is_prepared(spec) and not tf32
     parts_x, parts_w = (1, 1) if tf32 else parts_of(spec)
-    pitch = (lambda elements: elements) if tf32 else _pitch
+    itemsize = 4 if tf32 else 2
     of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
@@ -207,7 +205,7 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
         "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
-        "PITCH_X": pitch(k), "PITCH_W": pitch(columns if across else k)}
+        "PITCH_X": _pitch(k, itemsize), "PITCH_W": _pitch(columns if across else k, itemsize)}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
     more |= {"ROUNDED": 1} if tf32 else {}
@@ -272,22 +270,17 @@ def product_traffic(spec: Spec) -> Dim:
     return moved
 
 
-def product_steps(spec: Spec) -> Dim:
-    """Of whole tiles, SHARE products of which take as long as one of f32, twice as many of eight bits; two floats take six of them,
-    a float by bf16 three."""
+def product_steps(spec: Spec, tf32: bool = False) -> Dim:
+    """Of whole tiles, SHARE products of which take as long as one of f32, twice as many of eight bits, half as many of TF32; two
+    floats take six of them, a float by bf16 three."""
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
-    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec) // SHARE)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec, tf32) // SHARE)
 
 
-def tf32_steps(spec: Spec) -> Dim:
-    """As `product_steps`: two products of 16 bits take as long as one of TF32."""
-    rows, columns, k = rows_of(spec.inputs[0]), *(int(s) for s in spec.inputs[1].shape)
-    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * columns * 2 * k // SHARE)
-
-
-def _summed(spec: Spec) -> int:
+def _summed(spec: Spec, tf32: bool) -> int:
     """Products of 16 bits that take as long as those of one element of y."""
-    return _matrices(spec)[4] * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
+    k = _matrices(spec)[4]
+    return 2 * k if tf32 else k * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
 
 
 # ---- products of a few dozen rows --------------------------------------------------------------------------------------
@@ -303,39 +296,26 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
-def _rows_beside(spec: Spec, piece: int) -> int:
+def _rows_beside(spec: Spec, tf32: bool) -> int:
     """Columns of a tile."""
     x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], 128 if piece else MOST_TURNED):
+    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec, tf32) else MOST_TURNED):
         wide *= 2
     return wide
 
 
-def turned_steps(spec: Spec) -> Dim:
+def turned_steps(spec: Spec, tf32: bool = False) -> Dim:
     """As `product_steps`."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _rows_beside(spec, _piece(spec))
-    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec) // SHARE)
+    wide = _rows_beside(spec, tf32)
+    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec, tf32) // SHARE)
 
 
-def tf32_turned_steps(spec: Spec) -> Dim:
-    columns, k = (int(s) for s in spec.inputs[1].shape)
-    wide = _rows_beside(spec, 0)
-    return d.ceil_div(rows_of(spec.inputs[0]), wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * 2 * k // SHARE)
-
-
-def turned(spec: Spec) -> LaunchCall:
-    return _turned(spec, _piece(spec))
-
-
-def tf32_turned(spec: Spec) -> LaunchCall:
-    return _turned(spec, 0, tf32=True)
-
-
-def _turned(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
-    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec, piece)
+def turned(spec: Spec, tf32: bool = False) -> LaunchCall:
+    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec, tf32)
     down = -(-columns // TILE_ROWS)
-    return _by_tiles(spec, wide, down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down, piece, True, tf32)
+    most, tiles = down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down
+    return _by_tiles(spec, wide, most, tiles, _piece(spec, tf32), True, tf32)
 
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64

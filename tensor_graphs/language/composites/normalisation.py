@@ -56,7 +56,7 @@ def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return {"x": atomic.cast(gy - y * gy.sum(node.attrs["axis"], keepdims=True), node.dtype)}
 
 
-@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=OpFacts(mentioned=True))
+@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=OpFacts(mentioned=True, steep=True))
 def softmax(x: Node, axis: int = -1) -> Node:
     """e^(x − max x) / Σ e^(x − max x) along `axis`.
 
@@ -277,7 +277,7 @@ def _rms_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     return out
 
 
-@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient, facts=OpFacts(contains=("sum", "sqrt")))
+@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient, facts=OpFacts(contains=("sum", "sqrt"), steep=False))
 def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: float = 0.0) -> Node:
     """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis.
 
@@ -326,7 +326,7 @@ def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradient
     return out
 
 
-@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient, facts=OpFacts(contains=("sum", "sqrt")))
+@library(direct=_layer_norm_direct, gradient=_layer_norm_gradient, facts=OpFacts(contains=("sum", "sqrt"), steep=False))
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -382,7 +382,7 @@ def _group_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False))
+@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False, steep=False))
 def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, groups: int, eps: float = 1e-5) -> Node:
     """layer_norm of each of `groups` groups of channels of x[n, c, …] with all that lies behind, · weight[c] + bias[c].
 
@@ -413,7 +413,7 @@ def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",)))
+@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",), steep=False))
 def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x[n, c, …] − mean[c]) · rsqrt(var[c] + eps) · weight[c] + bias[c], with the mean and the variance that training left.
 

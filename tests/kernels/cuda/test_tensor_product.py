@@ -22,6 +22,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated, launched
+from tests.profiling.fewer_bits_kernels import rounded
 
 N = tg.dim("n", 0, 5000)
 KINDS = [(tg.bf16, tg.bf16), (tg.f16, tg.f16), (tg.f32, tg.bf16), (tg.f32, tg.f32)]
@@ -154,18 +155,12 @@ OF_FLOATS = [linear(tg.f32, tg.f32, k, columns, biased) for k, columns, biased i
     (4, 8, False), (64, 37, True), (640, 2048, False), (100, 130, True), (2048, 640, False), (4096, 96, True))]
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
-    """To the nearest number of TF32, ties to even."""
-    words = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    return np.asarray((words + 0xfff + (words >> 13 & 1) >> 13 << 13).astype(np.uint32)).view(np.float32)
-
-
 @pytest.mark.parametrize("rows", [64, pytest.param(16, marks=pytest.mark.long), pytest.param(4096, marks=pytest.mark.long)])
 def test_texts_for_floats_that_are_rounded_compile(rows: int) -> None:
     y = tg.linear(tg.input("x", (rows, 516)), tg.input("w", (2048, 516)), tg.input("b", (2048,), tg.bf16))
     spec = Spec.of(y)
-    assert products.tf32_takes(spec) is None and not products.tf32_product(spec).text.count("#define PARTS_X 3")
-    calls = [products.tf32_product(spec), *([products.tf32_turned(spec)] if rows < 1024 else [])]
+    assert products.tf32_takes(spec) is None and not products.product(spec, tf32=True).text.count("#define PARTS_X 3")
+    calls = [products.product(spec, tf32=True), *([products.turned(spec, tf32=True)] if rows < 1024 else [])]
     for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):        # on the second without the tiles
         assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
@@ -181,7 +176,7 @@ def test_what_is_not_rounded_to_tf32_is_said(y: Node, why: str) -> None:
 
 def test_floats_that_lie_anywhere_are_not_rounded(tmp_path: Path) -> None:
     y = linear(tg.f32, tg.f32, 36, 7, True)
-    call, arrays = products.tf32_product(Spec.of(y)).otherwise, drawn(y, 5)
+    call, arrays = products.product(Spec.of(y), tf32=True).otherwise, drawn(y, 5)
     assert call is not None
     wanted = exact(y, arrays)
     found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": 5}, 1)
@@ -194,8 +189,9 @@ def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_tf32(y: Node) 
     device, spec = device_named("cuda:0"), Spec.of(y)
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
-        for call, shift in ((products.tf32_product(spec), 0), (products.tf32_product(spec), 1), (products.tf32_turned(spec), 0)):
-            wanted = exact(y, arrays if shift else [rounded(a) if a.ndim == 2 else a for a in arrays])
+        straight, turned = products.product(spec, tf32=True), products.turned(spec, tf32=True)
+        for call, shift in ((straight, 0), (straight, 1), (turned, 0)):
+            wanted = exact(y, arrays if shift else [rounded(a, 10) if a.ndim == 2 else a for a in arrays])
             found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
             np.testing.assert_allclose(found.astype(float), wanted, atol=3e-5 * np.abs(wanted).max(), rtol=0)
 
@@ -206,7 +202,7 @@ def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
     x, w = drawn(y, 130)
     x[3, 5], x[70, 9], x[129, 1], w[7] = 3.4028235e38, np.inf, np.nan, 0.0
     wanted = exact(y, [x, w]).astype(np.float32)
-    for call in (products.tf32_product(Spec.of(y)), products.tf32_turned(Spec.of(y))):
+    for call in (products.product(Spec.of(y), tf32=True), products.turned(Spec.of(y), tf32=True)):
         found, = launched.run_call(device, call, [y], [x, w], {"n": 130})
         assert (np.isfinite(found) == np.isfinite(wanted)).all()
         np.testing.assert_allclose(found[3], wanted[3], rtol=4e-3)
