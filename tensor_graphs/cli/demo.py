@@ -35,7 +35,7 @@ def demo(
     from tensor_graphs.cli.embed import embeddings, print_similarities
     from tensor_graphs.cli.graphs import STEP
     from tensor_graphs.cli.run import document, generate_and_print
-    from tensor_graphs.compiler.explain import explain
+    from tensor_graphs.compiler.summary import summarise
     from tensor_graphs.frontends.huggingface import load_model
     from tensor_graphs.frontends.sampling import Sampling
 
@@ -69,4 +69,7 @@ def demo(
         f"\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
         f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"
     )
-    print(explain(made.plan, {"n": len(start), "m": 1, "p": 64}, rows=9))
+    options.print_summary(summarise(made.plan, STEP))
+    sizes = ",".join(f"{name}={size}" for name, size in STEP.items())
+    print(f"\nall steps, and why each kernel was chosen:  tg explain gemma-3-270m --at {sizes}\n"
+          f"measure what is estimated, then run again:    tg profile gemma-3-270m --at {sizes} --budget 60")

@@ -66,7 +66,7 @@ def list_paths(
     if json:
         options.print_json(
             [
-                {"id": p.id, "price_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
+                {"id": p.id, "predicted_us": p.expected * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
                  "steps": p.steps()}
                 for p in found
             ]
@@ -81,5 +81,4 @@ def list_paths(
     if count == limit:
         print(f"(the first {limit}; --limit shows more)")
     if guessed:
-        print(f"(guesses are raised, × {GUESS_MARGIN:g} of a roofline, so that measurements beat them; tg plan says what a run is "
-              "expected to take)")
+        print(f"(ordered with estimates × {GUESS_MARGIN:g}, so that measurements win; tg profile measures)")

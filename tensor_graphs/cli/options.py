@@ -19,6 +19,7 @@ from tensor_graphs.phases import IMPORT, phase
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tensor_graphs.compiler.summary import Summary
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
 
@@ -28,6 +29,9 @@ DatabaseAt = Annotated[
     typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
 ]
 
+
+SCREEN_COLUMNS = 140
+"""width of a table that goes to a file or a pipe"""
 
 told = False
 """whether the verb has said itself that it was interrupted"""
@@ -301,6 +305,31 @@ def console() -> Console:
         from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+def print_summary(summary: Summary) -> None:
+    """Print the dearest steps of a plan as a table, with what the rest takes and why the path was chosen."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from tensor_graphs.paths.screen import duration
+
+    table = Table(title=summary.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("step", max_width=42)            # the one column that wraps where the terminal is narrow
+    table.add_column("kernel", no_wrap=True)
+    for name in ("calls", "time", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("basis", "error", "next best"):
+        table.add_column(name, no_wrap=True)
+    for s in summary.steps:
+        table.add_row(s.what, s.kernel, str(s.calls), duration(s.seconds), f"{s.share:.0%}",
+                      "measured" if s.measured else "estimate", "unknown" if s.error is None else f"{s.error:.1e}", s.rival)
+    out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else SCREEN_COLUMNS)
+    out.print(table)
+    if summary.rest:
+        out.print(summary.rest)
+    out.print(f"Why this path: {summary.why}")
 
 
 def note(text: str) -> None:

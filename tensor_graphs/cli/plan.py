@@ -63,7 +63,7 @@ def plan(
         drawing.write(of_plan(made, typical(graph, at), Path(source).name), svg, dot)
     if json:
         options.print_json({"pin": pinned.to_json(), "file": None if pin is None else str(pin), "memory": made.memory().to_json(),
-                            "price_us": [v.path.seconds * 1e6 for v in made.variants],
+                            "predicted_us": [v.predicted * 1e6 for v in made.variants],
                             "measured_share": [v.measured_share for v in made.variants]})
         return
     print(made)

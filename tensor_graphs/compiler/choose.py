@@ -254,7 +254,7 @@ class PriceBook:
         if guessed.learned:
             return replace(guessed, error=error)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
-        note = guessed.note if off == 1 else f"guess (roofline × {guessed.margin:g} × {off:.3g}, as trace {trace} took)"
+        note = guessed.note if off == 1 else f"estimate (roofline × {guessed.margin:g} × {off:.3g}, as trace {trace} took)"
         return replace(guessed, seconds=guessed.seconds * off, error=error, note=note)
 
     def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
@@ -266,7 +266,7 @@ class PriceBook:
         roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
         if model is None or not kernel.ours:
             margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
-            note = "guess (roofline)" if margin == 1 else f"guess (roofline × {margin:g})"
+            note = "estimate (roofline)" if margin == 1 else f"estimate (roofline × {margin:g})"
             return Price(roofline * margin, False, None, note, margin=margin)
         key = kernel.identity, timed_workload(signature, binding).key
         if key not in self._estimates:
@@ -274,7 +274,7 @@ class PriceBook:
         found = self._estimates[key]
         margin = math.exp(found.spread) if self.margin > 1 else 1.0
         return Price(roofline * math.exp(found.off) * margin, False, None,
-                     f"guess (learned from {model.rows} times, × {margin:.2g})", margin=margin, learned=True)
+                     f"estimate (learned from {model.rows} times, × {margin:.2g})", margin=margin, learned=True)
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""

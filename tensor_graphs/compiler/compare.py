@@ -39,7 +39,7 @@ class Side:
         if is_way_on(self.way):
             return "its definition" if self.way == EXPAND else self.way
         error = "" if self.error is None else f", error {self.error:.1e}"
-        return f"{self.way} × {self.calls} {duration(self.seconds)} ({'measured' if self.measured else 'guess'}{error})"
+        return f"{self.way} × {self.calls} {duration(self.seconds)} ({'measured' if self.measured else 'estimate'}{error})"
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class Comparison:
     def _range(self, r: Range, rows: int) -> Iterator[str]:
         where = r.cell.where
         if not r.differences:
-            yield f"{where}the same path {r.a.path.id}, {duration(r.a.path.seconds)}" if r.a.path.id == r.b.path.id else \
+            yield f"{where}the same path {r.a.path.id}, {duration(r.a.predicted)}" if r.a.path.id == r.b.path.id else \
                 f"{where}the same steps, {r.same} of them"
             return
-        sides = [f"{letter} {duration(v.path.seconds)}, {len(v.program.instructions)} calls, {_error(v)}, path {v.path.id}"
+        sides = [f"{letter} {duration(v.predicted)}, {len(v.program.instructions)} calls, {_error(v)}, path {v.path.id}"
                  for letter, v in (("A", r.a), ("B", r.b))]
         yield f"{where}{'; '.join(sides)}"
         at = [", ".join(f"{n}={s}" for n, s in v.at.items()) for v in (r.a, r.b)]
         if r.priced_alike:
-            ratio = r.b.path.seconds / r.a.path.seconds if r.a.path.seconds else 1.0
+            ratio = r.b.predicted / r.a.predicted if r.a.predicted else 1.0
             yield f"  B takes {ratio:.3g} × the time of A{f' at {at[0]}' if at[0] else ''}; {r.same} steps are alike"
         else:
             yield (f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare "
@@ -135,7 +135,7 @@ class Comparison:
                                            "error": s.error, "why_not": s.why_not}
 
         def path(v: Variant) -> dict[str, Any]:
-            return {"path": v.path.id, "price_us": v.path.seconds * 1e6, "measured": v.path.measured, "error": v.path.error,
+            return {"path": v.path.id, "predicted_us": v.predicted * 1e6, "measured": v.path.measured, "error": v.path.error,
                     "calls": len(v.program.instructions), "priced_at": dict(v.at)}
 
         return {
@@ -187,7 +187,7 @@ def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
             continue
         title = next(e.title for e in (x, y) if e is not None)
         found.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
-    rest = [x.path.seconds - sum(e.seconds * e.calls for e in x.evidence if not is_way_on(e.chosen)) for x in (v, w)]
+    rest = [x.predicted - sum(e.seconds * e.calls for e in x.evidence if not is_way_on(e.chosen)) for x in (v, w)]
     if abs(rest[1] - rest[0]) > 1e-9:
         found.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
     found.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
@@ -225,7 +225,7 @@ def _why_not(name: str, e: Evidence, backends: Sequence[str]) -> str:
     if seconds is None:
         backend = name.partition(".")[0]
         return "not offered there" if is_way_on(name) or backend in backends else f"the backend {backend} was not allowed"
-    said = f"{duration(seconds)} a call ({'measured' if measured else 'guess'}), not {duration(e.seconds)}"
+    said = f"{duration(seconds)} a call ({'measured' if measured else 'estimate'}), not {duration(e.seconds)}"
     return said if seconds >= e.seconds else f"{said}: its path was given, or other steps of that way take more"
 
 

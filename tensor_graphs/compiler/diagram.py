@@ -132,8 +132,7 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
         reads = [w for o in ins.ins if (w := _writer(program, writers, o)) is not None]
         named = [f"{NAMED[b.kind]} {b.name}" for o in ins.ins if (b := program.buffers[program.home(o.buffer)]).kind in NAMED]
         moved, prepares = isinstance(ins.call, Transfer), ins.label.startswith("prepare_")
-        # without the margin by which a row beats a guess, so that all boxes together take what is predicted
-        seconds = links.get(ins.kernel) if moved else None if e is None or prepares else e.seconds / e.margin
+        seconds = links.get(ins.kernel) if moved else None if e is None or prepares else e.seconds
         lines = (" ".join(f"{o.dtype.name}[{', '.join(map(str, o.shape))}]" for o in ins.outs), *dict.fromkeys(named))
         kind = ins.kernel, ins.signature, ins.op, prepares, len(ins.ins)
         number = boxes.add(Box(f"prepare for {ins.kernel}" if prepares else ins.kernel, kind, tuple(dict.fromkeys(reads)), lines,
@@ -235,7 +234,7 @@ def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Ma
     times = [each.seconds for each in alike if each.seconds is not None]
     share = sum(times) / total if total else 0.0
     if times:
-        source = "" if all(each.measured for each in alike) else " (guess)"
+        source = "" if all(each.measured for each in alike) else " (estimate)"
         said.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
     label = "\\n".join(map(_escaped, said))
     if b.leaf:
@@ -265,7 +264,7 @@ def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str]
     if len(borders) > 1:
         rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
     rows += ["<tr><td>taller, thicker border: more of the time</td></tr>"] if timed else []
-    rows += ["<tr><td>dashed border: a guess, or no time</td></tr>"] if timed and guessed else []
+    rows += ["<tr><td>dashed border: an estimate, or no time</td></tr>"] if timed and guessed else []
     rows += ["<tr><td>dashed frame × N: N times in a row</td></tr>",
              "<tr><td>dashed arrow: to the next of these</td></tr>"] if back else []
     return (f'  legend [shape=plain, fillcolor="white", label=<<table border="0" cellborder="1" cellspacing="2">'

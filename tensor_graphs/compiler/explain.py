@@ -18,7 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import added_up, at_once, expected
+from tensor_graphs.paths.plan_screen import added_up, at_once, dearest_steps, expected
 from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
@@ -52,7 +52,7 @@ def _require_plan(value: Any, taker: str = "explain") -> None:
 def _variant(v: Variant) -> dict[str, Any]:
     return {
         "range": v.cell.to_json() or None, "priced_at": dict(v.at),
-        "path": v.path.id, "price_us": v.path.seconds * 1e6, "predicted_us": v.predicted * 1e6,
+        "path": v.path.id, "predicted_us": v.predicted * 1e6,
         "all_steps": v.path.all_steps or None,
         "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
         "measured_share": v.measured_share,
@@ -164,12 +164,12 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
         out += at_once(v)
         if asked and v not in asked:
             continue
-        dearest = sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
+        dearest = dearest_steps(v)
         for e in dearest[:rows]:
             error = "" if e.error is None else f" error {e.error:.1e}"
             other = f" | next: {e.others[0][0]} {e.others[0][1] * 1e6:.0f} µs" if e.others else ""
             rows_used = _rows(e)
-            source = _measured(e) or ("measured" if e.measured else "guess")
+            source = _measured(e) or ("measured" if e.measured else "estimate")
             out.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<3d} {e.chosen:18s} {source:8s}{error}"
                        f"  {e.title[:58]}{other}")
             out += [f"{'':17}computes {e.steps}"] if e.steps else []
@@ -186,7 +186,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
                 steps = e.derivation.splitlines() if isinstance(e, Choice) else []
                 out += [f"{'':17}{line[:100]}" for line in steps[:MOST_STEPS]]
                 out += [f"{'':17}… (all of it: tg explain --json)"] if len(steps) > MOST_STEPS else []
-            rival = next((f" | next: {name} {seconds * 1e6:.0f} µs{'' if measured else ', guess'}"
+            rival = next((f" | next: {name} {seconds * 1e6:.0f} µs{'' if measured else ', estimate'}"
                           for name, seconds, measured in e.others if measured or is_registered(name)), "")
             if e.chosen == EXPAND and (e.refused or rival or _whole(e)):
                 out.append(f"{'':13}by its definition: {e.title[:58]}{_whole(e)}{rival}")

@@ -160,7 +160,7 @@ class KernelTable:
         for i, s in enumerate(self.steps[:rows], 1):
             out.append(f"{i:3d} {duration(s.lost):>9s} {duration(s.seconds):>12s} × {s.calls:<4d} {human(s.nbytes):>9s} "
                        f"{s.nbytes / s.seconds / 1e9:8.1f} {s.flops / s.seconds / 1e9:8.1f} {s.share:7.0%} {s.bound:10s} "
-                       f"{s.kernel:18s} {'' if s.measured else 'guess  '}{s.what[:58]}")
+                       f"{s.kernel:18s} {'' if s.measured else 'estimate '}{s.what[:58]}")
         if len(self.steps) > rows:
             out.append(f"    {duration(sum(s.lost for s in self.steps[rows:])):>9s} in {len(self.steps) - rows} more (--rows)")
         return out
@@ -187,7 +187,7 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
             flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
         peak = roof.peak(signature.spec)
         moved, computed = nbytes / roof.bandwidth, flops / roof.flops[peak]
-        steps.append(Stood(e.title, kernel.name, device, e.calls, e.seconds / e.margin, e.measured, nbytes, flops,
+        steps.append(Stood(e.title, kernel.name, device, e.calls, e.seconds, e.measured, nbytes, flops,
                            max(moved, computed), "memory" if moved >= computed else "arithmetic", peak, e.signature))
     return KernelTable(known, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
 
@@ -206,7 +206,7 @@ def picture(table: KernelTable, title: str) -> str:
     y, y_ticks = svg.axis([*(s.flops / s.seconds / 1e9 for _, s in drawn), *roof_ys], svg.HEIGHT - svg.BOTTOM, svg.TOP)
     left_out = len(table.steps) - len(drawn)
     missing = f" · {left_out} without arithmetic left out" if left_out else ""
-    out = svg.opened(title, f"larger: more of the time · hollow: guess{missing}")
+    out = svg.opened(title, f"larger: more of the time · hollow: estimate{missing}")
     out += svg.frame([(x(t), f"{t:g}") for t in x_ticks], [(y(t), f"{t:.3g}") for t in y_ticks],
                      "arithmetic per byte [flop/byte], logarithmic", "speed [Gflop/s], logarithmic")
     for number, ((device, name), peak) in enumerate(peaks.items()):

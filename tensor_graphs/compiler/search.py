@@ -387,9 +387,11 @@ class _Chooser:
         compared = trace_conditions(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
-            seconds, measured = everything.seconds(signature, a) - a.charge, a.price.measured and a.kernel is not None
-            rivals = [(o.name, everything.seconds(signature, o), o.price.measured) for o in everything.alternatives(signature)]
-            others = sorted((o for o in rivals if o[0] != a.name and o[1] < math.inf), key=lambda o: o[1])
+            cost, seconds = everything.seconds(signature, a) - a.charge, everything.expected(signature, a)
+            measured = a.price.measured and a.kernel is not None
+            ranked = sorted((everything.seconds(signature, o), i, o) for i, o in enumerate(everything.alternatives(signature)))
+            others = [(o.name, everything.expected(signature, o), o.price.measured) for its, _, o in ranked
+                      if o.name != a.name and its < math.inf]
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
                             if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
             refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
@@ -406,12 +408,12 @@ class _Chooser:
                                    in_words(found) if found else "", a.recipe.derivation if a.recipe is not None else ""))
             calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
-                self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),
-                          f"chosen on a guess for {signature.title()}")
+                self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
+                          f"chosen by an estimate for {signature.title()}")
             elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.price.measured:
-                        saved = seconds - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
+                        saved = cost - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")

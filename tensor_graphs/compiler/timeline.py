@@ -58,7 +58,7 @@ def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: st
         step = known.get(ins.signature)
         if step is not None and not ins.label.startswith("prepare_"):
             args |= {"what": step.what, "bytes": step.nbytes, "flops": step.flops, "predicted_us": step.seconds * 1e6,
-                     "predicted_from": "a measurement" if step.measured else "a guess", "least_us": step.least * 1e6}
+                     "predicted_from": "a measurement" if step.measured else "an estimate", "least_us": step.least * 1e6}
         args |= {"written_at": ins.written_at} if ins.written_at else {}
         events.append({"name": ins.label, "cat": _category(ins), "ph": "X", "pid": 1, "tid": lanes[ins.device],
                        "ts": (began - start) * 1e6, "dur": (ended - began) * 1e6, "args": args})

@@ -9,7 +9,8 @@ have recipes: other graphs that mean the same (rewrites/reword.py), each a way t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,18 +188,23 @@ def name_of(outputs: Sequence[Node], key: str) -> str:
 
 
 def steps_said(part: PartOp) -> str:
-    """The ops in a part, operands before users, for people; views are left out, and what comes again says how often.
+    """Names of the ops in a part and in the parts inside of it, operands before users, for people. Views are left out; repeats are
+    counted.
 
     >>> x = leaves.input("x", (3, 4))
     >>> steps_said(part_of(make_graph((x * x * x + 1.0) * x)))
     'mul × 2, add, mul'
     """
-    said: list[tuple[str, int]] = []
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(_op_names(part))]
+    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in runs)
+
+
+def _op_names(part: PartOp) -> Iterator[str]:
     for node in walk(part.written.outputs):
-        if node.op.kind in ("atomic", "composite") and not node.op.facts.view:
-            again = bool(said) and said[-1][0] == node.op.name
-            said[-1:] = [(node.op.name, said[-1][1] + 1)] if again else [*said[-1:], (node.op.name, 1)]
-    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in said)
+        if isinstance(node.op, PartOp):
+            yield from _op_names(node.op)
+        elif node.op.kind in ("atomic", "composite") and not node.op.facts.view:
+            yield node.op.name
 
 
 def known_when_bound(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:

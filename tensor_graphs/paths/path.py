@@ -64,9 +64,10 @@ class StalePathError(NoPathError):
 
 @dataclass(frozen=True)
 class Price:
-    """Of one call. measured: a row of the database; else a guess. error: measured max relative error, None if unknown. in_place:
-    measured where the kernel runs in its graph, with the copies of operands that it needs there. margin: a guess is so many times
-    what is expected. learned: a guess of the model that was fitted to this machine's rows."""
+    """Cost of one call. measured: by a row of the database; else an estimate. error: measured max relative error, None if unknown.
+    in_place: measured where the kernel runs in its graph, with the copies of operands that it needs there. margin: factor by which
+    an estimate is raised. learned: an estimate of the model that was fitted to this machine's rows. whole: seconds to expect of a
+    part that was measured as a whole, without its steps; None: `seconds` without the margin."""
 
     seconds: float
     measured: bool = False
@@ -75,6 +76,12 @@ class Price:
     in_place: bool = False
     margin: float = 1.0
     learned: bool = False
+    whole: float | None = None
+
+    @property
+    def expected(self) -> float:
+        """Seconds of one call without the margin."""
+        return self.seconds / self.margin if self.whole is None else self.whole
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,11 @@ class Alternative:
     def seconds(self) -> float:
         """Of one call, without the steps of a definition."""
         return self.price.seconds + self.copies + self.charge
+
+    @property
+    def expected(self) -> float:
+        """Seconds of one call to expect, without the steps of a definition: no margin, no charge for memory."""
+        return self.price.expected + self.copies
 
     def written(self, spec: Spec) -> Definition:
         """What runs in place of a composite."""
@@ -128,10 +140,13 @@ PriceOf = Callable[[Kernel, Signature], Price | None]
 
 @dataclass(frozen=True, repr=False)
 class Path:
-    """A choice for each signature that is reached; `print(path)` shows it. choices: signature key -> name of a kernel, or of a
-    recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them at once (`at_once`). recipes: those that are chosen,
-    by name. identities: kernel name -> its identity; a kernel that is not in it (in a path made by hand) is the one that has the
-    name."""
+    """A choice for each signature that is reached; `print(path)` shows it.
+
+    choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them at
+    once (`at_once`). seconds: the cost that paths are ordered by, estimates raised by their margins. expected: seconds that the
+    calls of a run are expected to take. recipes: those that are chosen, by name. identities: kernel name -> its identity; a kernel
+    that is not in it (in a path made by hand) is the one that has the name.
+    """
 
     graph_key: str
     choices: Mapping[str, str]
@@ -144,11 +159,12 @@ class Path:
     recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
     copies: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
     """"cpu -> cuda:0" -> how many values a run copies there, and the seconds of all of them"""
+    expected: float = field(default=0.0, compare=False)
     small: int = field(default=0, compare=False)
     """of what it does otherwise than the first path that was listed, how much moves less than SMALL of the time"""
 
     def __repr__(self) -> str:
-        price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'guess'}" if self.calls else "no price"
+        price = f"{self.expected * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
         return f"<path {self.id}: {len(self.choices)} choices, {price}>"
 
     def __str__(self) -> str:
@@ -170,7 +186,7 @@ class Path:
                  if (s["kernel"] != EXPAND if beside is None else s["kernel"] != beside.choices.get(key))]
         steps += [] if beside is not None and self.copies == beside.copies else [
             f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
-        return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'guess':8s} {error}", *steps]
+        return [f"{self.id}  {self.expected * 1e6:10.1f} µs  {'measured' if self.measured else 'estimate':8s} {error}", *steps]
 
     @property
     def id(self) -> str:
@@ -230,6 +246,7 @@ class Paths:
         self._alternatives: dict[Signature, list[Alternative]] = {}
         self._inner: dict[tuple[Signature, str], list[tuple[Signature, int]]] = {}
         self._best: dict[Signature, tuple[float, Alternative | None]] = {}
+        self._expected: dict[Signature, float] = {}
         self._counted = tally_of(graph)
         self._tally, self.top = self._counted.tally.copy(), self._counted.top
         self.parts: list[Signature] = []
@@ -267,6 +284,16 @@ class Paths:
             if (best := self.best(i)[0]) == math.inf:               # also where it is computed when bound: something must do that
                 return best
             total += n * best
+        return total
+
+    def expected(self, s: Signature, way: Alternative) -> float:
+        """Seconds of one call to expect: as `seconds`, without margins and charges."""
+        total = way.expected
+        for i, n in self.inner(s, way) if way.kernel is None else ():
+            if i not in self._expected:
+                its = self.best(i)[1]
+                self._expected[i] = math.inf if its is None else self.expected(i, its)
+            total += n * self._expected[i] if n or self._expected[i] == math.inf else 0.0
         return total
 
     def alternatives(self, s: Signature) -> list[Alternative]:
@@ -315,7 +342,8 @@ class Paths:
         known = None if steps is None else self.whole(s, way, steps)
         if known is None:
             return way
-        return replace(way, price=replace(known, seconds=known.seconds - self.seconds(s, way) + way.price.seconds))
+        return replace(way, price=replace(known, seconds=known.seconds - self.seconds(s, way) + way.price.seconds,
+                                          whole=known.seconds - self.expected(s, way) + way.price.expected))
 
     def steps(self, s: Signature, way: Alternative, chosen: Callable[[Signature], Alternative | None]) -> Steps | None:
         """The kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how what
@@ -511,12 +539,14 @@ class Paths:
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int], small: int = 0) -> Path:
         paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
         errors = [p.error for p, _ in paid]
+        copied = self._copied_between(chosen)
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
                     self._cost(chosen, calls), all(p.measured for p, _ in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
-                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, self._copied_between(chosen), small)
+                    {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, copied,
+                    sum(a.expected * calls[s] for s, a in chosen.items()) + sum(seconds for _, seconds in copied.values()), small)
 
     def _copied_between(self, chosen: Mapping[Signature, Alternative]) -> dict[str, tuple[int, float]]:
         """As `Path.copies`."""

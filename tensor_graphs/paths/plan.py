@@ -97,7 +97,7 @@ class Evidence:
     note: str
     others: tuple[tuple[str, float, bool], ...]         # (name, seconds, measured) of what else may be used, cheapest first
     refused: tuple[tuple[str, str], ...] = ()           # (name, why not)
-    margin: float = 1.0                                 # of `seconds`: so many times what is expected, as it is only a guess
+    margin: float = 1.0                                 # factor by which the choice raised `seconds`, where they are an estimate
     steps: str = ""                                     # of a part: the ops in it, in their order, for people
 
 
@@ -131,14 +131,9 @@ class Variant:
 
     @property
     def predicted(self) -> float:
-        """Seconds that a run at these sizes is expected to take: what the whole took, where it was run; else the path's price,
-        guesses without the margin by which a row beats them, and what a run costs around its calls."""
-        if self.whole is not None:
-            return self.whole.seconds
-        calls = [e for e in self.evidence if not is_way_on(e.chosen)]
-        added = sum(e.calls * e.seconds * (1.0 - 1.0 / e.margin) for e in calls)
-        least = self.path.seconds / max((e.margin for e in calls), default=1.0)     # a part may be priced by a row of the whole
-        return max(least, self.path.seconds - added) + self.around
+        """Seconds that a run at these sizes is expected to take: the time of the whole, where it was run; else the calls' and
+        what a run costs around them."""
+        return self.path.expected + self.around if self.whole is None else self.whole.seconds
 
     @property
     def measured_share(self) -> float:

@@ -9,7 +9,7 @@ from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.plan import Plan, Variant
+    from tensor_graphs.paths.plan import Evidence, Plan, Variant
 
 
 def on_one_screen(plan: Plan) -> str:
@@ -31,14 +31,14 @@ def on_one_screen(plan: Plan) -> str:
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     lines += [line for v in plan.variants[:8] for line in at_once(v)]
-    dearest = max(plan.variants, key=lambda v: v.path.seconds)
-    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
+    dearest = max(plan.variants, key=lambda v: v.predicted)
+    steps = dearest_steps(dearest)
     room = max(5, min(14, SCREEN_LINES - len(lines) - 6))
     if steps:
         at = f" for {dearest.cell}" if dearest.cell.ranges else ""
         lines.append(f"the most expensive steps{at}:")
     for e in steps[:room]:
-        source = "measured" if e.measured else "guess   "
+        source = "measured" if e.measured else "estimate"
         lines.append(f"  {e.seconds * 1e6:9.1f} µs × {e.calls:<4d} {e.chosen:22s} {source}  "
                      f"{f'{e.steps}: ' if e.steps else ''}{e.title}")
     if len(steps) > room:
@@ -52,22 +52,27 @@ def on_one_screen(plan: Plan) -> str:
     return fitted(lines)
 
 
+def dearest_steps(v: Variant) -> list[Evidence]:
+    """Return the kernels that a run calls, those that take most of its time first."""
+    return sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
+
+
 def added_up(v: Variant) -> list[str]:
-    """The line beneath the steps of a variant: what they come to, and how that is what a run is expected to take."""
-    calls = [e for e in v.evidence if not is_way_on(e.chosen) and e.calls]
-    margins = sorted({e.margin for e in calls})
-    copies = sum(seconds for _, seconds in v.path.copies.values())
-    count = sum(e.calls * e.seconds for e in calls) + copies
-    plain = sum(e.calls * e.seconds / e.margin for e in calls) + copies
-    said = f"  = {duration(count)}"
-    if margins and margins[-1] > 1:
-        times = f"{max(1.0, margins[0]):.3g} to {margins[-1]:.3g}" if len(margins) > 1 else f"{margins[0]:.3g}"
-        said += f", where guesses count × {times} so that measurements beat them; expected: {duration(plain)}"
+    """Return the line beneath the steps of a variant: their sum, and how it leads to the time that a run is expected to take."""
+    calls = dearest_steps(v)
+    if not calls:
+        return []
+    total = sum(e.calls * e.seconds for e in calls) + sum(seconds for _, seconds in v.path.copies.values())
+    line = f"  = {duration(total)}"
     if v.whole is not None:
-        return [f"{said}; in one go: {duration(v.predicted)}"] if calls else []
-    if abs(plain + v.around - v.predicted) > 0.01 * v.predicted:
-        return [f"{said}; with what parts took as a whole, {duration(v.predicted)}"] if calls else []
-    return [f"{said}, and {duration(v.around)} around the calls"] if calls else []
+        line += f"; measured as a whole: {duration(v.predicted)}"
+    else:
+        if abs(total - v.path.expected) > 0.01 * v.path.expected:
+            line += f", {duration(v.path.expected)} as its parts were measured"
+        line += f", and {duration(v.around)} around the calls"
+    if raised := {f"{e.margin:.3g}" for e in calls if e.margin > 1}:
+        line += f"; the choice counts estimates × {' or × '.join(sorted(raised))}, so that measurements win"
+    return [line]
 
 
 def at_once(v: Variant) -> list[str]:

@@ -163,10 +163,10 @@ def test_list_paths_is_sorted_by_price_and_complete_in_its_fields() -> None:
     file = ROOT / "examples" / "softmax.tg"
     said = document(tg("list-paths", file, "--at", "n=16", "--backends", "c,numpy", "--limit", 12, "--json"))
     assert len(said) == 12 and len({path["id"] for path in said}) == 12
-    order = [(path["small_swaps"], path["price_us"]) for path in said]
+    order = [(path["small_swaps"], path["predicted_us"]) for path in said]
     assert order == sorted(order)
     for path in said:
-        assert set(path) >= {"id", "price_us", "measured", "error", "steps"}
+        assert set(path) >= {"id", "predicted_us", "measured", "error", "steps"}
         assert all(step["kernel"] for step in path["steps"])
     shown = tg("list-paths", file, "--at", "n=16", "--backends", "c,numpy", "--limit", 12).stdout
     assert said[0]["id"] in shown.splitlines()[0] and "--limit shows more" in shown

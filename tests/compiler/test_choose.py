@@ -40,7 +40,7 @@ def book(database: Database, tolerance: float = 1e-3, **more: object) -> PriceBo
 def test_without_a_verdict_a_kernel_has_a_price_for_optimists_only(database: Database) -> None:
     assert book(database).price(KERNEL, SIGNATURE, AT) is None
     price = book(database).price(KERNEL, SIGNATURE, AT, optimistic=True)
-    assert price is not None and not price.measured and price.error is None and "guess" in price.note
+    assert price is not None and not price.measured and price.error is None and "estimate" in price.note
     assert price.seconds == guess_seconds(SIGNATURE, AT, "numpy")
 
 

@@ -492,23 +492,24 @@ def test_explain_says_at_which_sizes_it_priced_and_what_the_memory_is_there(fill
 
 def test_explain_says_where_it_guesses(filled: Database) -> None:
     plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
-    assert "guess" in explain(plan) and "0% of it from measured rows" in explain(plan)
+    assert "estimate" in explain(plan) and "0% of it from measured rows" in explain(plan)
     choice = explain_data(plan)["variants"][0]["choices"][0]
     assert choice["margin"] == GUESS_MARGIN
-    assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "guess" in choice["why"]
+    assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "estimate" in choice["why"]
 
 
 def test_the_times_of_steps_add_up_to_what_is_predicted(filled: Database) -> None:
     plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
     v = plan.variants[0]
     steps = [e.calls * e.seconds for e in v.evidence if e.calls and not is_way_on(e.chosen)]
-    assert sum(steps) / GUESS_MARGIN + v.around == pytest.approx(v.predicted)
-    line = (f"  = {duration(sum(steps))}, where guesses count × 2 so that measurements beat them; expected: "
-            f"{duration(sum(steps) / GUESS_MARGIN)}, and {duration(v.around)} around the calls")
+    assert sum(steps) + v.around == pytest.approx(v.predicted)
+    line = (f"  = {duration(sum(steps))}, and {duration(v.around)} around the calls; "
+            f"the choice counts estimates × {GUESS_MARGIN:g}, so that measurements win")
     assert line in explain(plan).splitlines() and line in str(plan).splitlines()
     measured = replace(v, evidence=tuple(replace(e, margin=1.0, measured=True) for e in v.evidence))
     assert added_up(measured) == [f"  = {duration(sum(steps))}, and {duration(v.around)} around the calls"]
-    assert added_up(replace(v, whole=WholeRun(3e-3, 1, 2))) == [f"{line.partition(', and ')[0]}; in one go: 3.00 ms"]
+    assert added_up(replace(v, whole=WholeRun(3e-3, 1, 2))) == [
+        f"  = {duration(sum(steps))}; measured as a whole: 3.00 ms; {line.partition('; ')[2]}"]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "just now"), (80, "1 minute"), (600, "10 minutes"), (5 * 3600, "5 hours"),

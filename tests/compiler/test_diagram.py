@@ -34,11 +34,11 @@ def layered() -> Graph:
 
 @pytest.fixture(scope="module")
 def planned(layered: Graph) -> Plan:
-    """Every kernel takes a guessed 2 µs, at a price of 3; products 20 µs."""
+    """Every kernel takes an estimated 2 µs, products 20 µs."""
     plan = plan_of(layered, ("c", "numpy"))
     (v,) = plan.variants
     seen = {ins.signature: ins for ins in v.program.instructions}
-    evidence = tuple(Evidence(ins.op, key, ins.kernel, 1, 3e-6 * (10 if ins.op == "linear" else 1), False, None, "", (), margin=1.5)
+    evidence = tuple(Evidence(ins.op, key, ins.kernel, 1, 2e-6 * (10 if ins.op == "linear" else 1), False, None, "", (), margin=1.5)
                      for key, ins in seen.items())
     return replace(plan, variants=(replace(v, evidence=evidence),))
 
@@ -69,7 +69,7 @@ def test_boxes_of_a_plan_say_kernel_time_and_share_and_are_coloured_by_backend(p
     text = of_plan(planned, {}, "layers")
     labels = boxes(text)
     linear = next(label for label in labels.values() if label.startswith("c.linear"))
-    assert re.fullmatch(r"c\.linear\\nf32\[n, 32\]\\nparameter layers\.\*\.w\\n20.0 µs × 6 \(guess\) · ([\d.]+)%", linear)
+    assert re.fullmatch(r"c\.linear\\nf32\[n, 32\]\\nparameter layers\.\*\.w\\n20.0 µs × 6 \(estimate\) · ([\d.]+)%", linear)
     shares = [float(found) for label in labels.values() for found in re.findall(r"· ([\d.]+)%$", label)]
     assert sum(shares) == pytest.approx(100.0, abs=0.1 * len(shares))
     colour = dict(re.findall(r'<td bgcolor="(#\w+)">backend (\w+)', text))

@@ -127,7 +127,7 @@ def test_a_part_without_a_name_of_its_own_is_told_with_its_ops_and_the_kernel_th
         text = tg.explain(tg.compile(graph, backends=("numpy",), database=database))
         assert f"parts: 1 part_{op.written.digest[:6]} {said}" in text
         (line,) = (each for each in text.splitlines() if "by its definition: part_" in each)
-        assert "next: trial.whole " in line and line.endswith("guess")
+        assert "next: trial.whole " in line and line.endswith("estimate")
 
 
 def test_a_part_is_told_with_one_kernel_of_a_backend_that_was_asked_for() -> None:

@@ -378,10 +378,10 @@ def test_a_path_is_printed_as_its_price_and_steps_on_one_screen() -> None:
     x = tg.input("x", (N, 4))
     path = paths_of(tg.graph(tg.silu(tg.sin(x))), ("numpy",)).cheapest()
     first, *steps = str(path).splitlines()
-    assert first.split() == [path.id, f"{path.seconds * 1e6:.1f}", "µs", "guess", "error", "unknown"]
+    assert first.split() == [path.id, f"{path.expected * 1e6:.1f}", "µs", "estimate", "error", "unknown"]
     assert {tuple(s.split()[:4]) for s in steps} == {
         (name, "×", "1", path.titles[key].split()[0]) for key, name in path.choices.items() if name != EXPAND}
-    assert repr(path) == f"<path {path.id}: {len(path.choices)} choices, {path.seconds * 1e6:.1f} µs, guess>"
+    assert repr(path) == f"<path {path.id}: {len(path.choices)} choices, {path.expected * 1e6:.1f} µs, estimate>"
     saved = path_from_json(path.to_json())
     assert str(saved).startswith(f"{path.id}  saved, without a price\n") and "no price" in repr(saved)
     many = replace(path, choices={f"k{i}": f"numpy.k{i}" for i in range(90)})

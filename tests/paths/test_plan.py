@@ -110,4 +110,4 @@ def test_a_plan_is_printed_on_one_screen():
     assert len(text.splitlines()) <= SCREEN_LINES and max(map(len, text.splitlines())) <= SCREEN_WIDTH
     assert "… 22 more variants" in text and "ms in" not in text and "in 36 more" in text
     shown = [line for line in text.splitlines() if "numpy.kernel_" in line]
-    assert "numpy.kernel_49" in shown[0] and "guess" in shown[0] and "measured" in shown[1]     # the most expensive first
+    assert "numpy.kernel_49" in shown[0] and "estimate" in shown[0] and "measured" in shown[1]     # the most expensive first

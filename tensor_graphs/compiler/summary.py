@@ -1,0 +1,68 @@
+"""summary: a plan at given sizes in a few rows: the steps that take most of a run, what each time rests on, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensor_graphs.errors import counted
+from tensor_graphs.paths.path import EXPAND
+from tensor_graphs.paths.plan import Evidence, Plan
+from tensor_graphs.paths.plan_screen import at_once, dearest_steps, expected
+from tensor_graphs.paths.screen import duration
+
+ROWS = 5
+"""steps that are shown"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row. seconds: of all calls in a run; share: of the time of all steps, 0 to 1; error: largest relative error measured
+    against the oracle, None if it was never compared; rival: the next best way, for people."""
+
+    what: str
+    kernel: str
+    calls: int
+    seconds: float
+    share: float
+    measured: bool
+    error: float | None
+    rival: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows of the dearest steps. title: what a run takes; rest: the steps that are left out; why: why this path was chosen."""
+
+    title: str
+    steps: tuple[Step, ...]
+    rest: str
+    why: str
+
+
+def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS) -> Summary:
+    """Return the summary of the variant that serves the sizes in `at`. Raises PlanError for a size that its dim can not have."""
+    v = plan.variant(at or {})
+    steps = dearest_steps(v)
+    total = sum(e.seconds * e.calls for e in steps) or 1.0
+    sizes = ", ".join(f"{n}={s}" for n, s in v.at.items())
+    rest = steps[rows:]
+    estimates = 1.0 - v.measured_share
+    basis = ("Every step was measured on this machine." if estimates == 0 else
+             f"{estimates:.0%} of that time is estimated from bytes and operations, not measured.")
+    return Summary(
+        f"{expected(v)}{f' at {sizes}' if sizes else ''}, {counted(len(v.program.instructions), 'kernel call')}"
+        + "".join(f";{line}" for line in at_once(v)),
+        tuple(Step(e.steps or e.title, e.chosen, e.calls, e.seconds * e.calls, e.seconds * e.calls / total, e.measured, e.error,
+                   _rival(e)) for e in steps[:rows]),
+        "" if not rest else f"{counted(len(rest), 'more step')}, {sum(e.calls for e in rest)} calls: "
+                            f"{duration(sum(e.seconds * e.calls for e in rest))}",
+        "It has the lowest expected time of all paths whose kernels agree with the float64 oracle within "
+        f"{plan.tolerance:.1e}. {basis}")
+
+
+def _rival(e: Evidence) -> str:
+    if not e.others:
+        return ""
+    name, seconds, measured = e.others[0]
+    return f"{'definition' if name == EXPAND else name} {duration(seconds * e.calls)}{'' if measured else ' (estimate)'}"
