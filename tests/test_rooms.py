@@ -123,9 +123,9 @@ def test_an_example_in_a_docstring_gives_what_stands_below_it(name: str) -> None
 
 
 def test_the_pages_that_name_the_rooms_name_all() -> None:
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for room in ROOMS:
-        assert f"[{room}](tensor_graphs/{room})" in readme
+        assert f"[{room}](tensor_graphs/{room})" in page
         assert f"{room}," in (tensor_graphs.__doc__ or "") or f"{room}." in (tensor_graphs.__doc__ or "")
 
 

@@ -19,7 +19,7 @@ from tensor_graphs.phases import IMPORT, phase
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tensor_graphs.compiler.summary import Summary
+    from tensor_graphs.compiler.summary import PlanSummary
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
 
@@ -307,7 +307,7 @@ def console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: PlanSummary) -> None:
     """Print the dearest steps of a plan as a table, with what the rest takes and why the path was chosen."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

@@ -16,7 +16,7 @@ ROWS = 5
 
 
 @dataclass(frozen=True)
-class Step:
+class SummaryStep:
     """One row. seconds: of all calls in a run; share: of the time of all steps, 0 to 1; error: largest relative error measured
     against the oracle, None if it was never compared; rival: the next best way, for people."""
 
@@ -31,16 +31,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Summary:
+class PlanSummary:
     """The rows of the dearest steps. title: what a run takes; rest: the steps that are left out; why: why this path was chosen."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[SummaryStep, ...]
     rest: str
     why: str
 
 
-def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS) -> Summary:
+def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS) -> PlanSummary:
     """Return the summary of the variant that serves the sizes in `at`. Raises PlanError for a size that its dim can not have."""
     v = plan.variant(at or {})
     steps = dearest_steps(v)
@@ -50,11 +50,11 @@ def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS)
     estimates = 1.0 - v.measured_share
     basis = ("Every step was measured on this machine." if estimates == 0 else
              f"{estimates:.0%} of that time is estimated from bytes and operations, not measured.")
-    return Summary(
+    return PlanSummary(
         f"{expected(v)}{f' at {sizes}' if sizes else ''}, {counted(len(v.program.instructions), 'kernel call')}"
         + "".join(f";{line}" for line in at_once(v)),
-        tuple(Step(e.steps or e.title, e.chosen, e.calls, e.seconds * e.calls, e.seconds * e.calls / total, e.measured, e.error,
-                   _rival(e)) for e in steps[:rows]),
+        tuple(SummaryStep(e.steps or e.title, e.chosen, e.calls, e.seconds * e.calls, e.seconds * e.calls / total, e.measured,
+                          e.error, _rival(e)) for e in steps[:rows]),
         "" if not rest else f"{counted(len(rest), 'more step')}, {sum(e.calls for e in rest)} calls: "
                             f"{duration(sum(e.seconds * e.calls for e in rest))}",
         "It has the lowest expected time of all paths whose kernels agree with the float64 oracle within "
