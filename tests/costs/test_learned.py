@@ -35,6 +35,8 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
 
+pytestmark = pytest.mark.processes
+
 SLOW, FAST = 8.0, 2.0
 """times its roofline that numpy's and C's kernels take in these rows"""
 

@@ -83,6 +83,7 @@ def test_what_is_uncertain_of_a_guess_is_what_would_be_gone_were_it_off_by_as_mu
         assert 0.0 < uncertainty(name) < 1.0
 
 
+@pytest.mark.processes
 def test_generated_loops_down_columns_are_guessed_faster_than_numpys_passes_over_temporaries() -> None:
     s = asked(tg.softmax(tg.input("x", (2048, 1024)), axis=0))      # measured: 1.0 ms and 7.3 ms
     loops = kernel_named("gen.loops")

@@ -75,6 +75,7 @@ def test_the_models_are_where_they_were_measured() -> None:
     assert predicted_error(widen(gemma, last_step=True)) < 1e-6
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy"), ("torch", "numpy"), ("gen", "numpy")])
 @pytest.mark.parametrize(("build", "x", "y"), [
     (lambda x, y: x ** y, [1000, 1.5, 3.0], [2, 101, 7]), (lambda x, y: x ** 64, [1.5, 0.9, 2.0], [1, 1, 1]),

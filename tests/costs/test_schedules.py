@@ -23,6 +23,8 @@ from tensor_graphs.language.part import part_between
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
 
+pytestmark = pytest.mark.processes
+
 
 def turned(rows: int = 512, columns: int = 256) -> Node:
     x = tg.input("x", (rows, columns))

@@ -233,6 +233,7 @@ def test_a_near_miss_is_not_proved():
     assert not proved_equal(N // 40, 0) and dim_ge(39, N) is None and dim_ge(39, dim("n", 1, 39)) is True
 
 
+@pytest.mark.processes
 def test_everyday_questions_do_not_import_sympy():
     code = """
 import sys
@@ -275,6 +276,7 @@ def test_symbols_are_exchanged_all_at_once():
     assert d.substitute(a * a + b, {"a": b, "b": a}) == b * b + a
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("x", [N, N * M + N // 8 - dim_min(N, M)])
 def test_dims_survive_pickling_into_another_process(x):
     code = """

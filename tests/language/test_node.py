@@ -184,6 +184,7 @@ def test_a_line_of_pythons_library_is_nobodys() -> None:
     assert made.location is not None and made.location.source().startswith('made = phase("prepare")(tg.exp)')
 
 
+@pytest.mark.processes
 def test_nodes_of_a_model_that_a_command_reads_were_written_there() -> None:
     script = ("import tensor_graphs as tg\nfrom tensor_graphs.cli import graphs\n"
               "made = graphs.graph_of('gemma-3-270m', 'float32', 64)\n"

@@ -64,6 +64,7 @@ def test_nothing_gets_lost_on_the_way(name, form):
     assert write(read(write(graph))) == write(graph)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_stands_for_itself_in_a_process_that_does_not_know_the_composites(form, tmp_path: Path):
     """Another process reads the files and writes them again: the same keys and the same text, definitions and all."""

@@ -144,11 +144,13 @@ def elsewhere(argument: str, given: bytes = b"", seed: str = "0") -> bytes:
     return done.stdout
 
 
+@pytest.mark.processes
 def test_what_is_written_is_the_same_in_every_process():
     here = "\0".join(write(users_graph()) for write, _ in BOTH).encode()
     assert elsewhere("print", seed="1") == here == elsewhere("print", seed="2")
 
 
+@pytest.mark.processes
 def test_a_process_that_has_never_seen_the_composites_reads_the_same_keys():
     g = users_graph()
     found = elsewhere("read", "\0".join(write(g) for write, _ in BOTH).encode()).decode()

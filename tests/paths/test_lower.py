@@ -29,6 +29,8 @@ from tensor_graphs.runtime.compiled_graph import bind
 from tests.paths.test_memory import GEMMA, MINILM
 from tests.plans import BACKENDS, check, compiled_of, kernel_counts, plan_of, program_of, worst_error
 
+pytestmark = pytest.mark.processes
+
 RNG = np.random.default_rng(5)
 
 

@@ -36,6 +36,7 @@ def same(a: Plan, b: Plan) -> bool:
             and [(v.cell, v.path, v.at) for v in a.variants] == [(v.cell, v.path, v.at) for v in b.variants])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_plan_read_back_is_the_same_and_computes_the_same(backend):
     plan = plan_of(attended(), (backend, "numpy"))
@@ -55,6 +56,7 @@ def test_a_plan_read_back_is_the_same_and_computes_the_same(backend):
         np.testing.assert_array_equal(value, results[1][name])
 
 
+@pytest.mark.processes
 def test_a_plan_is_read_in_another_process_and_runs_there(tmp_path):
     plan = plan_of(attended(), ("c", "numpy"))
     (tmp_path / "plan").write_bytes(pickle.dumps(plan))
@@ -69,6 +71,7 @@ def test_a_plan_is_read_in_another_process_and_runs_there(tmp_path):
     assert done.stdout.split(maxsplit=2) == [plan.graph.structural_key, plan.variants[0].path.id, "[[7, 6, 5], [7, 6, 5]]\n"]
 
 
+@pytest.mark.processes
 def test_a_plan_whose_kernel_is_missing_says_which_and_why(monkeypatch):
     @tg.kernel("exp2", name="numpy.exp2_of_mine")
     def mine(outs, ins, attrs):

@@ -122,6 +122,7 @@ MINILM = BertSpec(vocabulary=1000, hidden=384, ffn=1536, layers=6, heads=12, pos
                   eps=1e-12, normalise=True)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["gemma", "minilm"])
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")], ids="+".join)
 def test_the_arena_of_a_model_stays_near_its_largest_live_set_at_every_length(name: str, backends: tuple[str, ...]) -> None:

@@ -339,6 +339,7 @@ def test_a_path_of_another_graph_or_of_missing_kernels_is_refused() -> None:
         paths_of(GRAPHS["a norm"], ("numpy",)).kernels(path)
 
 
+@pytest.mark.processes
 def test_an_id_is_the_same_in_every_process() -> None:
     code = ("import tensor_graphs as tg\nfrom tests.plans import paths_of\n"
             "x = tg.input('other_name', (tg.dim('rows', 1, 16), 4))\n"
@@ -364,6 +365,7 @@ def test_every_listed_path_runs_and_gives_the_oracles_values(name: str) -> None:
     assert len(ran) >= min(2, len(every_path(g, random_prices(11))))
 
 
+@pytest.mark.processes
 def test_a_saved_path_is_what_compile_runs(store: Database) -> None:
     g = tg.graph(tg.neg(tg.input("x", (3, 4))))
     chosen = next(p for p in paths_of(g, ("numpy",)) if EXPAND in p.choices.values())

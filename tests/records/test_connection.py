@@ -89,6 +89,7 @@ def test_missing_folders_are_made_and_a_second_opening_finds_the_rows(tmp_path: 
         assert upkeep.stats(second).rows["canonical_graphs"] == 1
 
 
+@pytest.mark.processes
 def test_a_path_that_a_person_typed_makes_no_folders(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "x.db"
     for target in (missing, f"sqlite:///{missing}"):

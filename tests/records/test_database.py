@@ -149,6 +149,7 @@ def _child(database, trace, answer) -> None:
     answer.put(database.add_trace(trace))
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_writes_through_connections_of_its_own(database, make) -> None:
     database.add_trace(make.trace())
@@ -174,6 +175,7 @@ with database.open_database(sys.argv[1]) as opened:
 """
 
 
+@pytest.mark.processes
 def test_four_processes_that_use_a_new_file_first_do_not_race(tmp_path, start) -> None:
     path, moment = tmp_path / "new" / "b.db", time.time() + 2
     processes = [start(FIRST_USE, path, moment) for _ in range(4)]
@@ -223,6 +225,7 @@ while upkeep.stats(database).rows["profile_queue"]:
 """
 
 
+@pytest.mark.processes
 def test_a_worker_killed_in_the_middle_of_a_write_costs_nothing(database, make, start) -> None:
     """Two processes drain one queue; one is killed between its INSERTs and its COMMIT, with the write lock held."""
     asked = [make.workload(batch) for batch in range(40)]

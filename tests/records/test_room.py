@@ -5,6 +5,8 @@ Times are processor time, which a busy machine stretches little.
 
 from __future__ import annotations
 
+import pytest
+
 HEAVY = "{'torch', 'sympy', 'transformers', 'alembic', 'rich', 'triton', 'pandas'}"
 
 NAMES_ONLY = f"""
@@ -41,17 +43,20 @@ def seconds_and_heavy(process) -> tuple[float, str]:
     return float(seconds), heavy
 
 
+@pytest.mark.processes
 def test_naming_rows_imports_neither_sqlalchemy_nor_numpy(start) -> None:
     seconds, heavy = seconds_and_heavy(start(NAMES_ONLY))
     assert heavy == "[]"
     assert seconds < 0.2
 
 
+@pytest.mark.processes
 def test_the_database_and_its_queries_import_sqlalchemy_and_nothing_else_that_is_heavy(start) -> None:
     seconds, heavy = seconds_and_heavy(start(DATABASE))
     assert heavy == "[]"
     assert seconds < 1.5  # 0.3 s on a quiet core
 
 
+@pytest.mark.processes
 def test_opening_a_database_of_the_present_schema_does_not_import_alembic(database, start) -> None:
     assert seconds_and_heavy(start(OPEN_AGAIN, database.location)) == (0, "[]")
