@@ -45,10 +45,12 @@ def parse_target(target: str | Path | None) -> sa.URL:
         raise UnsupportedDatabase(
             f"{text} names no file\n  fix: sqlite:///PATH (a path from the root has four slashes), or just the path"
         )
+    if url.drivername == "postgresql":              # SQLAlchemy's default driver is psycopg2, and the extra installs psycopg 3
+        url = url.set(drivername="postgresql+psycopg")
     return url
 
 
-_POSTGRES = "postgresql+psycopg://USER@HOST/NAME"
+_POSTGRES = "postgresql://USER@HOST/NAME"
 
 
 def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -> None:

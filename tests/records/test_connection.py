@@ -251,6 +251,11 @@ def test_text_that_only_looks_like_a_url_is_refused() -> None:
     assert "is not a database URL" in refusal(UnsupportedDatabase, "://")
 
 
+def test_a_url_without_a_driver_means_the_driver_that_the_extra_installs() -> None:
+    assert parse_target("postgresql://someone@host/db").drivername == "postgresql+psycopg"
+    assert parse_target("postgresql+pg8000://someone@host/db").drivername == "postgresql+pg8000"
+
+
 def test_a_missing_postgresql_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     assert "pip install 'psycopg[binary]'" in refusal(UnsupportedDatabase, "postgresql+psycopg2://someone@host/db")

@@ -1,0 +1,54 @@
+"""docs/training.md, service.md, fleet.md: the Python of each page is one program that prints what stands below it; commands run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tests.cli.command import TALK, TINY, tg, with_words
+
+ROOT = Path(__file__).parent.parent
+MARK = "=== the end of a block ==="
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a small Gemma with a chat template lies."""
+    made = tmp_path_factory.mktemp("guides")
+    write_gemma3_folder(made / "gemma", TINY, seed=0)
+    with_words(made / "gemma", made / "my-gemma", template=TALK)
+    return made
+
+
+@pytest.mark.parametrize("page", ["training.md", "service.md"])
+def test_each_block_of_a_guide_prints_what_stands_below_it(page: str, folder: Path) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+    assert len(blocks) >= 2
+    (folder / "page.py").write_text("".join(f"{code}\nprint({MARK!r}, flush=True)\n" for code, _ in blocks))
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "page.py"], cwd=folder, env=own, capture_output=True, text=True, timeout=600,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    printed = [part.strip("\n") for part in done.stdout.split(MARK)]
+    assert printed == [*(expected.strip("\n") for _, expected in blocks), ""]
+
+
+def test_the_commands_of_the_fleet_run_one_after_the_other(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    ours = [command for command in commands if command.startswith("tg ")]
+    assert len(ours) == len(commands) - 2 >= 8                       # but for pip and the URL of a server
+    (tmp_path / "my-gemma").symlink_to(folder / "my-gemma")
+    monkeypatch.chdir(tmp_path)
+    for command in ours:
+        words = shlex.split(command.replace("--budget 60", "--budget 2"), comments=True)
+        done = tg(*words[1:], env={"TENSOR_GRAPHS_DB": str(tmp_path / "own.db")})
+        assert done.returncode == 0, f"{command}: {done.stderr}"
