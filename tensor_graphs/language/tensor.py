@@ -32,8 +32,9 @@ _VALUES_OF = ("compile the graph and run it: tg.bind(tg.compile(tg.graph(x))).ru
 
 _REFLECTED = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
               "true_divide": "__rtruediv__", "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "power": "__rpow__",
-              "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__", "less": "__gt__",
-              "less_equal": "__ge__", "greater": "__lt__", "greater_equal": "__le__", "equal": "__eq__", "not_equal": "__ne__"}
+              "left_shift": "__rlshift__", "right_shift": "__rrshift__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
+              "bitwise_xor": "__rxor__", "less": "__gt__", "less_equal": "__ge__", "greater": "__lt__",
+              "greater_equal": "__le__", "equal": "__eq__", "not_equal": "__ne__"}
 _COMPARISONS = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__")
 """what numpy calls an operator -> the method of its right operand"""
 
@@ -121,7 +122,7 @@ def together(op: str, *xs: Operand) -> list[Node]:
 
 
 class TensorOperators:
-    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ < <= > >=`, `x[...]`, and methods.
+    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
 
     `==` asks whether two tensors are one node, and refuses numbers; `tg.equals` compares elements.
     """
@@ -161,6 +162,10 @@ class TensorOperators:
     def __gt__(self, o: Operand) -> Node: return self._binary("greater", o)
     def __le__(self, o: Operand) -> Node: return self._binary("less_equal", o)
     def __ge__(self, o: Operand) -> Node: return self._binary("greater_equal", o)
+    def __lshift__(self, o: Operand) -> Node: return self._binary("left_shift", o)
+    def __rlshift__(self, o: Operand) -> Node: return self._binary("left_shift", o, True)
+    def __rshift__(self, o: Operand) -> Node: return self._binary("right_shift", o)
+    def __rrshift__(self, o: Operand) -> Node: return self._binary("right_shift", o, True)
     def __neg__(self) -> Node:
         from tensor_graphs.language.composites import arithmetic
 
@@ -282,6 +287,16 @@ class TensorOperators:
         """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
         from tensor_graphs.language import atomic
         return keep(self._self(), atomic.reduce_max(self._self(), axis), axis, keepdims)
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        """The smallest element over the axes (all by default); NaN wins; of nothing: +inf, or the integers' maximum."""
+        from tensor_graphs.language.composites.arithmetic import reduce_min
+        return cast("Node", reduce_min(self._self(), axis, keepdims))
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+        """The mean over the axes (all by default), in x's float dtype."""
+        from tensor_graphs.language.composites.normalisation import mean
+        return cast("Node", mean(self._self(), axis, keepdims=keepdims))
 
     def __getitem__(self, index: Any) -> Node:
         return index_tensor(self._self(), index)

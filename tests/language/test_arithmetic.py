@@ -246,3 +246,30 @@ def test_the_sign_has_no_slope_at_zero():
     x = tg.input("x", (3,))
     (found,) = evaluate(tg.grad(tg.sum(tg.sign(x)), [x]), {x: np.array([0.0, 1.0, -2.0])}, {})
     np.testing.assert_array_equal(found, np.zeros(3))
+
+
+# ---- shifts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
+def test_shifts_are_those_of_numpy_at_every_place_of_a_bit(dtype: str) -> None:
+    of = np.dtype(tg.parse_dtype(dtype).numpy)
+    info, bits = np.iinfo(of), of.itemsize * 8
+    values = np.array([info.min, info.max, info.max // 3, 1, 0, 5, 100], dtype=of)
+    a, b = tg.input("a", values.shape, dtype), tg.input("b", values.shape, dtype)
+    both = tg.graph({"left": a << b, "right": a >> b, "number": a >> 3, "reflected": 1 << b})
+    for count in range(bits):
+        by = np.full_like(values, count)
+        out = tg.interpret(both, {"a": values, "b": by}).outputs
+        np.testing.assert_array_equal(out["left"], values << by)
+        np.testing.assert_array_equal(out["right"], values >> by)
+        np.testing.assert_array_equal(out["number"], values >> 3)
+        np.testing.assert_array_equal(out["reflected"], np.ones_like(values) << by)
+    beyond = tg.interpret(both, {"a": values, "b": np.full_like(values, bits)}).outputs
+    np.testing.assert_array_equal(beyond["left"], np.zeros_like(values))
+    np.testing.assert_array_equal(beyond["right"], np.where(values < 0, -1, 0).astype(of))
+
+
+def test_a_shift_of_floats_is_refused_by_name() -> None:
+    with pytest.raises(DTypeError, match="left_shift"):
+        tg.input("x", (2,)) << 1

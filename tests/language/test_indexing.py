@@ -245,3 +245,24 @@ def test_places_beyond_the_largest_id_are_nobodys(dtype: tg.DType, value: int, s
     graph = tg.graph(tg.one_hot(tg.input("i", (), dtype), size=size))
     found = tg.interpret(graph, {"i": np.array(value, dtype.numpy)}).outputs["out"]
     assert np.flatnonzero(found).tolist() == ones
+
+
+# ---- split -----------------------------------------------------------------------------------------------------------
+
+
+def test_split_cuts_into_equal_parts_or_into_parts_of_given_sizes():
+    x = np.arange(24.0).reshape(2, 12)
+    node, n = tg.input("x", x.shape), tg.dim("n", 1, 9)
+    for parts, at in ((3, [4, 8]), ([5, 7], [5]), ([2, 0, 10], [2, 2])):
+        for piece, expected in zip(tg.split(node, parts, axis=1), np.split(x, at, axis=1), strict=True):
+            check(piece, expected, x=x)
+    first, rest = tg.split(tg.input("y", (n + 3, 2)), [n, 3])
+    assert first.shape == (n, 2) and rest.shape == (3, 2)
+
+
+def test_a_split_that_does_not_fit_is_refused():
+    x = tg.input("x", (2, 12))
+    for parts, error, why in ((5, AttributeValueError, "into 5 equal parts"), (0, AttributeValueError, "equal parts"),
+                              ([5, 6], ShapeError, "add up to 11"), (2.5, AttributeValueError, "parts is")):
+        with pytest.raises(error, match=why):
+            tg.split(x, parts, axis=1)

@@ -25,7 +25,7 @@ def test_every_name_of_the_table_is_missing_here_and_leads_to_one_that_is_there(
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: tg.matmul, "'tensor_graphs' has no attribute 'matmul'\n  fix: did you mean tg.dot or tg.linear?"),
     (lambda: tg.softmx, "did you mean tg.softmax"), (lambda: X.item(), "tg.bind(tg.compile(tg.graph(x))).run(inputs)"),
-    (lambda: X.mean(), "fix: tg.mean(x, …)"), (lambda: X.astype("f16"), "fix: x.cast(dtype)"),
+    (lambda: X.var(), "fix: tg.var(x, …)"), (lambda: X.astype("f16"), "fix: x.cast(dtype)"),
     (lambda: X.shap, "did you mean x.shape"), (lambda: X.concatenate, "did you mean tg.concat?"),
     (lambda: tg.graph(X + 1).run({}), "fix: tg.bind(tg.compile(graph), parameters).run(inputs)"),
 ])  # fmt: skip

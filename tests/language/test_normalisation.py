@@ -249,3 +249,17 @@ def test_norms_over_channels_refuse_what_does_not_fit():
         batch_norm(x, leaves.input("m", (6,)), leaves.input("v", (2,)))
     with pytest.raises(ShapeError, match="it has no axis of channels"):
         group_norm(leaves.input("v", (6,)), groups=1)
+
+
+def test_cross_entropy_is_torchs_for_each_place_and_leaves_out_what_is_no_class():
+    rng = np.random.default_rng(3)
+    logits, target = rng.normal(size=(4, 5, 3)) * 30, np.array([[0, 4, 2], [1, 1, -100], [3, 3, 0], [-1, 2, 4]])
+    shown = np.where(target < 0, -100, target)
+    expected = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(shown), reduction="none", ignore_index=-100)
+    node = tg.cross_entropy(tg.input("x", logits.shape), tg.input("t", target.shape, tg.i64), axis=1)
+    check(node, expected.numpy(), x=logits, t=target)
+    masked = np.array([[0.0, -np.inf, 1.0]])
+    check(tg.cross_entropy(tg.input("x", (1, 3)), tg.input("t", (1,), tg.u8)), np.array([np.log1p(np.e)]), x=masked,
+          t=np.array([0]))
+    with pytest.raises(ShapeError, match="one integer for each row of classes"):
+        tg.cross_entropy(tg.input("x", (2, 3)), tg.input("t", (3,), tg.i32))

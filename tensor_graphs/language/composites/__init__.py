@@ -4,7 +4,8 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, windows.py, convolution.py, upsampling.py, writes.py, random.py; scan.py (loops).
+then gated.py, positions.py, indexing.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py, writes.py,
+random.py; scan.py (loops).
 Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
 them by name.
 
@@ -30,6 +31,7 @@ from tensor_graphs.language.composites.arithmetic import greater_equal as greate
 from tensor_graphs.language.composites.arithmetic import integer_power as integer_power
 from tensor_graphs.language.composites.arithmetic import is_finite as is_finite
 from tensor_graphs.language.composites.arithmetic import is_nan as is_nan
+from tensor_graphs.language.composites.arithmetic import left_shift as left_shift
 from tensor_graphs.language.composites.arithmetic import less as less
 from tensor_graphs.language.composites.arithmetic import less_equal as less_equal
 from tensor_graphs.language.composites.arithmetic import maximum as maximum
@@ -41,6 +43,7 @@ from tensor_graphs.language.composites.arithmetic import not_equal as not_equal
 from tensor_graphs.language.composites.arithmetic import pow as pow
 from tensor_graphs.language.composites.arithmetic import reduce_max as reduce_max
 from tensor_graphs.language.composites.arithmetic import reduce_min as reduce_min
+from tensor_graphs.language.composites.arithmetic import right_shift as right_shift
 from tensor_graphs.language.composites.arithmetic import round as round
 from tensor_graphs.language.composites.arithmetic import rsqrt as rsqrt
 from tensor_graphs.language.composites.arithmetic import sign as sign
@@ -49,10 +52,17 @@ from tensor_graphs.language.composites.arithmetic import sub as sub
 from tensor_graphs.language.composites.arithmetic import sum as sum
 from tensor_graphs.language.composites.arithmetic import trunc as trunc
 from tensor_graphs.language.composites.arithmetic import where as where
+from tensor_graphs.language.composites.constructors import arange as arange
+from tensor_graphs.language.composites.constructors import full as full
+from tensor_graphs.language.composites.constructors import ones as ones
+from tensor_graphs.language.composites.constructors import tril as tril
+from tensor_graphs.language.composites.constructors import triu as triu
+from tensor_graphs.language.composites.constructors import zeros as zeros
 from tensor_graphs.language.composites.convolution import conv as conv
 from tensor_graphs.language.composites.convolution import conv1d as conv1d
 from tensor_graphs.language.composites.convolution import conv2d as conv2d
 from tensor_graphs.language.composites.convolution import conv3d as conv3d
+from tensor_graphs.language.composites.einsum import einsum as einsum
 from tensor_graphs.language.composites.elementary import cos as cos
 from tensor_graphs.language.composites.elementary import erf as erf
 from tensor_graphs.language.composites.elementary import erfc as erfc
@@ -76,9 +86,11 @@ from tensor_graphs.language.composites.indexing import flip as flip
 from tensor_graphs.language.composites.indexing import linear_argmax as linear_argmax
 from tensor_graphs.language.composites.indexing import one_hot as one_hot
 from tensor_graphs.language.composites.indexing import prod as prod
+from tensor_graphs.language.composites.indexing import split as split
 from tensor_graphs.language.composites.indexing import stack as stack
 from tensor_graphs.language.composites.indexing import topk as topk
 from tensor_graphs.language.composites.normalisation import batch_norm as batch_norm
+from tensor_graphs.language.composites.normalisation import cross_entropy as cross_entropy
 from tensor_graphs.language.composites.normalisation import group_norm as group_norm
 from tensor_graphs.language.composites.normalisation import layer_norm as layer_norm
 from tensor_graphs.language.composites.normalisation import log_softmax as log_softmax

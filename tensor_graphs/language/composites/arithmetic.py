@@ -19,6 +19,7 @@ from tensor_graphs.language.composite import CompositeOp, library
 from tensor_graphs.language.dtypes import bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.facts import OpFacts
+from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
@@ -586,6 +587,36 @@ def not_equal(x: Operand, y: Operand) -> Node:
     A bool tensor; True beside NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
     return atomic.not_equal(*together("not_equal", x, y))
+
+
+def left_shift(x: Operand, y: Operand) -> Node:
+    """x · 2^y: the bits moved up by y, zeros from below; 0 where y is negative or no less than the number of bits.
+
+    Integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    a, b = together("left_shift", x, y)
+    return atomic.mul(a, _powers_of_two("left_shift", a, b))
+
+
+def right_shift(x: Operand, y: Operand) -> Node:
+    """⌊x / 2^y⌋: the bits moved down by y, copies of the sign from above; 0 where y is negative.
+
+    Integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    a, b = together("right_shift", x, y)
+    least = a.dtype.itemsize * 8 - (2 if a.dtype.kind == "int" else 1)   # 2^least is the largest power that the dtype holds
+    most = fill(least, b.shape, b.dtype)
+    shifted = atomic.idiv(a, _powers_of_two("right_shift", a, minimum(b, most)))
+    rest = where(greater(b, most), fill(2, a.shape, a.dtype), _ones(a))
+    return atomic.idiv(shifted, rest)                                    # one bit more: all that is left is the sign
+
+
+def _powers_of_two(name: str, x: Node, y: Node) -> Node:
+    """2^y in x's dtype (the sign bit included), 0 for what is no place of a bit: a gather out of range reads 0."""
+    _both(name, x, y, "int", "uint")
+    bits = x.dtype.itemsize * 8
+    table = np.array([1 << i for i in range(bits)], dtype=np.uint64).astype(x.dtype.numpy)
+    return atomic.gather(constant(table, x.dtype), y)
 
 
 def bit_and(x: Operand, y: Operand) -> Node:

@@ -1,4 +1,4 @@
-"""indexing: which element, in which order — embedding, concat, stack, flip, one_hot, argmax, linear_argmax, topk,
+"""indexing: which element, in which order — embedding, concat, stack, flip, split, one_hot, argmax, linear_argmax, topk,
 cumsum, prod.
 
 The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting,
@@ -7,6 +7,7 @@ cumsum sums a triangle); `direct` evaluates those the usual way.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -170,6 +171,33 @@ def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:
     """
     turned = several_axes("flip", axis, x.rank)
     return atomic.slice(x, [(s - 1, -1, -1) if i in turned else (0, s, 1) for i, s in enumerate(x.shape)])
+
+
+def split(x: Node, parts: int | Sequence[Dim], axis: int = 0) -> tuple[Node, ...]:
+    """x cut along `axis`: into so many equal parts (an int, as numpy.split), or into parts of these sizes.
+
+    Any dtype. Raises AttributeValueError (axis, parts), ShapeError (the sizes do not add up to the axis).
+    """
+    axis = one_axis("split", axis, x.rank)
+    size = x.shape[axis]
+    if isinstance(parts, (int, np.integer)) and not isinstance(parts, bool):
+        if parts < 1 or not isinstance(size, int) or size % parts:
+            raise AttributeValueError(f"split of {show(x)} into {parts} equal parts: axis {axis} has {format_dim(size)}",
+                                      fix="a number that divides the axis, or the sizes: split(x, [a, b])")
+        sizes: list[Dim] = [size // int(parts)] * int(parts)
+    elif isinstance(parts, Sequence) and parts:
+        sizes = list(parts)
+    else:
+        raise AttributeValueError(f"split: parts is {parts!r}", fix="how many, or their sizes")
+    ends: list[Dim] = [0]
+    for each in sizes:
+        ends.append(ends[-1] + each)
+    if not same_dim(ends[-1], size):
+        raise ShapeError(f"split of {show(x)}: the sizes add up to {format_dim(ends[-1])}, axis {axis} has {format_dim(size)}",
+                         fix="sizes whose sum is that of the axis")
+    whole = [(0, s, 1) for s in x.shape]
+    return tuple(atomic.slice(x, [*whole[:axis], (start, stop, 1), *whole[axis + 1:]])
+                 for start, stop in itertools.pairwise(ends))
 
 
 # ---- argmax, linear_argmax, topk -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
@@ -97,6 +98,25 @@ def log_softmax(x: Node, axis: int = -1) -> Node:
     w = wide(x)
     shifted = w - w.max(axis, keepdims=True)
     return atomic.cast(shifted - log(exp(shifted).sum(axis, keepdims=True)), x.dtype)
+
+
+def cross_entropy(logits: Node, target: Node, axis: int = -1) -> Node:
+    """−log softmax(logits) at the class `target`, for each element of target: tg.mean of it is the usual loss.
+
+    logits[…, c, …] of a float dtype, target[…] of integers, without `axis` -> [… ] of the logits' dtype; 0 where target is no class
+    (−1, −100), so that padding does not count. Raises AttributeValueError (axis), ShapeError, DTypeError.
+    """
+    need("cross_entropy", logits, "float")
+    need("cross_entropy", target, "int", "uint")
+    axis = one_axis("cross_entropy", axis, logits.rank)
+    rest = (*logits.shape[:axis], *logits.shape[axis + 1:])
+    if len(rest) != target.rank or not all(map(atomic.same_dim, rest, target.shape)):
+        raise ShapeError(f"cross_entropy of {show(logits)} and {show(target)}: the targets have not the logits' shape without "
+                         f"axis {axis}", fix="one integer for each row of classes")
+    ids = atomic.cast(target, i32) if target.dtype.itemsize < i32.itemsize else target    # as one_hot
+    at = broadcast_to(atomic.reshape(ids, (*target.shape[:axis], 1, *target.shape[axis:])), logits.shape)
+    chosen = arithmetic.equals(atomic.iota(logits.shape, axis, ids.dtype), at)
+    return arithmetic.neg(atomic.sum(arithmetic.where(chosen, log_softmax(logits, axis), 0.0), (axis,)))
 
 
 def _logsumexp_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
