@@ -1,7 +1,7 @@
 """sampling: the next token from one row of logits — the largest, or a draw from the likeliest.
 
-Order, as in transformers: divide by the temperature, keep the top k, keep the smallest set that holds probability p,
-draw.
+Order, as in transformers: penalise the tokens of the context, divide by the temperature, keep the top k, keep the smallest
+set that holds probability p, keep what is at least min p as likely as the likeliest, draw.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tensor_graphs.frontends.errors import SamplingError
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a token is picked. temperature: 0 = always the largest logit; top_k: 0 = all; top_p: 1 = all; seed: of the
-    draws.
+    draws; min_p: share of the largest probability that a token needs, 0 = all; repetition_penalty: logits of tokens that are in
+    the context are divided by it where positive, multiplied where negative (Keskar et al., CTRL, 2019); 1 = none.
 
     Raises SamplingError when a value is out of range.
     """
@@ -28,6 +29,8 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         def number(x: Any) -> bool:
@@ -40,6 +43,9 @@ class Sampling:
             ("temperature", number(self.temperature) and 0 <= self.temperature < math.inf, "a number ≥ 0"),
             ("top_k", whole(self.top_k) and self.top_k >= 0, "a whole number ≥ 0 (0 = all)"),
             ("top_p", number(self.top_p) and 0 < self.top_p <= 1, "a number in (0, 1] (1 = all)"),
+            ("min_p", number(self.min_p) and 0 <= self.min_p <= 1, "a number in [0, 1] (0 = all)"),
+            ("repetition_penalty", number(self.repetition_penalty) and 0 < self.repetition_penalty < math.inf,
+             "a number > 0 (1 = none)"),
             ("seed", whole(self.seed) and 0 <= self.seed < 2**64, "a whole number in 0 … 2^64 − 1"),
         ):
             if not fits:
@@ -50,6 +56,11 @@ class Sampling:
         """Whether the largest logit is always picked."""
         return self.temperature == 0 or self.top_k == 1
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether a graph that gives the likeliest token only is not enough."""
+        return not self.greedy or self.repetition_penalty != 1
+
 
 class Sampler:
     """Picks tokens, one row of logits after the other; the same settings and rows give the same tokens."""
@@ -58,19 +69,34 @@ class Sampler:
         self.sampling = sampling
         self._generator = np.random.Generator(np.random.Philox(sampling.seed))
 
-    def pick(self, logits: np.ndarray[Any, Any] | Sequence[float]) -> int:
-        """The id of the next token, from logits[vocabulary] of any float dtype.
+    def pick(self, logits: np.ndarray[Any, Any] | Sequence[float], context: Sequence[int] = ()) -> int:
+        """The id of the next token, from logits[vocabulary] of any float dtype. context: ids that came before, for the penalty.
 
         Greedy takes the first of equal largest ones. A logit of −inf is never picked.
         Raises SamplingError: not one row, a NaN or +inf (the model is wrong), nothing but −inf.
         """
-        row = _checked(logits)
+        row = penalised(_checked(logits), context, self.sampling.repetition_penalty)
         if self.sampling.greedy:
             return int(row.argmax())
         ids, probabilities = candidates(row, self.sampling)
         reached = np.cumsum(probabilities)
         # the last sum may round below 1: scale the draw instead of running off the end
         return int(ids[np.searchsorted(reached, self._generator.random() * reached[-1], side="right")])
+
+
+def penalised(row: np.ndarray[Any, Any], context: Sequence[int], penalty: float) -> np.ndarray[Any, Any]:
+    """logits[vocabulary] with those of the context's tokens made less likely, each once; the row itself without a penalty."""
+    if penalty == 1 or not context:
+        return row
+    out, seen = row.astype(np.float64), np.unique(np.asarray(context, dtype=np.int64))
+    out[seen] = np.where(out[seen] < 0, out[seen] * penalty, out[seen] / penalty)
+    return out
+
+
+def log_probability(logits: np.ndarray[Any, Any] | Sequence[float], token: int) -> float:
+    """Natural logarithm of the probability that the model itself gives a token: before temperature, penalty and cuts."""
+    row = _checked(logits).astype(np.float64)
+    return float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum()))
 
 
 def candidates(
@@ -102,7 +128,7 @@ def candidates(
             size = min(8 * size, keep)
         needed = int(np.searchsorted(held, sampling.top_p * total, side="left")) + 1
         ids, weights = ids[:needed], weights[:needed]
-    possible = weights > 0
+    possible = (weights > 0) & (weights >= sampling.min_p * weights[0])
     ids, weights = ids[possible], weights[possible]
     return ids, weights / weights.sum()
 

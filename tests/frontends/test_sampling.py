@@ -12,10 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from tensor_graphs.frontends.errors import SamplingError
-from tensor_graphs.frontends.sampling import Sampler, Sampling, candidates
+from tensor_graphs.frontends.sampling import Sampler, Sampling, candidates, log_probability, penalised
 
 ROWS = arrays(np.float32, st.integers(1, 40), elements=st.floats(-20, 20, width=32), unique=True)
 
@@ -74,6 +80,33 @@ def test_top_p_keeps_the_smallest_set_that_holds_p(row: np.ndarray, top_p: float
     assert whole[ids[:-1]].sum() < top_p
     assert whole[ids].min() >= np.delete(whole, ids).max(initial=0)
     assert probabilities.sum() == pytest.approx(1, abs=1e-12) and (np.diff(probabilities) <= 0).all()
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(row=ROWS, min_p=st.floats(0.01, 1.0), top_p=st.sampled_from([1.0, 0.8]))
+def test_min_p_is_that_of_transformers(row: np.ndarray, min_p: float, top_p: float) -> None:
+    scores = torch.tensor(row[None], dtype=torch.float64)
+    for warper in ([] if top_p == 1 else [TopPLogitsWarper(top_p)]) + [MinPLogitsWarper(min_p)]:
+        scores = warper(torch.empty(1, 0, dtype=torch.long), scores)
+    np.testing.assert_allclose(dense(row, Sampling(1.0, top_p=top_p, min_p=min_p)), softmax(scores[0].numpy()), atol=1e-12)
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(row=ROWS, penalty=st.sampled_from([0.5, 1.0, 1.3, 2.0]), seed=st.integers(0, 2**32 - 1))
+def test_the_repetition_penalty_is_that_of_transformers(row: np.ndarray, penalty: float, seed: int) -> None:
+    context = np.random.default_rng(seed).integers(0, len(row), 6).tolist()
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([context]), torch.tensor(row[None], dtype=torch.float64))
+    np.testing.assert_allclose(penalised(row, context, penalty), expected[0].numpy(), rtol=1e-12)
+    picked = Sampler(Sampling(repetition_penalty=penalty)).pick(row, context)
+    assert picked == int(expected[0].argmax()) and Sampler(Sampling()).pick(row, context) == int(row.argmax())
+    assert Sampling(repetition_penalty=penalty).needs_logits is (penalty != 1) and not Sampling().needs_logits
+
+
+def test_a_log_probability_is_of_the_models_own_distribution() -> None:
+    row = np.random.default_rng(0).normal(size=50).astype(np.float32) * 9
+    expected = torch.log_softmax(torch.tensor(row, dtype=torch.float64), 0)
+    assert log_probability(row, 17) == pytest.approx(float(expected[17]), rel=1e-12)
+    assert log_probability([0.0, -np.inf], 1) == -np.inf
 
 
 @pytest.mark.parametrize("top_k", [0, 700, 4000])
@@ -159,6 +192,8 @@ def test_logits_that_are_wrong_are_refused(sampling: Sampling) -> None:
         ({"top_p": 0}, r"top_p is 0\n  fix: a number in \(0, 1\]"),
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
+        ({"min_p": 1.5}, r"min_p is 1.5\n  fix: a number in \[0, 1\]"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0\n  fix: a number > 0"),
         ({"seed": -1}, "seed is -1\n  fix: a whole number in 0 … 2"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
     ],
