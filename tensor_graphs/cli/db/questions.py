@@ -163,7 +163,7 @@ class _Shapes:
 
     def of(self, row: FullTrace) -> list[str]:
         """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
-        from tensor_graphs.profiling.measure.single import signature_of_graph
+        from tensor_graphs.kernels.one_op import signature_of_graph
 
         graph = self._graph(row.graph_key)
         if graph is None:
