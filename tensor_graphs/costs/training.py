@@ -138,7 +138,8 @@ def fitted(samples: Sequence[Sample], note: str = "") -> Model:
                           "  fix: pip install 'tensor_graphs[tuning]'") from e
     if len(samples) < LEAST:
         raise CannotTrain(f"{len(samples)} measurements of this machine are on file, and a cost model needs {LEAST}\n"
-                          "  fix: tg profile some graphs first")
+                          "  fix: tg profile some graphs first, without --paths: it learns from kernels that were timed alone, and "
+                          "not from whole runs and their steps")
     count: dict[str, int] = {}
     for each in samples:
         for name in each.features:
