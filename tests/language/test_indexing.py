@@ -245,3 +245,9 @@ def test_places_beyond_the_largest_id_are_nobodys(dtype: tg.DType, value: int, s
     graph = tg.graph(tg.one_hot(tg.input("i", (), dtype), size=size))
     found = tg.interpret(graph, {"i": np.array(value, dtype.numpy)}).outputs["out"]
     assert np.flatnonzero(found).tolist() == ones
+
+
+@pytest.mark.parametrize("given", [[], [tg.input("x", (2,))], 3.0, "x"], ids=str)
+def test_stack_of_what_is_no_tensor_is_refused(given):
+    with pytest.raises(DTypeError, match=r"(?s)stack: operand 'xs' is .*fix: tg\.stack\(x, y, axis=0\)"):
+        tg.stack(given)
