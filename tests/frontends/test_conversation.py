@@ -216,8 +216,8 @@ def test_a_turn_that_cannot_be_rendered_or_is_left_early_leaves_the_conversation
 
 
 @pytest.mark.parametrize(("prompt", "said"), [
-    ("hello", "the prompt is 'hello'"), ([[1, 2]], r"a token id of the prompt is \[1, 2\]"), ([1.5], "a token id of the prompt is 1.5"),
-    (7, "the prompt is 7")], ids=str)
+    ("hello", "the prompt is 'hello'"), ([[1, 2]], r"a token id of the prompt is \[1, 2\]"),
+    ([1.5], "a token id of the prompt is 1.5"), (7, "the prompt is 7")], ids=str)
 def test_what_is_no_list_of_ids_is_refused_with_what_makes_one(made: Made, prompt: Any, said: str) -> None:
     with pytest.raises(TensorGraphsError, match=rf"{said}\n  fix: one list of token ids, like model\.tokenizer\.encode"):
         tg.generate(made.compiled, prompt, 4)

@@ -44,7 +44,7 @@ def errors_of(graph: Graph, outputs: Sequence[Mapping[str, Any]], inputs: Mappin
     except (TensorGraphsError, ValueError, IndexError, MemoryError) as error:
         log.debug("the oracle has no value of the whole graph: %s", error)
         return [None] * len(outputs)
-    errors = []
+    errors: list[float | None] = []
     for of_path in outputs:
         reports = [measure(of_path[name], right[name], node.dtype) for name, node in graph.outputs.items()]
         worst = max((math.inf if r.mismatch is not None else r.max_relative_error for r in reports), default=0.0)
