@@ -50,7 +50,7 @@ def chat(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     seed: options.Seed = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",

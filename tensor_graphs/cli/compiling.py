@@ -27,7 +27,7 @@ class Ready:
     compile_seconds: float
 
 
-def load_decoder(name: str, *, dtype: str, max_positions: int | None, random_seed: int | None) -> LoadedModel:
+def load_decoder(name: str, *, dtype: str | None, max_positions: int | None, random_seed: int | None) -> LoadedModel:
     """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
     raises."""
     with phase(IMPORT):

@@ -24,7 +24,7 @@ def embed(
         str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     plan: options.PlanFile = None,

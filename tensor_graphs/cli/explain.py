@@ -27,7 +27,7 @@ def explain(
     at: options.At = None,
     largest: options.Largest = None,
     plan: options.PlanFile = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,

@@ -15,7 +15,7 @@ STEP = {"n": 1, "m": 1, "p": 256}
 """the sizes at which a decoder is priced: one token, in the midst of a text"""
 
 
-def graph_of(source: str, dtype: str, max_positions: int | None, greedy: bool = True) -> Graph:
+def graph_of(source: str, dtype: str | None, max_positions: int | None, greedy: bool = True) -> Graph:
     """The graph of a .tg file, a model folder or a built-in shape; of a decoder the greedy one, which `tg run` runs by default, or
     the one with all logits."""
     with phase(IMPORT):

@@ -29,7 +29,7 @@ def list_paths(
         Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the listed paths, time against error, into this file.")
     ] = None,
     at: options.At = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,

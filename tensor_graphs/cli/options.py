@@ -90,16 +90,17 @@ Intermediates = Annotated[
 ]
 
 
-def _weight_dtype(value: str) -> str:
-    if value not in WEIGHT_DTYPES:
+def _weight_dtype(value: str | None) -> str | None:
+    if value is not None and value not in WEIGHT_DTYPES:
         raise UsageError(f"--dtype {value}: weights cannot be kept in that\n  fix: float32 or bfloat16")
     return value
 
 
 WEIGHT_DTYPES = ("float32", "bfloat16", "f32", "bf16")
 WeightDtype = Annotated[
-    str,
-    typer.Option("--dtype", callback=_weight_dtype, help="Of a model's weights: float32 or bfloat16 (activations are float32)."),
+    str | None,
+    typer.Option("--dtype", callback=_weight_dtype,
+                 help="Of a model's weights: float32 or bfloat16 (default: as the files store them); activations are float32."),
 ]
 Backends = Annotated[
     str | None,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensor_graphs.cli import drawing, options
 from tensor_graphs.cli.graphs import graph_of, typical
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.graph import Graph
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +34,7 @@ def plan(
     dot: drawing.Dot = None,
     at: options.At = None,
     largest: options.Largest = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,
@@ -54,7 +57,7 @@ def plan(
                              at=typical(graph, at), threads=threads, progress=update,
                              largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file,
                              intermediates=intermediates)
-    pinned = made.pin.made_of(_in_words(source, dtype, max_positions, logits))
+    pinned = made.pin.made_of(_in_words(source, graph, max_positions, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)
     if svg is not None or dot is not None:
@@ -71,10 +74,11 @@ def plan(
         print(f"pinned: {pin} (tg run, chat, embed, explain and plan take it: --plan {pin})")
 
 
-def _in_words(source: str, dtype: str, max_positions: int | None, logits: bool) -> str:
+def _in_words(source: str, graph: Graph, max_positions: int | None, logits: bool) -> str:
     """What a graph was made of, as it is typed."""
     if source.endswith(".tg"):
         return source
-    said = [source, f"--dtype {dtype}", *([f"--max-positions {max_positions}"] if max_positions is not None else []),
-            *(["--logits"] if logits else [])]
+    kept = {p.dtype for p in graph.parameters.values() if p.dtype.is_float}
+    said = [source, *(f"--dtype {dtype.numpy.name}" for dtype in kept),
+            *([f"--max-positions {max_positions}"] if max_positions is not None else []), *(["--logits"] if logits else [])]
     return " ".join(said)

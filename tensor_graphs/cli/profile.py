@@ -35,7 +35,7 @@ def profile(
         ),
     ] = None,
     at: options.At = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,

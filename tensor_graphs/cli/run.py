@@ -38,7 +38,7 @@ def run(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     seed: options.Seed = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,

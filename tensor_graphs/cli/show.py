@@ -19,7 +19,7 @@ def show(
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
     ] = "",
-    dtype: Annotated[str, typer.Option(help="Of a model's weights.")] = "float32",
+    dtype: options.WeightDtype = None,
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     svg: drawing.Svg = None,
@@ -71,7 +71,7 @@ def show(
         print(f"# structural key {graph.structural_key}")
 
 
-def _show_source(source: str, kernel: str, dtype: str, max_positions: int | None, backends: str | None, at: str | None,
+def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int | None, backends: str | None, at: str | None,
                  db: str | None, json: bool) -> None:
     """The text of a kernel by its name alone, or of what a plan of the graph runs."""
     from dataclasses import asdict

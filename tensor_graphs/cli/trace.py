@@ -23,7 +23,7 @@ def trace(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The trace, as JSON for ui.perfetto.dev or chrome://tracing.")],
     plan: options.PlanFile = None,
     at: options.At = None,
-    dtype: options.WeightDtype = "float32",
+    dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
     intermediates: options.Intermediates = "auto",
     backends: options.Backends = None,

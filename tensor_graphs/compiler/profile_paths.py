@@ -105,7 +105,8 @@ def _part_row(part: Signature, way: Alternative, steps: Steps, threads: int | No
 def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout: float | None = None, again: bool = False,
                   on_step: Callable[[int, int, str], None] | None = None) -> ProfileReport:
     """Measure the first `count` paths of a graph as wholes, and the one that is written out the furthest, at the sizes in `at` (at
-    all that it is priced at, where `at` says none). `ProfileReport.walked` has what each took.
+    all that it is priced at, where `at` says none); of a graph of one op also each kernel, and the definition in steps, of each
+    backend alone. `ProfileReport.walked` has what each took.
 
     A path that was measured here before is not measured again, unless `again`; those that the budget [s] leaves are left, and the
     next call goes on with them: one path at least is measured. Interrupting it keeps what was measured. Raises NoPathError.
@@ -157,6 +158,8 @@ class _PathWalk:
         self.listed = list(itertools.islice(self.paths, count))
         if not self.listed:
             self.paths.cheapest()                                   # which says why there is none
+        listed = {p.id for p in self.listed}
+        self.listed += [p for p in self._of_each_backend() if p.id not in listed]
         written = written_out(self.paths, self._small)
         if written is not None and all(written.id != p.id for p in self.listed):
             self.listed.append(written)
@@ -168,6 +171,19 @@ class _PathWalk:
             if p.id in known:
                 self._say(p, RAN, known[p.id], known=True)
         self.open = [p for p in self.listed if p.id not in self.walked]
+
+    def _of_each_backend(self) -> list[Path]:
+        """Of a graph of one op, for each backend alone, each of its kernels, and the definition in its steps."""
+        found: dict[str, Path] = {}
+        for backend in self.backends if len(self.paths.top) == 1 else ():
+            paths = self.book.paths(self.graph, by_op(all_kernels((backend,))), self.binding, partial(_candidate, self.book,
+                                                                                                     self.binding))
+            ((s, _),) = paths.top
+            for way in paths.alternatives(s):
+                named = way.name == EXPAND and paths.seconds(s, way) < math.inf and self._small(s)
+                if (way.kernel is not None or named) and (path := paths.reworded(paths.cheapest(), {s: way})) is not None:
+                    found[path.id] = path
+        return list(found.values())
 
     def _small(self, s: Signature) -> bool:
         """Whether no value inside its definition is large at these sizes."""

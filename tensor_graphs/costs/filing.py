@@ -75,14 +75,17 @@ class Way(Protocol):
     def graph_key(self) -> str: ...
 
 
-def path_implementation(path: Way) -> ImplementationRecord:
-    """Of a whole graph along one path: what a time of the whole is filed under."""
-    return ImplementationRecord("GRAPH_RECIPE", f"path {path.id}", "recipe", path.id, path.graph_key, path.graph_key)
+def path_implementation(path: Way, description: str = "") -> ImplementationRecord:
+    """Of a whole graph along one path: what a time of the whole is filed under. description: what it runs, for people."""
+    return ImplementationRecord("GRAPH_RECIPE", f"path {path.id}", "recipe", path.id, path.graph_key, path.graph_key,
+                                description=description or None)
 
 
 def path_workload(graph: Graph, binding: Mapping[str, int]) -> WorkloadRecord:
-    """The workload under which times of a whole graph are filed: its dims."""
-    return WorkloadRecord(graph.structural_key, {n: int(binding[n]) for n in graph.dims if n in binding} or {FIXED: 1})
+    """The workload under which times of a whole graph are filed: its dims by their canonical names, as those of a signature are, so
+    that a path of one op stands beside the op's kernels."""
+    axes = {f"d{i}": int(binding[n]) for i, n in enumerate(graph.dim_order) if n in binding}
+    return WorkloadRecord(graph.structural_key, axes or {FIXED: 1})
 
 
 def path_environment(backends: Iterable[str], threads: int | None = None) -> Environment:

@@ -19,7 +19,8 @@ from tensor_graphs.costs.schedules import features_of_schedule
 from tensor_graphs.costs.training import Sample
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.queries import SearchedRow, environments, searched
@@ -72,5 +73,4 @@ def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | Non
 
 @lru_cache(maxsize=64)
 def _signature(graph: str) -> Signature:
-    (out,) = graph_from_json(graph).outputs.values()
-    return signature_of(out)
+    return signature_of_graph(graph_from_json(graph))

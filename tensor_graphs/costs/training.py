@@ -7,6 +7,7 @@ an op that is asked about was seen. Boosted trees: LightGBM (Ke et al., NeurIPS 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from tensor_graphs.costs.trees import HIGH, MIDDLE, Model, Tree
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, device_of, why_missing
-from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import latest_traces, workloads
 from tensor_graphs.records.queries import environments, kernel_names
+
+log = logging.getLogger(__name__)
 
 LEAST = 60
 """measurements, below which nothing is fitted"""
@@ -110,8 +113,12 @@ def samples_in(database: Database, environments: Sequence[Environment], kernels:
         rates = rates_in(database, [e for e in environments if device_of(e.backend) is device_of(backend)])
         for row in rows:
             text, axes = asked[row.workload_key]
-            kernel, (out,) = kernels[row.source_hash], graph_from_json(text).outputs.values()
-            signature = signature_of(out)
+            kernel = kernels[row.source_hash]
+            try:
+                signature = signature_of_graph(graph_from_json(text))
+            except (TensorGraphsError, ValueError) as error:        # an op that this version reads differently, or not at all
+                log.debug("%s on %s is left out: %s", kernel.name, row.workload_key[:8], error)
+                continue
             binding = signature.binding(axes) if signature.dim_names else {}
             moved, steps = says_of(kernel, signature.spec, binding)
             roofline = guess_seconds(signature, binding, backend, rates, moved, steps)
@@ -131,7 +138,8 @@ def fitted(samples: Sequence[Sample], note: str = "") -> Model:
                           "  fix: pip install 'tensor_graphs[tuning]'") from e
     if len(samples) < LEAST:
         raise CannotTrain(f"{len(samples)} measurements of this machine are on file, and a cost model needs {LEAST}\n"
-                          "  fix: tg profile some graphs first")
+                          "  fix: tg profile some graphs first, without --paths: it learns from kernels that were timed alone, and "
+                          "not from whole runs and their steps")
     count: dict[str, int] = {}
     for each in samples:
         for name in each.features:

@@ -7,13 +7,14 @@ pending, and the next call feeds it before its own prompt.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensor_graphs.arguments import function
+from tensor_graphs.arguments import ArgumentError, function, whole
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.language.calls import worded
@@ -67,6 +68,9 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
 
 def cache_length(compiled: CompiledGraph) -> int:
     """How many tokens the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
+    if not isinstance(compiled, CompiledGraph):
+        fix = "tg.bind(tg.compile(model.graph), model.weights) makes one of a model that was loaded"
+        raise ArgumentError(f"{compiled!r:.80} is no compiled model\n  fix: {fix}")
     if "ids" not in compiled.graph.inputs or "p" not in compiled.graph.dims:
         raise FrontendError("the graph is no decoder's: it has no input ids, or no dim p", fix="tg.load_model(folder).graph")
     return bounds(compiled.graph.dims["p"])[1] + 1
@@ -89,13 +93,17 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     session's states were set from outside; SamplingError for logits that are no numbers, and where draws are asked of a graph that
     gives the likeliest token only; FrontendError when there is nothing to feed.
     """
+    capacity = cache_length(compiled)
+    if not isinstance(session, Session):
+        raise ArgumentError(f"session is {session!r:.80}\n  fix: compiled.session()")
+    whole("tokens", tokens, 0)
     sampler = sampling if isinstance(sampling, Sampler) else Sampler(sampling or Sampling())
     if "logits" not in compiled.graph.outputs and not sampler.sampling.greedy:
         raise SamplingError("the graph gives the likeliest token only, and a draw needs all logits",
                             fix="compile the model's `graph`, or decode greedily (temperature 0)")
     result = result if result is not None else Generation()
-    transcript, capacity = _transcript(session), cache_length(compiled)
-    feed = [*transcript.pending, *(int(i) for i in prompt)]
+    transcript = _transcript(session)
+    feed = [*transcript.pending, *_ids_of(compiled, prompt)]
     if not feed:
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
     for number in range(tokens):
@@ -122,6 +130,25 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
         if token in stop:
             result.stopped = True
             return
+
+
+def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
+    """The token ids of a prompt. Raises ArgumentError for what is no list of ids, FrontendError for one outside of the
+    vocabulary."""
+    fix = "one list of token ids, like model.tokenizer.encode(text)"
+    if isinstance(prompt, str) or not hasattr(prompt, "__iter__"):
+        raise ArgumentError(f"the prompt is {prompt!r:.80}\n  fix: {fix}")
+    ids = [whole("a token id of the prompt", i, least=-sys.maxsize, fix=fix) for i in prompt]
+    check_ids(ids, vocabulary_of(compiled))
+    return ids
+
+
+def vocabulary_of(compiled: CompiledGraph) -> int:
+    """How many tokens a decoder's graph knows: the rows of the table in which it looks `ids` up."""
+    graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may have taken the look-up in
+    rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.name in ("embedding", "gather")
+            and graph.inputs["ids"] in n.inputs[1:]]
+    return min(rows, default=sys.maxsize)
 
 
 def _transcript(session: Session) -> Transcript:
@@ -166,6 +193,7 @@ def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, ses
     """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
     with each id. Raises ArgumentError."""
     function("on_token", on_token, "the id of a token")
+    cache_length(compiled)
     result = Generation()
     for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
         if on_token is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -127,19 +128,20 @@ class LoadedModel:
 
 @worded
 @phase("read model")
-def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32", max_positions: int | None = None,
+def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, max_positions: int | None = None,
                random_seed: int | None = None) -> LoadedModel:
     """The graph and the weights of a model folder, or of a built-in shape with random weights.
 
     source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in
-    `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16". max_positions: tokens that fit (of a KV
+    `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16" (default: as the files store them, where that is
+    one of the two, else float32). max_positions: tokens that fit (of a KV
     cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights instead of reading
     them, each when it is first asked for (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
     Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
     (tensors that are missing or have another shape).
     """
     source = place("source", source, f"a model folder, or with random_seed one of {', '.join(BUILTIN)}")
-    weight_dtype, folder, builtin = _weight_dtype(dtype), Path(source), _builtin(source)
+    folder, builtin = Path(source), _builtin(source)
     if builtin is not None and random_seed is None:
         raise FrontendError(f"{source} is a built-in shape without weights",
                             fix="random_seed=0 (tg run: --random-weights 0) draws some; published ones are read from a folder")
@@ -148,11 +150,17 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
         raise FrontendError(f"{str(source)!r} is neither a folder nor a built-in shape",
                             fix=f"did you mean {near[0]}?" if near else f"built-in shapes: {', '.join(BUILTIN)}")
     config = builtin.read if builtin is not None else read_config(folder)
-    made = _assemble(config, folder, weight_dtype, max_positions)
+    stored = None if builtin is not None else open_weights(folder) if random_seed is None else _stored(folder)
+    weight_dtype = _weight_dtype(dtype, stored)
+    made = _assemble(config, folder, weight_dtype, max_positions, stored)
     weights: Mapping[str, Array]
     if random_seed is None:
-        stored = open_weights(folder)
+        assert stored is not None
         weights = _StoredWeights(stored, made, weight_dtype)
+        if (own := _dtype_of(stored)) != weight_dtype.name:
+            log.warning("%s: the weights are stored as %s and kept as %s", folder, own, weight_dtype)
+        if made.encoder and weights.left_out:
+            log.warning("%s: a head is left out, vectors are the encoder's: %s", folder, listed(weights.left_out))
     else:
         weights = _DrawnWeights(config, made, random_seed, weight_dtype)
     log.info("%s: %s, %d parameters, weights in %s%s", source, made.kind, len(made.graph.parameters), weight_dtype,
@@ -165,15 +173,17 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType = "float32"
 
 
 @phase("read model")
-def model_graph(source: str | os.PathLike[str], *, dtype: str | DType = "float32",
+def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None,
                 max_positions: int | None = None, greedy: bool = False) -> Graph:
-    """The graph alone, of a model folder (its weights are not opened) or of a name in `BUILTIN`.
+    """The graph alone, of a model folder (of its weights only the names and types are read) or of a name in `BUILTIN`.
 
     greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. dtype, max_positions and what is raised: as in `load_model`.
     """
-    folder, builtin, weight_dtype = Path(source), _builtin(source), _weight_dtype(dtype)
+    folder, builtin = Path(source), _builtin(source)
     config = builtin.read if builtin is not None else read_config(folder)
-    made = _assemble(config, folder, weight_dtype, max_positions)
+    stored = None if builtin is not None else _stored(folder)
+    weight_dtype = _weight_dtype(dtype, stored)
+    made = _assemble(config, folder, weight_dtype, max_positions, stored)
     if greedy and not made.encoder:
         return decoder_graph(made.facts, made.names, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
     return made.graph
@@ -184,7 +194,26 @@ def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
     return None if Path(source).is_dir() else BUILTIN.get(str(source))
 
 
-def _weight_dtype(dtype: str | DType) -> DType:
+def _stored(folder: Path) -> Weights | None:
+    """The weights files of a folder; None where there are none that can be read."""
+    try:
+        return open_weights(folder)
+    except WeightsError:
+        return None
+
+
+def _dtype_of(stored: Weights) -> str:
+    """The dtype, as the files call it or by our name, in which most bytes are stored."""
+    nbytes: Counter[str] = Counter()
+    for name in stored.names():
+        entry = stored.entry(name)
+        nbytes[entry.stored if entry.dtype is None else entry.dtype.name] += entry.nbytes
+    return nbytes.most_common(1)[0][0] if nbytes else f32.name
+
+
+def _weight_dtype(dtype: str | DType | None, stored: Weights | None) -> DType:
+    if dtype is None:
+        return bf16 if stored is not None and _dtype_of(stored) == bf16.name else f32
     found = parse_dtype(dtype)
     if found not in DTYPES:
         raise ConfigError(f"weights cannot be kept in {found}", fix=" or ".join(t.numpy.name for t in DTYPES))
@@ -207,8 +236,9 @@ class _Unweighted:
     sentence: SentenceConfig | None = None
 
 
-def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None) -> _Unweighted:
-    """The graph of a configuration. Raises ConfigError when it has no so many positions."""
+def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None, stored: Weights | None) -> _Unweighted:
+    """The graph of a configuration, with a head of its own where the files hold one. Raises ConfigError when it has no so many
+    positions."""
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
     default = most if encoder else min(most, DEFAULT_POSITIONS)
     limit = default if max_positions is None else max_positions
@@ -217,11 +247,33 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: i
                           fix=f"a whole number from 1 to {most}")
     sentence = read_sentence(folder) if encoder else None
     facts = config.facts
+    if facts.tied and not encoder and stored is not None and _has_own_head(names, stored):
+        facts = replace(facts, tied=False)
     if sentence is not None:                         # read_sentence lets no other kind of pooling through
         facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
     make = encoder_graph if encoder else decoder_graph
     g = make(facts, names, max_positions=limit, weight_dtype=dtype)
     return _Unweighted(config.family.name, encoder, g, facts, names, limit, sentence)
+
+
+def _has_own_head(names: TensorNames, stored: Weights) -> bool:
+    """Return whether files hold a head that differs from the embedding; transformers reads it then, whatever config.json says."""
+    (head,), (table,) = (([n for n in stored.names() if f".{n}".endswith(f".{end}.weight")] + [""])[:1]
+                         for end in (names.head, names.embed.removeprefix(names.root)))
+    if not head or not table or stored.entry(head).shape != stored.entry(table).shape:
+        return False
+    if stored.entry(head).stored != stored.entry(table).stored:
+        return True
+    one, other = stored.array(head), stored.array(table)
+    return not all(np.array_equal(_bits(one[i:i + ROWS]), _bits(other[i:i + ROWS])) for i in range(0, len(one), ROWS))
+
+
+def _bits(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+ROWS = 4096
+"""of a head and an embedding that are compared at a time: the first block tells most that differ"""
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
@@ -248,6 +300,7 @@ class _StoredWeights(Mapping[str, Array]):
                     wrong.append(f"{tensor} is stored as {entry.stored}, and a plain float dtype is needed")
             self.places[parameter] = place
             total += len(place.tensors)
+        self.left_out: tuple[str, ...] = ()
         used = {tensor for place in self.places.values() for tensor in place.tensors}
         if missing:
             near = close_to(missing[0], set(files.names()) - used)
@@ -265,6 +318,7 @@ class _StoredWeights(Mapping[str, Array]):
             raise WeightsError(
                 f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}", file=files.source,
                 fix="take config.json and the weights from one version of one model")
+        self.left_out = tuple(n for n in files.names() if n not in used and prefix and not n.startswith(prefix))
 
     def __getitem__(self, parameter: str) -> Array:
         place = self.places[parameter]

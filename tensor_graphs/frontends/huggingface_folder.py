@@ -122,7 +122,11 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
     or unsupported setting).
     """
     path = _folder(folder) / "config.json"
+    _refuse_other_layouts(path.parent)
     config = Section(read_json(path), path)
+    if "_class_name" in config.values and "model_type" not in config.values:
+        raise ConfigError(f"this is a {config.values['_class_name']} of diffusers, and such models are not read yet", file=path,
+                          fix="a folder of a decoder or an encoder of transformers (docs/adding_a_model.md lists the families)")
     kind = config.text("model_type")
     if kind not in MODEL_TYPES:
         known = sorted(MODEL_TYPES)
@@ -133,6 +137,22 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
             f"the model type {kind!r} is not known", file=path, fix=f"known model types: {', '.join(known)}{nearest}"
         )
     return read_family(config, *MODEL_TYPES[kind])
+
+
+OTHER_LAYOUTS = {
+    "model_index.json": ("a pipeline of several models (diffusers), which is not read yet",
+                         "one model of it, if a family is known: its sub-folder, like text_encoder"),
+    "adapter_config.json": ("an adapter (LoRA): it changes the weights of another model, and is not read by itself",
+                            "merge it into its base model: peft.PeftModel.from_pretrained(base, folder).merge_and_unload()"),
+}
+"""file -> what a folder is that has it and no config.json, and what to do"""
+
+
+def _refuse_other_layouts(folder: Path) -> None:
+    """Raise FolderError for a folder of another kind, which a file in it tells, where it has no config.json of a model."""
+    for name, (what, fix) in OTHER_LAYOUTS.items():
+        if (folder / name).is_file() and not (folder / "config.json").is_file():
+            raise FolderError(f"this is {what}", file=folder, fix=fix)
 
 
 def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:

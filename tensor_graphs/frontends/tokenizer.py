@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from tensor_graphs.frontends.settings import read_json
 from tensor_graphs.regular_file import read_text
 
 if TYPE_CHECKING:
+    from tokenizers import AddedToken
     from tokenizers import Tokenizer as Splitter
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -46,6 +48,7 @@ class Tokenizer:
         self._splitter = splitter
         self._template = template
         self._special = dict(special or {})
+        self._added = _added_as_text(splitter)
 
     @property
     def vocab_size(self) -> int:
@@ -71,7 +74,13 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""
-        return str(self._splitter.decode(self._known(ids), skip_special_tokens=skip_special_tokens))
+        known = self._known(ids)
+        if not self._added:
+            return str(self._splitter.decode(known, skip_special_tokens=skip_special_tokens))
+        shown = [i for i in known if not (skip_special_tokens and i in self._added and self._added[i].special)]
+        runs = groupby(shown, self._added.__contains__)
+        return "".join("".join(self._added[i].content for i in run) if is_added else
+                       str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
 
     def stream(self, *, skip_special_tokens: bool = True) -> StreamingDecoder:
         """A decoder that takes one id at a time."""
@@ -119,6 +128,15 @@ class Tokenizer:
                     f"there is no token {i}", file=self.folder, fix=f"the vocabulary has {self.vocab_size} tokens"
                 )
         return known
+
+
+def _added_as_text(splitter: Splitter) -> dict[int, AddedToken]:
+    """The added tokens of a byte-level vocabulary, by id. Their contents are text, and the library's decoder reads each character
+    of Latin-1 in them as a byte, which is no UTF-8 ("Ö" becomes U+FFFD). Of other vocabularies none: there spaces between tokens
+    depend on both neighbours."""
+    from tokenizers.decoders import ByteLevel
+
+    return splitter.get_added_tokens_decoder() if isinstance(splitter.decoder, ByteLevel) else {}
 
 
 class StreamingDecoder:

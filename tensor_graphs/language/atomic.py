@@ -675,5 +675,6 @@ def logical_not(x: Node) -> Node:
 
     x[…] of booleans or integers -> its shape and dtype. Raises DTypeError.
     """
+    need("logical_not", x, "bool", "int", "uint")
     return bit_xor(x, fill(True if x.dtype.kind == "bool" else -1 if x.dtype.kind == "int" else int(np.iinfo(x.dtype.numpy).max),
                            x.shape, x.dtype))

@@ -121,6 +121,16 @@ def together(op: str, *xs: Operand) -> list[Node]:
     return [broadcast_to(n, shape) for n in nodes]
 
 
+def _absent(operator: str) -> Any:
+    """Return a method that refuses an operator of Python."""
+    def method(self: object, *operands: object) -> Any:
+        from tensor_graphs.language.absent_operators import no_operator  # a door: of what tensors do not have
+
+        raise no_operator(operator)
+
+    return method
+
+
 class TensorOperators:
     """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
 
@@ -166,6 +176,9 @@ class TensorOperators:
     def __rlshift__(self, o: Operand) -> Node: return self._binary("left_shift", o, True)
     def __rshift__(self, o: Operand) -> Node: return self._binary("right_shift", o)
     def __rrshift__(self, o: Operand) -> Node: return self._binary("right_shift", o, True)
+    __divmod__ = __rdivmod__ = _absent("divmod")
+    __rmatmul__, __round__, __pos__, __contains__ = map(_absent, ("matmul", "round", "pos", "contains"))
+
     def __neg__(self) -> Node:
         from tensor_graphs.language.composites import arithmetic
 

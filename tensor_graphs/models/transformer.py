@@ -20,6 +20,7 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import gelu, relu, sigmoid, silu, tanh
+from tensor_graphs.language.composites.gated import ACTIVATIONS as GATED
 from tensor_graphs.language.composites.gated import gated
 from tensor_graphs.language.composites.indexing import argmax, embedding, linear_argmax, topk
 from tensor_graphs.language.composites.normalisation import layer_norm, logsumexp, mean, rms_norm, softmax
@@ -442,7 +443,7 @@ class _Step:
         """x[n, hidden] -> [n, hidden]: down(activation(gate x) · up x), or down(activation(up x)) without a gate."""
         facts, names = self.facts, self.names
         up = self.linear("up", at + names.up, x, facts.ffn)
-        inner = (gated(self.linear("gate", at + names.gate, x, facts.ffn), up, activation=facts.activation) if names.gate else
+        inner = (_gated(self.linear("gate", at + names.gate, x, facts.ffn), up, facts.activation) if names.gate else
                  ACTIVATIONS[facts.activation](up))
         return self.linear("down", at + names.down, inner, facts.hidden)
 
@@ -467,12 +468,17 @@ class _Step:
             gate, up = arithmetic.minimum(gate, experts.limit), arithmetic.clip(up, -experts.limit, experts.limit) + 1.0
             inner = gate * sigmoid(gate * experts.gain) * up
         else:
-            inner = gated(gate, up, activation=self.facts.activation)
+            inner = _gated(gate, up, self.facts.activation)
         given = chosen("expert", names.expert_down, inner, hidden)
         made: Node = (given * atomic.reshape(best, (*best.shape, 1))).sum(1)
         if not experts.shared:
             return made
         share = sigmoid(self.linear("shared_gate", at + names.shared_gate, x, 1))
-        shared = gated(*(self.linear("shared", at + names.shared + part, x, experts.shared) for part in ("gate_proj", "up_proj")),
-                       activation=self.facts.activation)
+        gate, up = (self.linear("shared", at + names.shared + part, x, experts.shared) for part in ("gate_proj", "up_proj"))
+        shared = _gated(gate, up, self.facts.activation)
         return made + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
+
+
+def _gated(gate: Node, up: Node, activation: str) -> Node:
+    """activation(gate) · up: the composite where it knows the activation, else its two steps."""
+    return gated(gate, up, activation=activation) if activation in GATED else ACTIVATIONS[activation](gate) * up

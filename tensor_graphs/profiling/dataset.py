@@ -18,6 +18,7 @@ from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.node import TensorType
@@ -26,7 +27,6 @@ from tensor_graphs.paths.plan import midpoint
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
 from tensor_graphs.profiling.measure.judge import Judge, Verdict
-from tensor_graphs.profiling.measure.single import signature_of_graph
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 

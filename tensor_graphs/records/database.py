@@ -371,7 +371,7 @@ class Database:
                                             canonical_graph_id=graph, recipe_graph_id=recipe, name=record.name,
                                             backend=record.backend, source_hash=record.source_hash,
                                             numeric_class=record.numeric_class, requirements=dict(record.requirements),
-                                            verbatim=record.verbatim, created=_now())
+                                            verbatim=record.verbatim, description=record.description, created=_now())
                 self._sources(connection, known, record.sources)
                 found = connection.execute(sa.select(model.id, model.name).where(match)).one()
             else:

@@ -51,7 +51,8 @@ from tensor_graphs.records.schema import (
 @dataclass(frozen=True)
 class FullTrace:
     """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over
-    all judged traces of the same implementation on the same workload in the same environment (None in a history)."""
+    all judged traces of the same implementation on the same workload in the same environment (None in a history).
+    description: what a path runs; computed_by: the backends of its environment, like "c+numpy"."""
 
     trace_id: int
     graph_key: str
@@ -84,6 +85,8 @@ class FullTrace:
     timer: str
     verifier: str
     timestamp: datetime
+    description: str | None
+    computed_by: str
     worst_relative_error: float | None = None
 
 
@@ -180,15 +183,20 @@ def best_per_machine(
 
     graph_key: of this graph only.
     """
-    machines = {key: environment.machine for key, environment in environments(database)}
     found: Iterable[FullTrace]
     if graph_key is None:
-        found = (row for key in machines for row in fastest(database, key, tolerance, kind=kind))
+        found = (row for key, _ in environments(database) for row in fastest(database, key, tolerance, kind=kind))
     else:
         found = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
-    best: dict[tuple[str, str], FullTrace] = {}
-    for row in found:
-        at = row.workload_key, machines[row.environment_key]
+    return fastest_per_machine(database, found)
+
+
+def fastest_per_machine(database: Database, rows: Iterable[FullTrace]) -> tuple[FullTrace, ...]:
+    """Of some rows the fastest of each kind per workload and machine, by graph name and key."""
+    machines = {key: environment.machine for key, environment in environments(database)}
+    best: dict[tuple[str, str, str], FullTrace] = {}
+    for row in rows:
+        at = row.workload_key, machines[row.environment_key], row.kind
         other = best.setdefault(at, row)
         if (row.median_ms or 0.0) < (other.median_ms or 0.0):
             best[at] = row
@@ -216,6 +224,24 @@ def leaderboard(database: Database, graph_key: str, *, environment: Environment 
         conditions.append(trace.implementation_id.in_(implementations_where(Implementation.backend == backend)))
     with database.reading() as connection:
         return _eligible(connection, tuple(conditions), tolerance, kind, verifier)
+
+
+def ways(database: Database, graph_key: str, *, axes: Mapping[str, int] | None = None, environment: Environment | str | None = None,
+         tolerance: float = math.inf, verifier: str | None = None) -> tuple[FullTrace, ...]:
+    """Every way to compute a graph that may be chosen at its error: by workload, first whole runs of paths (kind in_graph: one
+    kernel, or the definition in steps, as `description` says), then kernels timed alone (kind cold); the fastest first in each.
+    Times of the two kinds are not compared: a whole run has in it what calls cost.
+
+    axes: of this workload only, by canonical names ({"d0": 4096}).
+    """
+    runs, alone = (leaderboard(database, graph_key, environment=environment, tolerance=tolerance, kind=kind, verifier=verifier)
+                   for kind in ("in_graph", "cold"))
+    rows = [row for row in (*runs, *alone) if row.kind == "cold" or row.implementation_type == "GRAPH_RECIPE"]
+    rows = [row for row in rows if axes is None or dict(row.axes) == dict(axes)]
+    def order(row: FullTrace) -> tuple[Any, ...]:
+        return sorted(row.axes.items()), row.workload_key, row.kind == "cold", row.median_ms or 0.0
+
+    return tuple(sorted(rows, key=order))
 
 
 def history(database: Database, kernel: str, *, environment: Environment | str | None = None, since: datetime | None = None,
@@ -590,7 +616,7 @@ _EVIDENCE = (
               BenchmarkTrace.max_relative_error, BenchmarkTrace.p999_relative_error, BenchmarkTrace.norm_error,
               BenchmarkTrace.max_absolute_error, BenchmarkTrace.tolerance, BenchmarkTrace.baseline, BenchmarkTrace.baseline_ms,
               BenchmarkTrace.speedup_factor, BenchmarkTrace.seed, BenchmarkTrace.timer, BenchmarkTrace.verifier,
-              BenchmarkTrace.timestamp)
+              BenchmarkTrace.timestamp, Implementation.description, EnvironmentRow.backend)
     .select_from(BenchmarkTrace)
     .join(EnvironmentRow, EnvironmentRow.id == BenchmarkTrace.environment_id)
     .join(Workload, Workload.id == BenchmarkTrace.workload_id)

@@ -124,6 +124,7 @@ class ImplementationRecord:
     graph).
     recipe_key: structural key of the recipe's target; required for GRAPH_RECIPE, forbidden for KERNEL.
     requirements: what the hardware and software must offer, e.g. {"cuda_min": "12.4", "arch": ["sm_90"]}.
+    description: for people; no part of the identity.
     """
 
     type: ImplementationType
@@ -136,6 +137,7 @@ class ImplementationRecord:
     requirements: Mapping[str, Any] = field(default_factory=dict)
     sources: tuple[SourceRecord, ...] = ()
     verbatim: str | None = None
+    description: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("implementation type", self.type, IMPLEMENTATION_TYPES)

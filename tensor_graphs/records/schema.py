@@ -34,7 +34,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tensor_graphs.records.rows import IMPLEMENTATION_TYPES, NUMERIC_CLASSES, STATUSES, TRACE_KINDS
 
-REVISION = "0006"  # the newest migration; only a database of an older revision is opened by Alembic
+REVISION = "0007"  # the newest migration; only a database of an older revision is opened by Alembic
 UNRELEASED = ("0001", "0002", "0003", "0004")  # of trees before the first release; only the last has the columns of today
 
 KEY = String(64)  # sha256, hexadecimal

@@ -23,7 +23,7 @@ VIEWS = {
     "leaderboard": f"""
 SELECT g.structural_key AS graph_key, g.human_name AS graph_name, w.key AS workload_key, w.axes_json AS axes,
   e.key AS environment_key, e.hardware_name, t.kind, i.type AS implementation_type, i.name AS implementation_name, i.backend,
-  i.source_hash, i.signature, t.median_ms, t.spread, t.speedup_factor,
+  i.description, e.backend AS computed_by, i.source_hash, i.signature, t.median_ms, t.spread, t.speedup_factor,
   (SELECT MAX(n.max_relative_error) FROM benchmark_traces n
     WHERE {_SAME_CODE}
     AND n.status IN ('PASSED', 'INCORRECT_NUMERICAL')) AS worst_relative_error,

@@ -37,7 +37,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
-from tensor_graphs.records import SourceRecord, TraceRecord, open_database, queries, upkeep
+from tensor_graphs.records import ImplementationRecord, SourceRecord, TraceRecord, open_database, queries, upkeep
 from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
 from tests.compiler.part_kernels import FUSED, registered
@@ -204,6 +204,22 @@ def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answ
     with open_database(db) as store:                               # a failure of the faster one leaves the other
         store.add_trace(trace("RUNTIME_ERROR", implementation=fast, environment=c))
     assert sorted(row["median_ms"] for row in answer("best", "--db", db)) == [0.0625, 0.25, 1.0]
+
+
+def test_best_at_given_sizes_sets_whole_runs_beside_kernels(ask, answer, complains, db: Path, tmp_path: Path) -> None:
+    file = tmp_path / "one.tg"
+    file.write_text("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
+    run = ImplementationRecord("GRAPH_RECIPE", "path 12", "recipe", "12", SIGNATURE.key, SIGNATURE.key,
+                               description="its definition by numpy.exp")
+    with open_database(db) as store:
+        store.add_trace(trace(implementation=run, kind="in_graph", milliseconds=0.5))
+    assert [(row["kind"], row["description"]) for row in answer("leaderboard", file, "--at", "n=16", "--db", db)] == [
+        ("in_graph", "its definition by numpy.exp"), ("cold", None)]
+    assert len(answer("best", file, "--at", "n=16", "--db", db)) == 2
+    assert "whole run: its definition by numpy.exp" in ask("best", file, "--at", "n=16", "--db", db).stdout
+    shown = ask("leaderboard", file, "--at", "n=4", "--db", db).stdout
+    assert "was not timed at n=4; at n=16 it was" in shown and f"fix: tg profile {file} --at n=4" in shown
+    complains(("best", "softmax", "--at", "n=4", "--db", db), "--at names dims of a file")
 
 
 def test_a_failure_that_is_filed_for_its_sizes_and_for_all_is_printed_once(ask, answer, db: Path) -> None:
@@ -407,13 +423,13 @@ def test_what_is_installed_here_is_used_at_once_and_an_import_says_so(ask, answe
 
 def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, answer, complains, db: Path, tmp_path: Path) -> None:
     other, empty = tmp_path / "other.sqlite", tmp_path / "empty.db"
-    assert ask("export", other, "--db", db).returncode == 0
+    assert ask("export", "n=4", "--db", db).returncode == 0
     with open_database(empty):
         pass
-    complains(("export", other, "--db", empty), "other.sqlite is there already", "--force")
+    complains(("export", "n=4", "--db", empty), "other.sqlite is there already", "--force")
     assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 3
     for force in ((), ("--force",)):
-        complains(("export", other, "--db", other, *force), "is the database itself")
+        complains(("export", "n=4", "--db", other, *force), "is the database itself")
         (tmp_path / "link.sqlite").unlink(missing_ok=True)
         (tmp_path / "link.sqlite").symlink_to(other)
         complains(("export", tmp_path / "link.sqlite", "--db", other, *force), "is the database itself")

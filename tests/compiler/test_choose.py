@@ -18,7 +18,7 @@ from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
-from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.records.database import Database, open_database
@@ -160,6 +160,28 @@ def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> No
     assert [(p.small, p.seconds) for p in found] == sorted((p.small, p.seconds) for p in found)
     with pytest.raises(NoPathError, match=r"c\.softmax: unverified(.|\n)*\n  fix: .*tg profile"):
         list_paths(tg.graph({"y": SOFTMAX}), database=database, all_kernels_count=False)
+
+
+def test_kernels_that_were_not_compared_are_told_from_wrong_ones_and_from_missing_ones(database: Database) -> None:
+    """No kernel of numpy or C computes gelu by erf: its steps are what was not compared, or is not there."""
+    graph = tg.graph(tg.gelu(tg.input("x", (4, 8))))
+    with pytest.raises(NoPathError) as uncompared:
+        list_paths(graph, database=database, backends=("c", "numpy"), all_kernels_count=False)
+    assert "gelu f32[4, 8]: what computes it was not compared with the oracle yet: c.add" in str(uncompared.value)
+    assert "fix: tg profile compares them" in str(uncompared.value) and "without all_kernels_count=False" in str(uncompared.value)
+    assert next(list_paths(graph, database=database, backends=("c", "numpy"))).error is None
+    with pytest.raises(NoPathError, match=r"gelu f32\[4, 8\]: what computes it was not compared .*: torch\.gelu"):
+        list_paths(graph, database=database, backends=("torch",), all_kernels_count=False)
+    with pytest.raises(NoPathError, match=r"no kernel of c computes less f32.* in it(.|\n)*fix: other backends"):
+        list_paths(graph, database=database, backends=("c",))
+
+
+def test_a_kernel_that_failed_is_wrong_and_not_uncompared(database: Database) -> None:
+    y = tg.reciprocal(tg.input("x", (4,), tg.f64))
+    for kernel in by_op(all_kernels(("numpy",)))["reciprocal"]:
+        add_row(database, kernel, signature_of(y), status="RUNTIME_ERROR")
+    with pytest.raises(NoPathError, match=r"nothing that computes it is right here \(numpy\.reciprocal: RUNTIME_ERROR"):
+        list_paths(tg.graph(y), database=database, backends=("numpy",))
 
 
 def test_a_missing_backend_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.paths.path import EXPAND
 from tensor_graphs.profiling.measure.descriptors import InputError
 from tensor_graphs.profiling.queue.report import ProfileReport
+from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
 from tests.compiler.trial_kernels import TWO_FACED
@@ -78,3 +79,23 @@ def test_what_is_large_inside_is_not_written_out() -> None:
 def test_real_values_do_not_go_with_paths(database: Database) -> None:
     with pytest.raises(InputError, match="fix: inputs, or paths"):
         profile_graph(SMALL, database=database, paths=2, inputs={"x": "random"})
+
+
+def test_kernel_and_definition_of_each_backend_stand_beside_each_other_with_their_errors(database: Database) -> None:
+    """For this op, at this size, here: which is fastest, a kernel or the definition in steps, and with what error?"""
+    n = tg.dim("rows", 1, 64)
+    graph = tg.graph(tg.tanh(tg.input("x", (n,))))
+    profile_graph(graph, database=database, backends=("numpy", "gen"), at={"rows": 48}, paths=1, budget=60.0)
+    found = queries.ways(database, graph.structural_key, axes={"d0": 48})
+    by_numpy = "its definition by numpy.add, numpy.div"
+    ways = {(row.description or "").split(", numpy.exp")[0]: row for row in found}
+    assert {"gen.loops", "numpy.tanh", "its definition by gen.loops", by_numpy} <= set(ways)
+    assert [row.median_ms for row in found] == sorted(row.median_ms or 0.0 for row in found)
+    assert ways["numpy.tanh"].computed_by == ways[by_numpy].computed_by == "numpy" and ways["gen.loops"].computed_by == "gen"
+    for row in found:
+        assert row.kind == "in_graph" and row.worst_relative_error is not None and row.worst_relative_error < 1e-6
+    with database.reading() as connection:
+        view = connection.exec_driver_sql("SELECT description, computed_by, worst_relative_error, median_ms FROM leaderboard "
+                                          "WHERE graph_name = 'tanh' AND kind = 'in_graph' ORDER BY median_ms").all()
+    assert [tuple(row) for row in view] == [(r.description, r.computed_by, r.worst_relative_error, r.median_ms) for r in found]
+    assert queries.ways(database, graph.structural_key, axes={"d0": 47}) == ()

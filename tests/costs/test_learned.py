@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned, training
 from tensor_graphs.costs.features import features_of
+from tensor_graphs.costs.filing import graph_record
 from tensor_graphs.costs.roofline import guess_seconds
 from tensor_graphs.costs.training import (
     LEAST,
@@ -82,6 +84,27 @@ def test_a_sample_is_what_a_row_says_of_a_kernel(samples: list[Sample]) -> None:
     assert {s.kernel for s in samples} == {f"{b}.{op}" for b in ("c", "numpy") for op in ("softmax", "layer_norm", "rms_norm")}
     for s in samples:
         assert s.off == pytest.approx(math.log(SLOW if s.kernel.startswith("numpy") else FAST), abs=0.6)
+
+
+def test_a_kernel_with_several_outputs_is_a_sample(tmp_path: Path) -> None:
+    s = signature_of(tg.topk(tg.input("x", (8, 64)), k=4)[0].inputs[0])
+    assert len(s.spec.outputs) == 2
+    with open_database(tmp_path / "bench.db") as made:
+        add_row(made, kernel_named("numpy.topk"), s)
+        add_row(made, kernel_named("numpy.topk"), s, {}, us=5.0)
+        (sample,) = samples_of(made, ("numpy",))
+    assert (sample.kernel, sample.graph, sample.features["outputs"]) == ("numpy.topk", s.key, 2.0)
+    assert sample.seconds == pytest.approx(5e-6)
+
+
+def test_a_row_of_an_op_that_is_not_here_is_left_out(tmp_path: Path) -> None:
+    s = signature_of(tg.softmax(tg.input("x", (8, 64))))
+    with open_database(tmp_path / "bench.db") as made:
+        record = graph_record(s)
+        made.ensure_graph(replace(record, json=record.json.replace('"softmax"', '"softmax_of_tomorrow"')))
+        add_row(made, kernel_named("numpy.softmax"), s)
+        add_row(made, kernel_named("numpy.softmax"), s, {}, us=5.0)
+        assert samples_of(made, ("numpy",)) == []
 
 
 def test_the_model_learns_what_the_rows_say(model: Model, samples: list[Sample]) -> None:

@@ -16,7 +16,9 @@ import torch
 from family_cases import DECODERS, VOCABULARY
 from transformers import PreTrainedTokenizerFast
 
+import tensor_graphs as tg
 from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.conversation import Conversation
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, TokenizerError
 from tensor_graphs.frontends.generate import cache_length, generate, stream
@@ -211,3 +213,25 @@ def test_a_turn_that_cannot_be_rendered_or_is_left_early_leaves_the_conversation
     list(talk.say(TURNS[1], 3))
     kept = np.array(talk.session.transcript.fed)
     assert generate(made.compiled, kept[:-2].tolist(), 3).ids == talk.last.ids
+
+
+@pytest.mark.parametrize(("prompt", "said"), [
+    ("hello", "the prompt is 'hello'"), ([[1, 2]], r"a token id of the prompt is \[1, 2\]"),
+    ([1.5], "a token id of the prompt is 1.5"), (7, "the prompt is 7")], ids=str)
+def test_what_is_no_list_of_ids_is_refused_with_what_makes_one(made: Made, prompt: Any, said: str) -> None:
+    with pytest.raises(TensorGraphsError, match=rf"{said}\n  fix: one list of token ids, like model\.tokenizer\.encode"):
+        tg.generate(made.compiled, prompt, 4)
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_an_id_outside_of_the_vocabulary_is_refused(made: Made, wrong: int) -> None:
+    with pytest.raises(FrontendError, match=rf"token id {wrong} is outside of the vocabulary, 0 to \d+\n"):
+        tg.generate(made.compiled, [1, wrong], 4)
+
+
+def test_a_model_that_was_not_compiled_is_refused_with_what_compiles_it(made: Made) -> None:
+    for given in (made.compiled.plan, None, "folder"):
+        with pytest.raises(TensorGraphsError, match=r"is no compiled model\n  fix: tg\.bind\(tg\.compile\(model\.graph\)"):
+            tg.generate(given, [1], 4)
+    with pytest.raises(TensorGraphsError, match=r"session is None\n  fix: compiled\.session\(\)"):
+        next(stream(made.compiled, None, [1], 4))

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+import transformers
 from transformers import AutoModel, Gemma3ForCausalLM
 
 from tensor_graphs.devices.safetensors import WeightsError, open_weights, write_weights
@@ -282,3 +284,88 @@ def test_weights_whose_drawing_was_begun_are_drawn_once_and_are_the_same(minilm:
 def test_a_cap_on_scores_is_honoured_and_said_to_differ_from_transformers(caplog: pytest.LogCaptureFixture) -> None:
     assert dataclasses.replace(SMALL, attn_logit_softcapping=30.0).read.facts.attention_softcap == 30.0
     assert "transformers ignores this setting" in caplog.text
+
+
+# ---- what files say goes before defaults ----
+
+
+def test_weights_are_kept_as_the_files_store_them_unless_told_otherwise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for stored in ("float32", "bfloat16"):
+        write_gemma3_folder(tmp_path / stored, SMALL, seed=1, dtype=stored)
+        model = load_model(tmp_path / stored)
+        assert model.dtype == parse_dtype(stored) and {a.dtype for a in model.weights.values()} == {model.dtype.numpy}
+        assert model_graph(tmp_path / stored) == model.graph
+    assert "kept as" not in caplog.text
+    load_model(tmp_path / "bfloat16", dtype="float32")
+    assert "the weights are stored as bf16 and kept as f32" in caplog.text
+
+
+def tiny_llama(folder: Path, *, tied: bool | None, stored: torch.dtype = torch.float32, **settings: Any) -> None:
+    """A llama with a head of its own, whatever its config.json says of that afterwards."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                      num_key_value_heads=2, num_attention_heads=4, max_position_embeddings=64,
+                                      tie_word_embeddings=False, **settings)
+    transformers.LlamaForCausalLM(config).to(stored).save_pretrained(folder)
+    said = json.loads((folder / "config.json").read_text())
+    said.pop("tie_word_embeddings", None)
+    (folder / "config.json").write_text(json.dumps(said if tied is None else {**said, "tie_word_embeddings": tied}))
+
+
+def logits_beside_transformers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    model, ids = load_model(folder), np.arange(7, dtype=np.int32)
+    with torch.no_grad():
+        right = theirs(torch.from_numpy(ids).long()[None]).logits[0].numpy()
+    found = interpret(model.graph, {"ids": ids}, model.weights, dims={"p": 0, "m": 7}).outputs["logits"]
+    return np.asarray(found), right
+
+
+@pytest.mark.parametrize("tied", [True, False, None])
+def test_a_head_in_the_files_is_used_whatever_the_flag_says(tied: bool | None, tmp_path: Path) -> None:
+    tiny_llama(tmp_path, tied=tied)
+    found, right = logits_beside_transformers(tmp_path)
+    assert np.abs(found - right).max() < 1e-6 and "lm_head.weight" in load_model(tmp_path).greedy_graph.parameters
+    assert model_graph(tmp_path) == load_model(tmp_path).graph
+
+
+def test_a_head_that_is_the_embedding_is_tied(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, tied=True)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    safetensors.torch.save_file({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    assert "lm_head.weight" not in load_model(tmp_path).graph.parameters
+
+
+def test_a_gate_by_an_activation_that_the_composite_lacks_is_computed_in_two_steps(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, tied=False, hidden_act="relu")
+    found, right = logits_beside_transformers(tmp_path)
+    assert np.abs(found - right).max() < 1e-6
+
+
+def test_half_precision_is_kept_in_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny_llama(tmp_path, tied=False, stored=torch.float16)
+    assert load_model(tmp_path).dtype == f32 and "the weights are stored as f16 and kept as f32" in caplog.text
+
+
+def test_a_head_beside_an_encoder_is_left_out_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = transformers.BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+                                     intermediate_size=48, max_position_embeddings=64, num_labels=3)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
+    transformers.BertModel(config).save_pretrained(tmp_path / "bare")
+    load_model(tmp_path / "bare")
+    assert "head" not in caplog.text
+    load_model(tmp_path / "classifier")
+    assert "a head is left out, vectors are the encoder's: classifier.bias, classifier.weight" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("config.json", {"_class_name": "UNet2DConditionModel", "sample_size": 64}, "UNet2DConditionModel of diffusers"),
+    ("model_index.json", {"_class_name": "StableDiffusionPipeline"}, "a pipeline of several models"),
+    ("adapter_config.json", {"peft_type": "LORA"}, r"an adapter \(LoRA\)(.|\n)*merge it into its base model")])
+def test_a_folder_of_another_kind_is_called_by_its_name(name: str, content: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+    for read in (load_model, model_graph):
+        with pytest.raises(FrontendError, match=said) as caught:
+            read(tmp_path)
+        assert "add model_type" not in str(caught.value) and "fix: " in str(caught.value)

@@ -349,3 +349,23 @@ def test_a_template_reads_plain_data_only_and_passes_half_characters_on(tmp_path
     assert ours.chat([{"role": "user", "content": "a\udcffé😀"}]) == "a\udcffé😀"
     with pytest.raises(TokenizerError, match="the text is not Unicode: character 1"):
         ours.encode_chat([{"role": "user", "content": "a\udcff"}])
+
+
+def test_an_added_token_of_a_byte_level_vocabulary_is_decoded_as_it_is_written(tmp_path: Path) -> None:
+    """The library's decoder takes Ö, which stands for a byte in such vocabularies, for that byte."""
+    splitter = tokenizers.Tokenizer(models.BPE(unk_token=None))
+    splitter.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splitter.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    splitter.train_from_iterator([], trainers.BpeTrainer(initial_alphabet=alphabet, special_tokens=["<end>"]))
+    splitter.add_tokens(["ilÖveyou"])
+    splitter.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    text = "é ilÖveyou €"
+    ids = tokenizer.encode(text)
+    assert "\ufffd" in splitter.decode(ids) and tokenizer.decode(ids) == text
+    stream = tokenizer.stream()
+    assert "".join([*map(stream.push, ids), stream.finish()]) == text
+    end, euro = splitter.token_to_id("<end>"), tokenizer.encode("€")
+    assert tokenizer.decode([euro[0], end, *euro[1:]]) == "€"        # a hidden token does not part the bytes of a character
+    assert tokenizer.decode([*euro, end], skip_special_tokens=False) == "€<end>"

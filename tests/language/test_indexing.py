@@ -266,3 +266,9 @@ def test_a_split_that_does_not_fit_is_refused():
                               ([5, 6], ShapeError, "add up to 11"), (2.5, AttributeValueError, "parts is")):
         with pytest.raises(error, match=why):
             tg.split(x, parts, axis=1)
+
+
+@pytest.mark.parametrize("given", [[], [tg.input("x", (2,))], 3.0, "x"], ids=str)
+def test_stack_of_what_is_no_tensor_is_refused(given):
+    with pytest.raises(DTypeError, match=r"(?s)stack: operand 'xs' is .*fix: tg\.stack\(x, y, axis=0\)"):
+        tg.stack(given)

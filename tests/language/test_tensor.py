@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
 from tensor_graphs.language.leaves import CONSTANT
 from tensor_graphs.language.node import Node
@@ -280,3 +282,19 @@ def test_two_integer_tensors_at_once_are_refused():
     assert said(lambda: X[[0], [1]], AttributeValueError) == (
         "AttributeValueError at HERE: only one integer tensor per index\n"
         "  fix: index twice, or reshape to one axis and gather")
+
+
+@pytest.mark.parametrize(("used", "sign"), [
+    (lambda x: x >> 4, ">>"), (lambda x: x << 4, "<<"), (lambda x: 4 >> x, ">>"), (lambda x: 1 << x, "<<"),
+    (lambda x: divmod(x, 2), "divmod"), (lambda x: divmod(2, x), "divmod"), (lambda x: 3 @ x, "@"),
+    (round, "round"), (lambda x: +x, "unary +"), (lambda x: 1 in x, "in"),
+], ids=str)  # fmt: skip
+def test_an_operator_that_tensors_do_not_have_says_what_to_write(used, sign):
+    with pytest.raises(TensorGraphsError, match=rf"(?s)there is no operator {re.escape(sign)} here.*fix: ") as caught:
+        used(tg.input("x", (2, 3), tg.i32))
+    assert isinstance(caught.value, TypeError)
+
+
+def test_not_of_floats_is_refused():
+    with pytest.raises(DTypeError, match="logical_not takes bool or int or uint"):
+        ~tg.input("x", (2,))

@@ -21,6 +21,7 @@ def test_a_documented_question_has_an_answer(database, make, question: tuple[str
     database.add_traces([
         make.trace(baseline="plain", baseline_ms=2.2),
         make.trace(make.recipe(), environment=card),
+        make.trace(make.recipe(), kind="in_graph"),
         make.trace(imported, status="TIMEOUT", samples_ms=()),
     ])  # fmt: skip
     database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))

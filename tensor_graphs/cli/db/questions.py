@@ -45,43 +45,52 @@ What = Annotated[
 ]
 
 
+SizesAsked = Annotated[
+    str | None, typer.Option("--at", metavar="SIZES", help="Only at these sizes of the file's dims, like n=4096.")
+]
+
+
 def best(
     what: What = None,
     tolerance: options.Tolerance = 1e-3,
     every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all: tg db leaderboard.")] = False,
+    at: SizesAsked = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """The fastest implementation within the tolerance, per graph, workload and machine, of whichever backend."""
+    """The fastest within the tolerance, per graph, workload and machine, of whichever backend: of whole runs (a kernel, or the
+    definition in steps), and of kernels timed alone."""
     if every:
-        leaderboard(what, tolerance, imports, db, json)
+        leaderboard(what, tolerance, at, imports, db, json)
         return
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
-    if what is None:
-        _show_ranking(store, list(queries.best_per_machine(store, tolerance)), tolerance, json)
+    if what is None and at is None:
+        keys = [key for key, _ in queries.graphs_like(store)]
+        found = [r for key in keys for r in queries.fastest_per_machine(store, queries.ways(store, key, tolerance=tolerance))]
+        _show_ranking(store, sorted(found, key=lambda r: (r.graph_name, r.graph_key)), tolerance, json)
         return
-    meant = _meant(store, what, tolerance, imports)
-    rows = [r for key in meant.keys for r in queries.best_per_machine(store, tolerance, graph_key=key)]
+    meant = _meant(store, what, tolerance, imports, at)
+    rows = [r for key in meant.keys for r in queries.fastest_per_machine(store, _ways(store, meant, key, tolerance))]
     _show_ranking(store, rows, tolerance, json, meant)
 
 
-def leaderboard(what: What = None, tolerance: options.Tolerance = 1e-3, imports: options.Imports = None,
+def leaderboard(what: What = None, tolerance: options.Tolerance = 1e-3, at: SizesAsked = None, imports: options.Imports = None,
                 db: options.DatabaseAt = None, json: options.Json = False) -> None:
-    """All implementations within the tolerance per graph and machine: from the smallest sizes on, the fastest first at each."""
-    from tensor_graphs.records import queries
-
+    """All ways within the tolerance per graph and machine, whole runs before kernels timed alone: from the smallest sizes on, the
+    fastest first at each."""
     store = options.database(db, create=False)
-    meant = _meant(store, what, tolerance, imports)
-    rows = [r for key in meant.keys for r in _by_size(queries.leaderboard(store, key, tolerance=tolerance))]
+    meant = _meant(store, what, tolerance, imports, at)
+    rows = [r for key in meant.keys for r in _ways(store, meant, key, tolerance)]
     _show_ranking(store, rows, tolerance, json, meant)
 
 
-def _by_size(rows: Sequence[FullTrace]) -> list[FullTrace]:
-    """The smallest sizes first; at each in the order in which they are."""
-    return sorted(rows, key=lambda r: sorted(r.axes.items()))
+def _ways(store: Database, meant: _Meant, key: str, tolerance: float) -> tuple[FullTrace, ...]:
+    from tensor_graphs.records import queries
+
+    return queries.ways(store, key, axes=meant.axes, tolerance=tolerance)
 
 
 def _show_ranking(
@@ -100,7 +109,7 @@ def _show_ranking(
         gain = "" if r.speedup_factor is None else f" {r.speedup_factor:6.1f} × plain"
         print(
             f"{(r.median_ms or 0) * 1e3:12.1f} µs{gain}  error {r.worst_relative_error:.1e}  "
-            f"{r.implementation_name:20s} {_place(r, places[r.environment_key], shapes.of(r))}"
+            f"{_way(r):20s} {_place(r, places[r.environment_key], shapes.of(r))}"
         )
     if not rows:
         print(_why_nothing(store, tolerance, meant))
@@ -108,12 +117,20 @@ def _show_ranking(
         options.note(f"some ops of {meant.what} were never timed\n  fix: {command}")
 
 
+def _way(r: FullTrace) -> str:
+    """A kernel's name, with how it was timed where that was not alone; of a path what it runs."""
+    if r.kind != "in_graph":
+        return r.implementation_name
+    return f"whole run: {r.description or r.implementation_name}"
+
+
 def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str:
     """What is there, where no row is within the tolerance: times with larger errors, or no times."""
     from tensor_graphs.records import queries
 
     keys = [key for key, _ in queries.graphs_like(store)] if meant is None else meant.keys
-    timed = [r for key in keys for r in queries.leaderboard(store, key) if r.worst_relative_error is not None]
+    axes = None if meant is None else meant.axes
+    timed = [r for key in keys for r in queries.ways(store, key, axes=axes) if r.worst_relative_error is not None]
     if timed:
         nearest = min(timed, key=lambda r: r.worst_relative_error or 0.0)
         error = nearest.worst_relative_error or 0.0
@@ -121,6 +138,11 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
                 f"  fix: --tolerance {_above(error)}; the most accurate that was timed is {nearest.implementation_name}, "
                 f"error {error:.1e}")  # fmt: skip
     command = "" if meant is None else meant.measured_by(set())
+    if meant is not None and meant.at:
+        rows = [r for key in keys for r in queries.ways(store, key)]
+        sizes = sorted({", ".join(f"{n}={r.axes.get(d)}" for n, d in meant.dims.items()) for r in rows})
+        known = f"; at {'; '.join(sizes[:6])}{'; …' if len(sizes) > 6 else ''} it was" if sizes else ""
+        return f"{meant.what} was not timed at {meant.at}{known}\n  fix: tg profile {meant.what} --at {meant.at}"
     return (f"no kernel for {'any graph here' if meant is None else meant.what} was timed: those that are known were only compared "
             f"with the oracle, or failed\n  fix: {command or 'tg profile FILE.tg'} (tg db failures lists what failed)")
 
@@ -129,7 +151,7 @@ def _timed(store: Database, keys: Sequence[str]) -> set[str]:
     """Those of the keys with a row, however large its error is."""
     from tensor_graphs.records import queries
 
-    return {key for key in keys if queries.leaderboard(store, key)}
+    return {key for key in keys if queries.ways(store, key)}
 
 
 def _above(error: float) -> str:
@@ -141,12 +163,16 @@ def _above(error: float) -> str:
 @dataclasses.dataclass(frozen=True)
 class _Meant:
     """The graphs that a person means. keys: those that the database has. unless_timed: a command that measures each op that the
-    file itself says, by the op's key: its options; of ops that some kernel here computes. imports: more options of it."""
+    file itself says, by the op's key: its options; of ops that some kernel here computes. imports: more options of it.
+    at: sizes asked about, "" for all; axes: those of the workload. dims: the canonical name of each dim of the file."""
 
     what: str
     keys: Sequence[str]
     unless_timed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     imports: Sequence[str] = ()
+    at: str = ""
+    dims: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    axes: Mapping[str, int] | None = None
 
     def measured_by(self, timed: Collection[str]) -> str:
         """The command that measures what is not among the timed; "" where there is nothing like that."""
@@ -163,7 +189,7 @@ class _Shapes:
 
     def of(self, row: FullTrace) -> list[str]:
         """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
-        from tensor_graphs.profiling.measure.single import signature_of_graph
+        from tensor_graphs.kernels.one_op import signature_of_graph
 
         graph = self._graph(row.graph_key)
         if graph is None:
@@ -284,10 +310,19 @@ def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequenc
     return f"{what} at {axes or 'all sizes'}  [{where}]"
 
 
-def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None) -> _Meant:
-    """What the database may know about. Raises NotPossible when it has none of that."""
+def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
+    """What the database may know about; at given sizes the graph of a file as a whole, since its ops have sizes of their own.
+    Raises NotPossible when it has none of that."""
     from tensor_graphs.records import queries
 
+    if at is not None:
+        if what is None or not (what.endswith(".tg") or Path(what).is_file()):
+            raise options.UsageError("--at names dims of a file\n  fix: tg db best FILE.tg --at n=4096")
+        graph = options.read_graph(what)
+        sizes, dims = options.sizes(at, graph), {n: f"d{i}" for i, n in enumerate(graph.dim_order)}
+        if missing_sizes := [n for n in dims if n not in sizes]:
+            raise options.UsageError(f"--at says no size of {', '.join(missing_sizes)}\n  fix: --at {at},{missing_sizes[0]}=1")
+        return _Meant(what, _whole_keys(what, tolerance), at=at, dims=dims, axes={dims[n]: s for n, s in sizes.items()})
     if what is None:
         return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
@@ -302,6 +337,18 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
     if not found.keys:
         raise options.NotPossible(missing)
     return found
+
+
+def _whole_keys(what: str, tolerance: float) -> list[str]:
+    """The keys under which a file's graph as a whole is filed: as written, and as it is compiled."""
+    from tensor_graphs.compiler.intermediates import forms
+    from tensor_graphs.compiler.prepare import prepare
+    from tensor_graphs.compiler.request import Request
+
+    written = options.read_graph(what)
+    prepared = prepare(written).graph
+    form = next(forms(prepared, Request(prepared, tolerance))).graph
+    return list(dict.fromkeys(g.structural_key for g in (written, prepared, form)))
 
 
 def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:

@@ -158,6 +158,10 @@ def stack(*xs: Node, axis: int = 0) -> Node:
     """
     if not xs:
         raise ShapeError("stack of nothing", fix="at least one tensor")
+    for x in xs:
+        if not isinstance(x, Node):
+            raise DTypeError(f"stack: operand 'xs' is {type(x).__name__}, a tensor is needed",
+                             fix="tg.stack(x, y, axis=0): tensors one after another, not in a list")
     axis = one_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
     made: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)

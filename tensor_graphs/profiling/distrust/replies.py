@@ -114,7 +114,7 @@ class PathTold:
     steps: Mapping[tuple[str, str], tuple[float, ...]]
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
-    error: float = 0.0
+    error: float | None = None
     around: float | None = None
 
 
@@ -267,7 +267,7 @@ def _path(said: object) -> PathTold:
     if around is not None and not _seconds(around) <= min(times, default=0.0):
         _wrong("what the host did around a device", around)
     return PathTold(times, _list("times", sums, _seconds, MOST_RUNS), dict(told), dict(placed),
-                    _flag("whether a path ran undisturbed", quiet), _seconds(error), around)
+                    _flag("whether a path ran undisturbed", quiet), None if error is None else _seconds(error), around)
 
 
 def _step(said: object) -> tuple[tuple[str, str], tuple[float, ...]]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
@@ -51,7 +52,6 @@ from tensor_graphs.profiling.measure.reference_stream import (
 from tensor_graphs.profiling.measure.single import (
     as_stored,
     prepared_names,
-    signature_of_graph,
     single_kernel_plan,
     views_graph,
     with_parameters,

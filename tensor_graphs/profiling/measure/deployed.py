@@ -35,7 +35,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, between, known_when_bound
-from tensor_graphs.paths.path import Path, expanded, is_way_on
+from tensor_graphs.paths.path import EXPAND, Path, expanded, is_way_on
 from tensor_graphs.profiling.distrust.replies import PathTold
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.reference_stream import waits_for_quiet
@@ -64,8 +64,9 @@ class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
     recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
-    beside the oracle, where one kernel runs all steps (at_once.py). around: seconds of each of `whole` that are the host's, where
-    another device timed the rest; the same for all such paths of a measurement. None: the host timed it all."""
+    beside the oracle (whole_error.py; at_once.py where one kernel runs all steps), None where it was not measured. around: seconds
+    of each of `whole` that are the host's, where another device timed the rest; the same for all such paths of a measurement.
+    None: the host timed it all."""
 
     path: Path
     whole: tuple[float, ...]
@@ -73,7 +74,7 @@ class Deployed:
     steps: Mapping[tuple[str, str], tuple[float, ...]]
     parts: Mapping[tuple[str, str], tuple[float, ...]]
     quiet: bool
-    error: float = 0.0
+    error: float | None = None
     around: float | None = None
 
 
@@ -157,12 +158,22 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
     for each in found:
         computing = {kernels[name].backend for name in each.path.choices.values() if name in kernels} or backends
         judge.database.add_trace(TraceRecord(
-            path_implementation(each.path), path_workload(graph, binding), path_environment(computing, judge.threads), "in_graph",
-            "PASSED", max_relative_error=each.error if each.path.all_steps else None,
+            path_implementation(each.path, described(each.path)), path_workload(graph, binding),
+            path_environment(computing, judge.threads), "in_graph", "PASSED", max_relative_error=each.error,
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
                         "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3),
                         "around_ms": None if each.around is None else each.around * 1e3}))
+
+
+def described(path: Path) -> str:
+    """Return what a path runs, for people: the one kernel that computes the graph's only op, or the kernels of its steps.
+
+    "numpy.tanh"; "its definition by c.add, c.mul, gen.loops"; "gen.loops, numpy.linear" for a graph of several ops.
+    """
+    names = sorted({name for name in path.choices.values() if not is_way_on(name)})
+    way = path.choices.get(path.graph_key, "")
+    return f"{'its definition by ' if way == EXPAND else f'{way} by ' if way and is_way_on(way) else ''}{', '.join(names)}"
 
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],

@@ -21,6 +21,7 @@ from tensor_graphs.paths.path import Path, kernel_of_all_steps
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.paths.whereabouts import arriving
+from tensor_graphs.profiling.measure import whole_error
 from tensor_graphs.profiling.measure.at_once import error_at_once
 from tensor_graphs.profiling.measure.bench import LLC_BYTES
 from tensor_graphs.profiling.measure.clock import now, others_running, switches
@@ -94,8 +95,9 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
             told = run_whole_there(graph, plans, weights, inputs, dims, expected, job["seconds"])
         else:
             told = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
-        for each, error in zip(told.get("paths", ()), errors, strict=False):
-            each["error"] = error
+        for each, error, plan in zip(told.get("paths", ()), errors, plans, strict=False):
+            if plan.variants[0].path.all_steps:
+                each["error"] = error
         return told
     parts = [parts_of(plan, each, p["parts"]) for plan, each, p in zip(plans, expanded, job["paths"], strict=True)]
     compiled = [bind(plan, weights) for plan in plans]
@@ -132,7 +134,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
         of_runs = np.array([samples[k] for k in kept])
         found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
                       "parts": times_of_parts(of_runs, placed), "sums": [float(samples[k].sum()) for k in kept],
-                      "quiet": len(calm) >= FEW_QUIET, "error": 0.0, "around": None})
+                      "quiet": len(calm) >= FEW_QUIET, "error": None, "around": None})
     return {"status": "RAN", "paths": found}
 
 
@@ -158,9 +160,12 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         return [as_called(bind(plans[number], each), inputs, dims) for each in sets]
 
     runs = [deployed(i) for i in range(len(plans))]
+    measured, first = whole_error.is_measured(graph, dims), list[dict[str, np.ndarray]]()
     for i, (warm, *_) in enumerate(runs):
-        if wrong := other_than(expected, warm()):
+        if wrong := other_than(expected, outputs := warm()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
+        first.append({name: np.array(a) for name, a in outputs.items()} if measured else {})
+        del outputs                                                 # or the next run's lie elsewhere
     flushed = np.ones(FLUSHED // 8 if 0 < nbytes <= TWICE else 0)
     whole: list[list[tuple[bool, float]]] = [[] for _ in plans]
     end = now() + seconds
@@ -183,12 +188,13 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
                 runs[i][-1]()
                 taken.append((now() - start, bool(others or switches() - switched or others_running())))
             whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
-    found = []
-    for turns in whole:
+    found: list[dict[str, Any]] = []
+    errors = whole_error.errors_of(graph, first, inputs, weights, dims) if measured else [None] * len(plans)
+    for turns, error in zip(whole, errors, strict=True):
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
         calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": 0.0, "around": None})
+        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": error, "around": None})
     return {"status": "RAN", "paths": found}
 
 
@@ -235,7 +241,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     kept = [sorted(each)[:max(LEAST_KEPT, (len(each) + 1) // 2)] for each in walls]
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
     kept = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, kept, strict=True)]
-    return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": 0.0,
+    return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": None,
                                         "around": around if owns[i] else None,
                                         "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
 

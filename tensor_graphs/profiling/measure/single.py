@@ -12,7 +12,7 @@ import numpy as np
 
 from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel
 from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernels, load_backend, matching
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import expand, permute, reshape
@@ -30,14 +30,6 @@ from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.measure.inputs import Form
-
-
-def signature_of_graph(graph: Graph) -> Signature:
-    """The signature of a graph that is one op. Raises ValueError for any other."""
-    found = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
-    if len(found) != 1:
-        raise ValueError(f"a graph of one op is needed, this one has {len(found)}: {', '.join(n.op.name for n in found[:6])}")
-    return signature_of(found[0])
 
 
 def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:

@@ -1,0 +1,52 @@
+"""whole_error: the error of whole paths beside the float64 oracle, on the inputs of their timed runs.
+
+A path that is written out rounds at every step, so the errors of its kernels say little about its own. The oracle is asked after
+all runs have ended: no candidate runs in a process that holds the expected output.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.costs.roofline import work
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import is_step
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES, MOST_FLOPS = 1 << 27, 1 << 31
+"""that the steps of a graph move and compute, beyond which the oracle takes too long beside a profile: no error is measured"""
+
+WRONG = 1e6
+"""the error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
+
+
+def is_measured(graph: Graph, dims: Mapping[str, int]) -> bool:
+    """Return whether the oracle evaluates the graph at these sizes within some tenths of a second."""
+    total = [work(s, tuple((n, dims[n]) for n in s.dim_names)) for s in map(signature_of, filter(is_step, graph.nodes))]
+    return sum(nbytes for nbytes, _ in total) <= MOST_BYTES and sum(flops for _, flops in total) <= MOST_FLOPS
+
+
+def errors_of(graph: Graph, outputs: Sequence[Mapping[str, Any]], inputs: Mapping[str, np.ndarray],
+              weights: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> list[float | None]:
+    """Return the largest relative error of each path's outputs (states start at zero); None where the oracle has no value."""
+    try:
+        right = interpret(graph, inputs, weights, dims=dims).outputs
+    except (TensorGraphsError, ValueError, IndexError, MemoryError) as error:
+        log.debug("the oracle has no value of the whole graph: %s", error)
+        return [None] * len(outputs)
+    errors: list[float | None] = []
+    for of_path in outputs:
+        reports = [measure(of_path[name], right[name], node.dtype) for name, node in graph.outputs.items()]
+        worst = max((math.inf if r.mismatch is not None else r.max_relative_error for r in reports), default=0.0)
+        errors.append(min(worst, WRONG))
+    return errors
