@@ -18,7 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import added_up, at_once, expected
+from tensor_graphs.paths.plan_screen import added_up, at_once, expected, while_binding
 from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
@@ -200,6 +200,6 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
              "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
     out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
-               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})"
+               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')}){while_binding(use)}"
                + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     return "\n".join(out)

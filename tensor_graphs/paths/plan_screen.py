@@ -9,7 +9,7 @@ from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.plan import Plan, Variant
+    from tensor_graphs.paths.plan import MemoryUse, Plan, Variant
 
 
 def on_one_screen(plan: Plan) -> str:
@@ -32,7 +32,7 @@ def on_one_screen(plan: Plan) -> str:
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     lines += [line for v in plan.variants[:8] for line in at_once(v)]
     dearest = max(plan.variants, key=lambda v: v.path.seconds)
-    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen)), key=lambda e: -e.seconds * e.calls)
+    steps = sorted((e for e in dearest.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
     room = max(5, min(14, SCREEN_LINES - len(lines) - 6))
     if steps:
         at = f" for {dearest.cell}" if dearest.cell.ranges else ""
@@ -47,9 +47,17 @@ def on_one_screen(plan: Plan) -> str:
     use = plan.memory()
     sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
     lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
+                 f"{while_binding(use)}"
                  + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
     return fitted(lines)
+
+
+def while_binding(use: MemoryUse) -> str:
+    """What binding a plan holds of values made of parameters at its peak, where that is more than what stays."""
+    if use.bind_peak <= use.bound:
+        return ""
+    return f"; {human(use.bind_peak)} made of parameters while it is bound, {human(use.bound)} after"
 
 
 def added_up(v: Variant) -> list[str]:
