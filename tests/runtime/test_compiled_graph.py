@@ -652,6 +652,24 @@ def test_what_is_made_of_parameters_and_constants_is_made_once_for_all_variants(
     assert plan.memory().bound == 40 * 8 * 4 and plan.memory().bind_peak == 2 * 40 * 8 * 4
 
 
+def test_the_first_run_at_sizes_that_no_kernel_was_chosen_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It takes those of the largest sizes; the plan says so before, and the log once."""
+    plan = variants_of(tg.graph(tg.input("x", (N, 8)) * 2.0))
+    small, large = plan.variants
+    short = replace(plan, variants=(small, replace(large, cell=Cell.of({"n": (9, 32)}))), largest={"n": 32})
+    note = "note: runs at n = 33..64 take the kernels chosen below that, and may be slow; largest={'n': 64} plans for them"
+    assert note in tg.explain(short) and note in str(short) and "chosen below" not in tg.explain(plan) + str(plan)
+    for made in (plan, short):
+        compiled = bind(made)
+        for rows in (3, 32, 40, 3, 64):
+            given = numbers(rows, 8)
+            np.testing.assert_allclose(compiled.run({"x": given})["out"], 2.0 * given, rtol=1e-7)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.getMessage() == (
+        "a run at n = 40 takes the kernels that were chosen for n = 0..32, and may be slow; other such runs are not logged\n"
+        "  fix: tg.compile(graph, largest={'n': 40})")
+
+
 def codes(rows: int, columns: int) -> tuple[tg.Graph, dict[str, np.ndarray]]:
     """A product by a weight of 4 bits: two codes in a byte, a scale for each 32 of a row; and its parameters."""
     p, s = tg.parameter("p", (rows, columns // 2), tg.u8), tg.parameter("s", (rows, columns // 32, 1), tg.f32)
