@@ -408,7 +408,7 @@ class _Chooser:
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, seconds * calls * uncertainty(a.kernel.backend),
                           f"chosen on a guess for {signature.title()}")
-            elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
+            elif a.kernel is not None and calls:                    # a guess displaces no row: what it may save has to be measured
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.price.measured:
                         saved = seconds - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)

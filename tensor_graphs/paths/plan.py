@@ -144,8 +144,9 @@ class Variant:
             return self.whole.seconds
         calls = [e for e in self.evidence if not is_way_on(e.chosen)]
         added = sum(e.calls * e.seconds * (1.0 - 1.0 / e.margin) for e in calls)
-        least = self.path.seconds / max((e.margin for e in calls), default=1.0)     # a part may be priced by a row of the whole
-        return max(least, self.path.seconds - added) + self.around
+        taken = self.path.seconds - self.path.charge
+        least = taken / max((e.margin for e in calls), default=1.0)                 # a part may be priced by a row of the whole
+        return max(least, taken - added) + self.around
 
     @property
     def measured_share(self) -> float:
