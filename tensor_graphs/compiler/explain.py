@@ -18,7 +18,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import added_up, at_once, dearest_steps, expected
+from tensor_graphs.paths.plan_screen import added_up, at_once, beyond, dearest_steps, expected, while_binding
 from tensor_graphs.paths.screen import human
 
 MOST_STEPS = 9
@@ -33,7 +33,7 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     _require_plan(plan)
     return {
         "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
-        "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": list(plan.notes),
+        "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": [*plan.notes, *beyond(plan)],
         "unmeasured": list(plan.unmeasured),
         "memory": plan.memory(**dict(dims or {})).to_json(),
         "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
@@ -153,7 +153,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [plan.prepared] if plan.prepared else []
-    out += [f"note: {n}" for n in plan.notes]
+    out += [f"note: {n}" for n in (*plan.notes, *beyond(plan))]
     asked = [v for v in plan.variants if set(v.cell.dims) & set(wanted) and v.cell.holds(wanted)]
     out += plan.cells.map()
     for v in (*asked, *(v for v in plan.variants if v not in asked)):
@@ -200,6 +200,6 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
              "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
     out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
-               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')})"
+               f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')}){while_binding(use)}"
                + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     return "\n".join(out)

@@ -29,7 +29,9 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.paths.tally import tally_of
 from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.single import with_parameters
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
@@ -91,7 +93,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
     book = PriceBook(store, here, request.allowed, threads)
-    places = _Places(book.load(), taken, points, table, report, on_verdict, again)
+    places = _Places(graph, book.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
     try:
         if places.open and budget > 0:
@@ -140,9 +142,10 @@ class _Places:
     open: what is to be measured, in order.
     """
 
-    def __init__(self, book: PriceBook, taken: Sequence[tuple[Kernel, Signature]], points: Sequence[Mapping[str, int]],
-                 table: Mapping[str, list[Kernel]], report: ProfileReport, on_verdict: Callable[[Answered], None] | None,
-                 again: bool) -> None:
+    def __init__(self, graph: Graph, book: PriceBook, taken: Sequence[tuple[Kernel, Signature]],
+                 points: Sequence[Mapping[str, int]], table: Mapping[str, list[Kernel]], report: ProfileReport,
+                 on_verdict: Callable[[Answered], None] | None, again: bool) -> None:
+        self.bound = tally_of(graph).bound
         self.book, self.table, self.report, self.on_verdict = book, table, report, on_verdict
         self.asked: dict[str, list[Question]] = {}
         self.rivals: dict[str, Question] = {}
@@ -268,7 +271,8 @@ class _Places:
         """What the rival of a composite's only kernel takes: its definition, as rows and guesses have it."""
         if not isinstance(q.signature.spec.op, CompositeOp) or q.signature.spec.op.opaque:
             return ""
-        paths = self.book.paths(q.signature.spec.single_node_graph(), self.table, q.binding,
+        alone = with_parameters(q.signature.spec.single_node_graph(), [f"x{i}" for i in self.bound(q.signature)])
+        paths = self.book.paths(alone, self.table, q.binding,
                                 lambda k, s: self.book.price(k, s, q.binding, True))
         seconds = sum(calls * paths.best(inner)[0] for inner, calls in paths.inner(q.signature))
         return f"; its definition {seconds * 1e6:.1f} µs, predicted" if seconds < math.inf else ""

@@ -410,7 +410,7 @@ class _Chooser:
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
                           f"chosen by an estimate for {signature.title()}")
-            elif a.kernel is not None:                              # a guess displaces no row: what it may save has to be measured
+            elif a.kernel is not None and calls:                    # a guess displaces no row: what it may save has to be measured
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.price.measured:
                         saved = cost - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)

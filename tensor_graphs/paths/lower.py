@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 from tensor_graphs.devices.device import UnknownDevice
 from tensor_graphs.devices.known import HOST, device_named
@@ -29,7 +28,7 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, alike, consumers, encode_attribute, walk
+from tensor_graphs.language.node import Node, TensorType, alike, consumers, walk
 from tensor_graphs.paths.memory import Interval
 from tensor_graphs.paths.whereabouts import Whereabouts, arriving, handed_out, pieces_of, viewed
 
@@ -111,24 +110,6 @@ class Program:
     outputs: dict[str, Operand] = field(default_factory=dict)
     values: dict[Node, Operand] = field(default_factory=dict)
     signatures: dict[str, Signature] = field(default_factory=dict)
-    _made_of: dict[int, Hashable | None] = field(default_factory=dict, repr=False, compare=False)
-
-    def made_of(self, buffer: int) -> Hashable | None:
-        """What a value of bind time is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
-        if buffer not in self._made_of:
-            makers: dict[int, list[Instruction]] = {}
-            for made in self.bind_instructions:
-                for home in {self.home(o.buffer) for o in made.outs}:
-                    makers.setdefault(home, []).append(made)
-            self._made_of |= {i: ("parameter", b.name) if b.kind == "parameter" else None for i, b in enumerate(self.buffers)}
-            for made in self.bind_instructions:                     # in an order in which operands come first
-                inner = [self._made_of[o.buffer] for o in made.ins]
-                ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
-                attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
-                for number, o in enumerate(made.outs):
-                    if None not in inner and makers.get(o.buffer) == [made] and self.buffers[o.buffer].alias is None:
-                        self._made_of[o.buffer] = _interned((made.kernel, made.op, made.call, attrs, ins, number))
-        return self._made_of[buffer]
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -217,18 +198,6 @@ def taken(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | No
     if kernel.positive_strides:
         found -= {i for i, x in enumerate(ins) if any(dim_ge(s, 0) is not True for s in x.strides)}
     return call, [i in found for i in range(len(ins))]
-
-
-class _Made:
-    """How a value is made. Equal ones are one object while somebody has it: a value that is read twice by each of sixty steps would
-    stand 2^60 times in a key that is written out."""
-
-
-_known_made: WeakValueDictionary[Hashable, _Made] = WeakValueDictionary()
-
-
-def _interned(how: Hashable) -> _Made:
-    return _known_made.setdefault(how, _Made())
 
 
 NOTHING_SHARED = Sharing()

@@ -13,7 +13,8 @@ Why the order is right: take any path but the cheapest, and of its signatures th
 definition holds no other such. Computing it in the cheapest way gives a path that costs no more and has no more small swaps, and
 one swap leads back. In a graph with parts, or on several devices, that is near to right only: what two parts have in common is
 computed once where both are expanded, and a value is copied to a device once for all that read it there, so prices do not add up;
-each path is priced by the nodes that it runs.
+each path is priced by the nodes that it runs. So is a graph where parameters alone decide more of a composite at one place than at
+another: one of its calls then costs what it costs where least is known.
 """
 
 from __future__ import annotations
@@ -121,7 +122,11 @@ class Alternative:
 
 
 WORTH, MUCH = 0.01, 0.1
-"""a recipe that makes more than so much (of the bytes of the part's parameters) has to gain so much (of the part's time)"""
+"""A way that makes more than MUCH of the bytes of a composite's parameters has to gain time for that memory: a recipe WORTH of what
+its part takes, a definition MUCH of what the cheapest kernel takes, which reads the parameters as they are; for less than
+LITTLE bytes none."""
+
+LITTLE = 64 << 10
 
 DEFINITION = Alternative(EXPAND, None, Price(0.0))
 
@@ -257,7 +262,7 @@ class Paths:
                 self.parts.append(s)
                 todo += [i for i, _ in reversed(self.inner(s))]     # somebody's parts in one that is said otherwise
         # a part that is only said otherwise is taken out of the graph whole; what is in another one may be computed beside it too
-        self.overlap = any(isinstance(s.spec.op, PartOp) and not s.spec.op.alone for s in self.parts)
+        self.overlap = bool(self._counted.varies) or any(isinstance(s.spec.op, PartOp) and not s.spec.op.alone for s in self.parts)
 
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
         """The signatures inside a composite's definition, or a recipe (one level)."""
@@ -265,8 +270,8 @@ class Paths:
         key = s, way.name
         if key not in self._inner:
             written = way.written(s.spec)
-            bound = s.spec.op.bound if isinstance(s.spec.op, PartOp) else ()
-            self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), [written.arguments[i] for i in bound]).items())
+            known = [written.arguments[i] for i in self._counted.bound(s)]
+            self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), known).items())
         return self._inner[key]
 
     def within(self, s: Signature) -> list[tuple[Signature, int]]:
@@ -310,11 +315,22 @@ class Paths:
                     ways.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
                 found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
                 own = min((self.seconds(s, way) for way in found if way.recipe is None), default=math.inf)
-                if own < math.inf:
-                    found = [replace(way, charge=WORTH * own if way.recipe and takes_memory(s.spec.op, way.recipe) else 0.0)
-                             for way in found]
+                kernels = min((way.seconds for way in found if way.kernel is not None), default=math.inf)
+                found = [replace(way, charge=charge) if (charge := self._charge(s, way, own, kernels)) else way for way in found]
             self._alternatives[s] = found
         return self._alternatives[s]
+
+    def _charge(self, s: Signature, way: Alternative, own: float, kernels: float) -> float:
+        """Seconds that a way has to gain for the memory that it makes of parameters. own: what its part takes without recipes;
+        kernels: what the cheapest kernel takes."""
+        if way.recipe is not None:
+            return WORTH * own if own < math.inf and takes_memory(s.spec.op, way.recipe) else 0.0
+        bound = self._counted.bound(s)
+        if way.kernel is not None or kernels == math.inf or not bound:
+            return 0.0
+        written = way.written(s.spec)
+        given = sum(int(written.arguments[i].type.nbytes()) for i in bound)
+        return MUCH * kernels if _made(written, bound) > max(MUCH * given, LITTLE) else 0.0
 
     def _copies(self, kernel: Kernel, s: Signature) -> float:
         """Seconds of the copies that a kernel needs for one call, on average over the nodes that are known so far."""
@@ -570,7 +586,7 @@ class Paths:
             made = self._placed(made)
         if not self.overlap:
             return made                                             # prices add up, but for the copies
-        groups = [[s] for s in self.parts]
+        groups = [[s] for s in [*self.parts, *(self._tally.first[key] for key in sorted(self._counted.varies))]]
         for name in dict.fromkeys(s.spec.op.name for s in self.parts):
             groups.append([s for s in self.parts if s.spec.op.name == name])
         groups += [self.parts] if len(groups) > 1 else []
@@ -725,15 +741,15 @@ def takes_memory(part: Op, recipe: PartRecipe) -> bool:
     """Whether a recipe makes so many more bytes of the part's parameters than the part's own words that it has to be worth it."""
     assert isinstance(part, PartOp)
     given = sum(int(part.written.arguments[i].type.nbytes()) for i in part.bound)
-    return _made(recipe.op, part.bound) - _made(part, part.bound) > MUCH * given
+    return _made(recipe.op.written, part.bound) - _made(part.written, part.bound) > MUCH * given
 
 
-def _made(op: PartOp, bound: Collection[int]) -> int:
+def _made(written: Definition, bound: Collection[int]) -> int:
     """Bytes that are made of bound operands and kept: what is read by a step that is not computed when bound, or handed on."""
-    order = walk(op.written.outputs)
-    known = known_when_bound(order, [op.written.arguments[i] for i in bound])
+    order = walk(written.outputs)
+    known = known_when_bound(order, [written.arguments[i] for i in bound])
     kept: set[Node] = set()
-    for node in (*op.written.outputs, *(x for n in order if n not in known for x in n.inputs)):
+    for node in (*written.outputs, *(x for n in order if n not in known for x in n.inputs)):
         while node.op.facts.view:
             node = node.inputs[0]
         if node in known and node.op.kind != "leaf":

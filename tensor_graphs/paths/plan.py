@@ -7,7 +7,7 @@ several variants, each for a cell of sizes (cells.py). All share parameters, sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -57,11 +57,13 @@ class MemoryUse:
     outputs: int
     constants: int
     bound: int = 0
-    """made of parameters at bind time: packed and quantised copies, folded constants"""
+    """made of parameters at bind time, and read by runs: packed and quantised copies, folded constants"""
     scratch: int = 0
     """what the kernels keep for themselves: the largest call's"""
     inputs: int = 0
     """room for inputs that a run takes on this device, where they are given on the host"""
+    bind_peak: int = 0
+    """most bytes made of parameters at one moment of binding: those that stay (`bound`), and those that are freed again"""
     elsewhere: tuple[MemoryUse, ...] = ()
 
     @property
@@ -78,9 +80,14 @@ class MemoryUse:
     def total(self) -> int:
         return self.allocated + self.parameters
 
+    @property
+    def most(self) -> int:
+        """The most that is held at once: by a run, or while the plan is bound."""
+        return max(self.total, self.parameters + self.constants + self.bind_peak)
+
     def to_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("parameters", "states", "arena", "outputs", "constants", "bound", "scratch",
-                                                       "inputs", "total")}
+                                                       "inputs", "total", "bind_peak")}
 
 
 @dataclass(frozen=True)
@@ -258,20 +265,22 @@ class Plan:
         states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
         return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
-                         kinds["constant"] + kinds["dims"], self._bound(device), scratch, kinds["input"] * (device != HOST.name))
+                         kinds["constant"] + kinds["dims"], self._bound[0].get(device, 0), scratch,
+                         kinds["input"] * (device != HOST.name), self._bound[1].get(device, 0))
 
-    def _bound(self, device: str) -> int:
-        """Bytes made of parameters: of all variants, as each is bound; what several make alike is there once."""
-        made: dict[Hashable, int] = {}
-        for number, v in enumerate(self.variants):
-            for i, b in enumerate(v.program.buffers):
-                if b.kind == "bound" and b.alias is None and b.device == device:
-                    made[v.program.made_of(i) or (number, i)] = aligned(int(d.evaluate(b.nbytes, {})), device)
-            if v.path.all_steps and any(i.device == device and i.call.engine == "launch" for i in v.program.instructions):
+    @cached_property
+    def _bound(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Bytes made of parameters, by device: those that stay, and the most at one moment of binding."""
+        from tensor_graphs.paths.bind_time import bytes_of  # a door: who only chooses does not ask
+
+        stay, peak = bytes_of([v.program for v in self.variants])
+        for v in self.variants:
+            devices = {i.device for i in v.program.instructions if i.call.engine == "launch"} if v.path.all_steps else set()
+            for device in devices:
                 whole = kernel_of_all_steps(v.path).whole
                 assert whole is not None
-                made[number, -1] = whole(self.graph).held_bytes
-        return sum(made.values())
+                stay[device] += whole(self.graph).held_bytes
+        return stay, peak | stay
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
         """A value for every dim of the graph: given ones checked against their range, others at their largest."""
@@ -291,7 +300,7 @@ class Plan:
         limits |= {name: device_named(name).capacity() for name in self.elsewhere}
         for use in self.memory(**{n: int(v) for n, v in binding.items() if n in self.graph.dims}).devices:
             limit = limits.get(use.device)
-            if limit is not None and use.total > limit:
+            if limit is not None and use.most > limit:
                 return self._too_much(use, limit, binding)
         return None
 
@@ -303,6 +312,10 @@ class Plan:
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
         from tensor_graphs.paths.screen import human
 
+        if use.total <= limit:
+            return (f"device {use.device} may use {human(limit)}, binding the plan needs {human(use.most)} at once: "
+                    f"parameters {human(use.parameters)}, constants {human(use.constants)}, made of parameters "
+                    f"{human(use.bind_peak)}, of which {human(use.bound)} stay")
         size, members = self._serving(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"
         sizes = ", ".join(f"{n}={v}" for n, v in sorted(binding.items()))

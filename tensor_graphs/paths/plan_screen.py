@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensor_graphs.errors import counted
+from tensor_graphs.language import dims as d
 from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.plan import Evidence, Plan, Variant
+    from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant
 
 
 def on_one_screen(plan: Plan) -> str:
@@ -22,7 +23,7 @@ def on_one_screen(plan: Plan) -> str:
             lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
     lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
     lines += [f"  {plan.prepared}"] if plan.prepared else []
-    lines += [f"  note: {n}" for n in plan.notes[:3]]
+    lines += [f"  note: {n}" for n in (*plan.notes[:3], *beyond(plan))]
     lines += plan.cells.map()[:SCREEN_LINES // 4]
     for v in plan.variants[:8]:
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
@@ -47,6 +48,7 @@ def on_one_screen(plan: Plan) -> str:
     use = plan.memory()
     sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
     lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
+                 f"{while_binding(use)}"
                  + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
     return fitted(lines)
@@ -55,6 +57,23 @@ def on_one_screen(plan: Plan) -> str:
 def dearest_steps(v: Variant) -> list[Evidence]:
     """Return the kernels that a run calls, those that take most of its time first."""
     return sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
+
+
+def beyond(plan: Plan) -> list[str]:
+    """A note where a run may have larger sizes than those that kernels were chosen for."""
+    ends = {name: (high, d.bounds(plan.graph.dims[name])[1]) for name, _, high in plan.cells.box.ranges}
+    short = {name: most for name, (high, most) in ends.items() if high < most}
+    if not short:
+        return []
+    said = " and ".join(f"{name} = {ends[name][0] + 1}..{most}" for name, most in short.items())
+    return [f"runs at {said} take the kernels chosen below that, and may be slow; largest={short} plans for them"]
+
+
+def while_binding(use: MemoryUse) -> str:
+    """What binding a plan holds of values made of parameters at its peak, where that is more than what stays."""
+    if use.bind_peak <= use.bound:
+        return ""
+    return f"; {human(use.bind_peak)} made of parameters while it is bound, {human(use.bound)} after"
 
 
 def added_up(v: Variant) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, is_step, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, known_when_bound
@@ -64,22 +64,31 @@ class Tally:
 
 
 class GraphTally:
-    """The tally of a whole graph. top: its own signatures, with how often each runs."""
+    """The tally of a whole graph. top: its own signatures, with how often each runs. varies: keys of the composites of which more
+    is known when the graph is bound at one place than at another."""
 
     def __init__(self, graph: Graph) -> None:
         self.roots, self.alike, self.tally = graph.roots, graph.alike, Tally()     # not the graph: `_tallies` would keep it
         self.top = list(self.tally.add(graph.alike).items())
+        self._bound, self.varies = _bound_operands(graph.alike)
         self._readers: Readers | None = None
         self._readings: dict[tuple[Signature, str], Reading | None] = {}
         self._inside: dict[Signature, list[TensorType]] = {}
+
+    def bound(self, s: Signature) -> frozenset[int]:
+        """The operands of a composite that parameters alone decide, at each place where it runs."""
+        given = s.spec.op.bound if isinstance(s.spec.op, PartOp) else frozenset[int]()
+        return self._bound.get(s.key, given)
 
     def copied_inside(self, s: Signature) -> list[TensorType]:
         """What a composite's own definition copies, where a view of what lies with gaps is none; of a part nothing is said."""
         if s not in self._inside:
             op, self._inside[s] = s.spec.op, []
             if isinstance(op, CompositeOp) and not isinstance(op, PartOp):
-                nodes = alike(walk(op.define(s.spec.inputs, s.spec.attrs).outputs))
-                self._inside[s] = copies.forced(nodes, copies.apart(nodes))
+                written = op.define(s.spec.inputs, s.spec.attrs)
+                nodes = alike(walk(written.outputs))
+                known = known_when_bound(list(nodes), [written.arguments[i] for i in self.bound(s)])
+                self._inside[s] = copies.forced(nodes, copies.apart(nodes, known))
         return self._inside[s]
 
     def handed_on(self, s: Signature, recipe: PartRecipe) -> Reading | None:
@@ -94,6 +103,44 @@ class GraphTally:
                 self._readers = self._readers or Readers(self.roots, self.alike, self.tally.first)
                 self._readings[key] = self._readers.of(s, outputs, lies)
         return self._readings[key]
+
+
+def _bound_operands(same: Mapping[Node, Node]) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
+    """(operands of each composite that parameters alone decide at every place where it runs, in a graph and in all definitions and
+    recipes that it may run; the composites of which more is known at one place than at another), by the signatures' keys."""
+    places: dict[str, dict[frozenset[int], Signature]] = {}
+    todo: list[tuple[Signature, frozenset[int]]] = []
+
+    def add(same: Mapping[Node, Node], given: Collection[Node]) -> None:
+        known = known_when_bound(list(same), given)
+        for first, held in dict.fromkeys((first, frozenset(i for i, x in enumerate(node.inputs) if x in known))
+                                         for node, first in same.items() if isinstance(node.op, CompositeOp) and node not in known):
+            s = signature_of(first)
+            if held not in places.setdefault(s.key, {}):
+                places[s.key][held] = s
+                todo.append((s, held))
+
+    add(same, ())
+    for s, held in todo:                                            # which grows
+        for written in _written(s):
+            add(alike(walk(written.outputs)), [written.arguments[i] for i in held])
+    bound = {key: frozenset.intersection(*each) for key, each in places.items()}
+    varies = (key for key, each in places.items() if len(each) > 1 and any(
+        len({_steps_known(written, held) for held in (bound[key], *each)}) > 1 for written in _written(next(iter(each.values())))))
+    return bound, frozenset(varies)
+
+
+def _written(s: Signature) -> list[Definition]:
+    """What may run in place of a composite: its definition, and a part's recipes."""
+    op = s.spec.op
+    assert isinstance(op, CompositeOp)
+    ops = [op, *(r.op for r in op.recipes)] if isinstance(op, PartOp) else [] if op.opaque else [op]
+    return [each.define(s.spec.inputs, s.spec.attrs) for each in ops]
+
+
+def _steps_known(written: Definition, bound: Collection[int]) -> int:
+    known = known_when_bound(walk(written.outputs), [written.arguments[i] for i in bound])
+    return sum(map(is_step, known))
 
 
 _tallies: WeakKeyDictionary[Graph, GraphTally] = WeakKeyDictionary()

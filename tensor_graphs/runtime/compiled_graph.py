@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import inspect
 import itertools
+import logging
 import statistics
 import threading
 import time
@@ -32,6 +33,7 @@ from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.misfits import CallError, misfit
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.paths.screen import human
@@ -49,6 +51,8 @@ from tensor_graphs.runtime.written_rows import check_rows, given_rows
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.tapped import Tapped
+
+log = logging.getLogger(__name__)
 
 WHOLE = 0x101
 """the bits of numpy's flags that say C-contiguous and aligned"""
@@ -122,6 +126,7 @@ class CompiledGraph:
         self._conditions = conditions_of(self.graph.roots)
         self._gaps = compile_dims([c.gap for c in self._conditions], self.dims)
         self.written_rows = given_rows(self.graph)
+        self._planned: Cell | None = plan.cells.box          # the sizes that kernels were chosen for; None once others were logged
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
         self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
@@ -374,12 +379,19 @@ class CompiledGraph:
         self.plan.check_capacity(dict(zip(self.dims, sizes, strict=True)))
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
-        """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together."""
+        """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together. Log the
+        first sizes that no kernel was chosen for."""
         for c, gap in zip(self._conditions, self._gaps(*sizes), strict=True):
             if gap < 0:
                 at = ", ".join(f"{n} = {s}" for n, s in zip(self.dims, sizes, strict=True))
                 raise RunError(f"{c}\n  fix: {c.otherwise}" if d.is_static(c.gap) else
                                f"{c}; here {at}\n  fix: sizes with {c.wanted}, or {c.otherwise}")
+        if self._planned is not None and not self._planned.holds(binding := dict(zip(self.dims, sizes, strict=True))):
+            beyond = {name: binding[name] for name, low, high in self._planned.ranges if not low <= binding[name] <= high}
+            said = ", ".join(f"{n} = {s}" for n, s in beyond.items())
+            log.warning("a run at %s takes the kernels that were chosen for %s, and may be slow; other such runs are not logged\n"
+                        "  fix: tg.compile(graph, largest=%s)", said, self._planned, beyond)
+            self._planned = None
         self._allowed = sizes
 
     def _keep_apart(self, arrays: dict[str, Array], results: Mapping[str, Array], session: Session | None,

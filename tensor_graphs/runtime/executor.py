@@ -13,15 +13,15 @@ from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_functions import compile_dims
-from tensor_graphs.paths.lower import BufferKind, Instruction, Operand, Program
+from tensor_graphs.paths.bind_time import BindTime
+from tensor_graphs.paths.lower import BufferKind, Instruction, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.held_numbers import array_of, constant, number
-from tensor_graphs.runtime.kept_values import place_of
+from tensor_graphs.runtime.kept_values import KeptValues, places_of
 from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of
-from tensor_graphs.runtime.segments.segment import Segment
 
 
 class Executor:
@@ -30,6 +30,7 @@ class Executor:
     def __init__(self, variant: Variant, dims: Sequence[str]) -> None:
         self.variant = variant
         self.program: Program = variant.program
+        self.bind_time = BindTime(variant.program)
         self.layout: ArenaLayout = variant.layout
         self.dims = tuple(dims)
         self.lookup = Lookup(self.program, self.dims)
@@ -50,7 +51,7 @@ class Executor:
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
         """how often `fixed` has changed"""
-        self._make_fixed()
+        self._make_constants()
 
     def _bases_of(self, kind: BufferKind) -> dict[str, int]:
         return {b.name: self.lookup.first + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
@@ -60,67 +61,67 @@ class Executor:
 
     # ---- binding ----
 
-    def _make_fixed(self) -> None:
-        """Constants, and room for what is made of parameters."""
+    def _make_constants(self) -> None:
         for base, b in enumerate(self.program.buffers, self.lookup.first):
             if b.kind == "constant":
                 assert b.dtype is not None
                 self.fixed[base] = constant(b.value, b.dtype, device_named(b.device))
-            elif b.kind == "bound" and b.alias is None:
-                self.fixed[base] = device_named(b.device).allocate(int(d.evaluate(b.nbytes, {})))
 
     def bind(self, parameters: Mapping[str, Memory], changed: set[str] | None = None,
              shared: dict[Hashable, Memory] | None = None) -> None:
-        """Give the parameters (whole, of the right type) and evaluate what depends on them alone.
+        """Give the parameters (whole, of the right type) and evaluate what depends on them alone; values that no run reads are
+        freed as soon as nothing more is made of them.
 
-        changed: only these were replaced; what does not depend on them is not evaluated again. shared: what executors of the same
-        parameters have evaluated in this round; taken from there, or put there.
+        changed: only these were replaced; a kept value that does not depend on them is not evaluated again. shared: what executors
+        of the same parameters have evaluated in this round; taken from there, or put there.
         """
         self.bound += 1
         for name, base in self.parameter_bases.items():
             self.fixed[base] = parameters[name]
         if not self.program.bind_instructions:
             return
+        shared = {} if shared is None else shared
+        stale = self.bind_time.stale(changed)
+        places = self._restore(parameters, stale, shared)
+        missing = self.bind_time.missing(stale, shared)
         frame = Frame(self)
         self.ready(frame, tuple(self.variant.at[n] for n in self.dims), {})
-        dirty = None if changed is None else {self.parameter_bases[n] for n in changed if n in self.parameter_bases}
-        base_of: Callable[[Operand], int] = self.lookup.base
-        for segment in self.bind_segments:
-            for k, index in enumerate(segment.indices):
-                ins = self.program.bind_instructions[index]
-                if dirty is not None:
-                    if not any(base_of(o) in dirty for o in ins.ins):
-                        continue
-                    dirty.update(base_of(o) for o in ins.outs)
-                keys = [self.program.made_of(o.buffer) for o in ins.outs]
-                if shared is None or None in keys:
-                    self._make(frame, segment, k, ins, parameters)
-                    continue
-                if all(key in shared for key in keys):
-                    for o, key in zip(ins.outs, keys, strict=True):
-                        self.fixed[base_of(o)] = shared[key]
-                        frame.set_base(base_of(o), shared[key])
-                    continue
-                self._make(frame, segment, k, ins, parameters)
-                shared.update((key, self.fixed[base_of(o)]) for o, key in zip(ins.outs, keys, strict=True))
-
-    def _make(self, frame: Frame, segment: Segment, k: int, ins: Instruction, parameters: Mapping[str, Memory]) -> None:
-        """Evaluate an instruction of bind time, or map what an earlier process has made of the same (kept_values.py)."""
-        bases = [self.lookup.base(o) for o in ins.outs]
-        place = place_of(self.program, ins, parameters)
-        found = None if place is None else place.read()
-        for i, base in enumerate(bases):
-            held = self.fixed.get(base)
-            if found is None and held is not None and held.device.is_host and not held.owner.flags.writeable:
-                self.fixed[base] = held.device.allocate(held.nbytes)    # it was mapped, and is made of other parameters now
-            elif found is not None:
-                self.fixed[base] = found[i]
-            if held is not None and self.fixed[base] is not held:
-                frame.set_base(base, self.fixed[base])
-        if found is None:
+        at = {index: (segment, k) for segment in self.bind_segments for k, index in enumerate(segment.indices)}
+        for step in self.bind_time.steps(missing):
+            memories = [self._room(frame, home) for home in self.bind_time.outs[step.index]]
+            segment, k = at[step.index]
             segment.one(frame, k)
-            if place is not None:
-                place.write([self.fixed[base] for base in bases])
+            if step.index in places:
+                places[step.index].write(memories)
+            frame.let_go(self.lookup.first + home for home in step.frees)
+        keys = [(self.bind_time.key_of(home), home) for home in missing]
+        shared.update((key, self.fixed[self.lookup.first + home]) for key, home in keys if key is not None)
+
+    def _restore(self, parameters: Mapping[str, Memory], stale: Sequence[int], shared: dict[Hashable, Memory],
+                 ) -> dict[int, KeptValues]:
+        """Take the kept values that another executor has made, or an earlier process (kept_values.py; those are put into `shared`).
+        Returns where the outputs of the other instructions may be kept, by index."""
+        own = {index: homes for index in stale if (homes := self.bind_time.kept_outs(index))}
+        places = places_of(self.bind_time, [i for i, homes in own.items() if not self.bind_time.all_in(homes, shared)], parameters)
+        for index, place in list(places.items()):
+            if (memories := place.read()) is not None:
+                shared.update(zip(map(self.bind_time.key_of, self.bind_time.outs[index]), memories, strict=True))
+                del places[index]
+        for homes in own.values():
+            if self.bind_time.all_in(homes, shared):
+                self.fixed |= {self.lookup.first + home: shared[self.bind_time.key_of(home)] for home in homes}
+        return places
+
+    def _room(self, frame: Frame, home: int) -> Memory:
+        """Memory for a value that is about to be made: of a kept one what it had, unless that is mapped from a file."""
+        base, b = self.lookup.first + home, self.program.buffers[home]
+        held = frame.memory[base]
+        if held is None or (held.device.is_host and not held.owner.flags.writeable):
+            held = device_named(b.device).allocate(int(d.evaluate(b.nbytes, {})))
+            frame.set_base(base, held)
+        if home in self.bind_time.kept:
+            self.fixed[base] = held
+        return held
 
     # ---- running ----
 

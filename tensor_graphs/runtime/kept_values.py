@@ -1,11 +1,11 @@
 """kept_values: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps it.
 
-    place = place_of(program, instruction, parameters)   # None: nothing is kept of it
-    memories = place.read()                              # None: make it, then place.write(memories)
+    place = places_of(bind_time, [index], parameters).get(index)    # None: nothing is kept of this instruction's outputs
+    memories = place.read()                                         # None: make them, then place.write(memories)
 
 Only of parameters that lie in files that are mapped (devices/safetensors.py), and of calls of our own native library: the name of a
-file says which library, which call, and which bytes of which file, as it was when it was mapped (`Stamp`). Whatever is replaced or
-edited has another name. Files that were not used for the longest time go.
+file says which library, which calls, and which bytes of which file, as it was when it was mapped (`Stamp`). Whatever is replaced or
+edited has another name. Values that no run reads are not kept. Files that were not used for the longest time go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tensor_graphs.devices.mapped_files import source_of
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.language import dims as d
-from tensor_graphs.paths.lower import Instruction, Program
+from tensor_graphs.paths.bind_time import BindTime
 
 log = logging.getLogger(__name__)
 
@@ -86,25 +86,38 @@ class KeptValues:
             log.debug("%s is not kept: %s", self.path, e)
 
 
-def place_of(program: Program, made: Instruction, parameters: Mapping[str, Memory]) -> KeptValues | None:
-    """Where the outputs of an instruction of bind time are kept, whether they are there or not."""
-    if not isinstance(made.call, NativeCall) or made.call.image:
-        return None
-    sizes = tuple(int(d.evaluate(program.buffers[o.buffer].nbytes, {})) for o in made.outs)
-    if sum(sizes) < LEAST_BYTES or any(o.offset != 0 or program.buffers[o.buffer].alias is not None for o in made.outs):
-        return None
-    sources = []
-    for o in made.ins:
-        b = program.buffers[o.buffer]
-        source = source_of(parameters[b.name]) if b.kind == "parameter" and b.name in parameters else None
-        if source is None:
-            return None
-        sources.append((source, o.offset, o.shape, o.strides, o.dtype.name))
+def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, KeptValues]:
+    """Where the outputs of instructions of bind time are kept, whether they are there or not, by the instructions' indices, where
+    they are large enough. What they read may be made by other such calls, which are not needed where the outputs are there."""
+    program = values.program
+    sizes = {i: tuple(int(d.evaluate(program.buffers[home].nbytes, {})) for home in values.outs[i]) for i in indices}
+    large = [i for i, each in sizes.items() if sum(each) >= LEAST_BYTES and None not in map(values.key_of, values.outs[i])]
+    if not large:
+        return {}
+    said = _digests(values, parameters)
+    known = {i: said[values.outs[i][0]] for i in large if values.outs[i][0] in said}
+    if not known:
+        return {}
     code = native_library().path.name                               # a digest of all sources, of flags, compiler and processor
-    said = repr((code, made.call, sources, sizes, [(o.shape, o.strides, o.dtype.name) for o in made.outs]))
     try:
         folder = private_folder(default_cache().parent / "bound")
     except CacheFolderError as e:
         log.info("nothing that is made of parameters is kept: %s", e)
-        return None
-    return KeptValues(folder / f"{hashlib.sha256(said.encode()).hexdigest()}.values", sizes)
+        return {}
+    return {i: KeptValues(folder / f"{hashlib.sha256(f'{code} {each}'.encode()).hexdigest()}.values", sizes[i])
+            for i, each in known.items()}
+
+
+def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:
+    """A digest of what each buffer of bind time holds, by its home; those of which nobody can say that are left out."""
+    program, found = values.program, dict[int, str]()
+    for home, b in enumerate(program.buffers):
+        source = source_of(parameters[b.name]) if b.kind == "parameter" else values.key_of(home) if b.kind == "constant" else None
+        if source is not None:
+            found[home] = repr(source)
+    for ins, outs, read in zip(program.bind_instructions, values.outs, values.ins, strict=True):
+        if isinstance(ins.call, NativeCall) and not ins.call.image and all(home in found for home in read):
+            windows = [(o.offset, o.shape, o.strides, o.dtype.name) for o in (*ins.ins, *ins.outs)]
+            digest = hashlib.sha256(repr((ins.call, [found[home] for home in read], windows)).encode()).hexdigest()
+            found |= {home: f"{digest} {number}" for number, home in enumerate(outs)}
+    return found

@@ -29,7 +29,7 @@ def test_every_byte_of_a_plan_is_told_by_kind() -> None:
     assert use.arena == plan_of(step()).variants[0].layout.offsets({"n": 10})[1]["cpu"] > 0
     assert use.total == use.allocated + use.parameters == use.parameters + use.states + use.arena + use.outputs + use.constants
     assert use.to_json() == {"parameters": 1024, "states": 4096, "arena": use.arena, "outputs": 64, "constants": use.constants,
-                             "bound": 0, "scratch": 0, "inputs": 0, "total": use.total}
+                             "bound": 0, "scratch": 0, "inputs": 0, "total": use.total, "bind_peak": 0}
 
 
 def test_dims_that_are_not_given_are_at_their_largest() -> None:

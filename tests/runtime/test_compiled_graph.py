@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -393,7 +394,8 @@ def test_too_little_memory_is_refused_before_anything_runs() -> None:
 # ---- parameters ----------------------------------------------------------------------------------------------------
 
 
-def test_rebinding_evaluates_what_depends_on_it_and_nothing_else() -> None:
+def test_rebinding_evaluates_what_depends_on_it_and_what_that_needs_and_nothing_else() -> None:
+    """The two terms of the sum were freed, so both are made again; the reciprocal, which a run reads, is not."""
     x, a, b = tg.input("x", (3,)), tg.parameter("a", (3,)), tg.parameter("b", (3,))
     both = tg.sqrt(tg.exp2(a) + tg.floor(b))
     g = tg.graph({"y": x * both, "z": x + tg.reciprocal(tg.constant([1.0, 2.0, 4.0]))})
@@ -403,10 +405,10 @@ def test_rebinding_evaluates_what_depends_on_it_and_nothing_else() -> None:
         run = step.call.run
         step.call = HostCall(lambda outs, ins, attrs, run=run: (asked.append(run.__name__), run(outs, ins, attrs))[1])
     compiled.rebind("a", [2.0, 2.0, 2.0])
-    assert asked == ["exp2", "add", "sqrt"]
+    assert asked == ["exp2", "floor", "add", "sqrt"]
     asked.clear()
     compiled.rebind("b", [5.0, 12.0, 0.0])
-    assert asked == ["floor", "add", "sqrt"]
+    assert asked == ["exp2", "floor", "add", "sqrt"]
     out = compiled.run({"x": [1.0, 1.0, 1.0]})
     np.testing.assert_allclose(out["y"], np.sqrt([9, 16, 4]))
     np.testing.assert_allclose(out["z"], [2, 1.5, 1.25])
@@ -639,6 +641,88 @@ def test_what_is_made_of_parameters_is_made_once_for_all_variants() -> None:
         for rows in (3, 20):
             given = numbers(rows, 8, seed=rows)
             np.testing.assert_array_equal(compiled.run({"x": given})["index"], (given @ weight.T).argmax(1))
+
+
+def test_what_is_made_of_parameters_and_constants_is_made_once_for_all_variants() -> None:
+    x, w = tg.input("x", (N, 8)), tg.parameter("w", (40, 8))
+    plan = variants_of(tg.graph(tg.linear(x, (w - 8.0) * w)))
+    compiled = bind(plan, {"w": numbers(40, 8)})
+    first, second = ({b: m for b, m in e.fixed.items() if e.program.buffers[b - 2].kind == "bound"} for e in compiled.executors)
+    assert len(first) == 1 and first == second
+    assert plan.memory().bound == 40 * 8 * 4 and plan.memory().bind_peak == 2 * 40 * 8 * 4
+
+
+def test_the_first_run_at_sizes_that_no_kernel_was_chosen_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It takes those of the largest sizes; the plan says so before, and the log once."""
+    plan = variants_of(tg.graph(tg.input("x", (N, 8)) * 2.0))
+    small, large = plan.variants
+    short = replace(plan, variants=(small, replace(large, cell=Cell.of({"n": (9, 32)}))), largest={"n": 32})
+    note = "note: runs at n = 33..64 take the kernels chosen below that, and may be slow; largest={'n': 64} plans for them"
+    assert note in tg.explain(short) and note in str(short) and "chosen below" not in tg.explain(plan) + str(plan)
+    for made in (plan, short):
+        compiled = bind(made)
+        for rows in (3, 32, 40, 3, 64):
+            given = numbers(rows, 8)
+            np.testing.assert_allclose(compiled.run({"x": given})["out"], 2.0 * given, rtol=1e-7)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.getMessage() == (
+        "a run at n = 40 takes the kernels that were chosen for n = 0..32, and may be slow; other such runs are not logged\n"
+        "  fix: tg.compile(graph, largest={'n': 40})")
+
+
+def codes(rows: int, columns: int) -> tuple[tg.Graph, dict[str, np.ndarray]]:
+    """A product by a weight of 4 bits: two codes in a byte, a scale for each 32 of a row; and its parameters."""
+    p, s = tg.parameter("p", (rows, columns // 2), tg.u8), tg.parameter("s", (rows, columns // 32, 1), tg.f32)
+    both = tg.reshape(tg.stack(tg.bit_and(p, 15), p // 16, axis=-1), (rows, columns // 32, 32))
+    weight = tg.reshape((tg.cast(both, tg.f32) - 8.0) * s, (rows, columns))
+    rng = np.random.default_rng(rows)
+    return tg.graph(tg.linear(tg.input("x", (2, columns)), weight)), {
+        "p": rng.integers(0, 256, (rows, columns // 2), np.uint8), "s": rng.random((rows, columns // 32, 1), np.float32)}
+
+
+def decoded(p: np.ndarray, s: np.ndarray) -> np.ndarray:
+    both = np.stack([p & 15, p >> 4], -1).reshape(*s.shape[:2], 32)
+    return ((both - 8.0) * s).reshape(len(p), -1)
+
+
+def held_by(action: Callable[[], Any]) -> tuple[Any, int, int]:
+    """What an action returns, and the bytes that it has allocated: those that stay, and the most at one moment."""
+    action()                                                        # what is loaded once, is loaded
+    gc.collect()
+    tracemalloc.start()
+    result = action()
+    stay, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return result, stay, peak
+
+
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")], ids="+".join)
+def test_what_only_makes_another_parameter_is_freed_and_the_plan_says_what_binding_takes(backends: tuple[str, ...]) -> None:
+    graph, parameters = codes(512, 1024)
+    plan, weight, slack = plan_of(graph, backends), 512 * 1024 * 4, 100_000
+    use = plan.memory()
+    assert use.bound == weight and weight < use.bind_peak <= 3 * weight
+    compiled, stay, peak = held_by(lambda: bind(plan, parameters))
+    assert abs(stay - use.bound) < slack and abs(peak - use.bind_peak) < weight // 2     # numpy has temporaries of its own
+    x = numbers(2, 1024)
+    for seed, name in enumerate(("s", "p", "s")):
+        rng = np.random.default_rng(seed)
+        parameters[name] = rng.integers(0, 256, (512, 512), np.uint8) if name == "p" else rng.random((512, 32, 1), np.float32)
+        _, stay, peak = held_by(partial(compiled.rebind, name, parameters[name]))
+        assert stay < slack and peak < use.bind_peak + weight // 2
+        want = x.astype(np.float64) @ decoded(**parameters).T
+        np.testing.assert_allclose(compiled.run({"x": x})["out"], want, rtol=1e-4, atol=1e-3)
+
+
+def test_a_plan_that_only_fits_once_it_is_bound_is_refused() -> None:
+    graph, _ = codes(64, 1024)
+    plan = plan_of(graph)
+    use = plan.memory()
+    assert use.total < use.most == use.parameters + use.constants + use.bind_peak
+    plan.check_capacity({}, use.most)
+    with pytest.raises(PlanError, match=r"^device cpu may use 500\.0 kB, binding the plan needs .* at once: parameters 41\.0 kB, "
+                                        r"constants \d+ B, made of parameters .*, of which 262\.1 kB stay\n  fix: "):
+        plan.check_capacity({}, 500_000)
 
 
 def test_a_value_of_bind_time_that_is_read_twice_by_every_step_is_made_at_once() -> None:

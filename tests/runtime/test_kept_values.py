@@ -16,6 +16,7 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.measure.single import single_kernel_plan, with_parameters
 from tensor_graphs.runtime import kept_values
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tests.plans import plan_of
 
 ROWS, INNER = 300, 64
 X = np.random.default_rng(0).standard_normal((3, INNER)).astype(np.float32)
@@ -105,6 +106,25 @@ def test_a_weight_in_memory_a_short_file_and_a_small_value_are_not_taken(plan: P
     assert _is_right(model := _bound(plan, tmp_path / "a.safetensors"), weight) and not _mapped(model)
     monkeypatch.setattr(kept_values, "LEAST_BYTES", 16 << 20)
     assert not _mapped(_bound(plan, tmp_path / "a.safetensors"))
+
+
+def test_of_values_that_are_made_of_each_other_the_last_is_kept_and_mapped_and_the_others_are_not_made(folder: Path,
+                                                                                                     tmp_path: Path) -> None:
+    """The weight in the file is turned, and the turned one prepared: a run reads both, and not what is doubled before."""
+    x, w = tg.input("x", (3, INNER), tg.f32), tg.parameter("w", (INNER, ROWS), tg.f32)
+    plan = plan_of(tg.graph({"y": tg.linear_argmax(x, (w + w).T)[1]}), ("c",))
+    weight = np.random.default_rng(1).standard_normal((INNER, ROWS)).astype(np.float32)
+    write_weights(tmp_path / "a.safetensors", {"w": (tg.f32, weight.shape)}, lambda name: weight)
+    want = (X.astype(np.float64) @ weight).argmax(axis=1)
+    for number in range(2):
+        model = bind(plan, {"w": open_weights(tmp_path / "a.safetensors").array("w")})
+        assert model.run({"x": X})["y"].tolist() == want.tolist()
+        (executor,) = model.executors
+        kept = {executor.lookup.first + home for home in executor.bind_time.kept}
+        assert kept < {b for b, m in executor.fixed.items()} and _mapped(model) == number * len(kept)
+        assert len(list(folder.iterdir())) == len(executor.bind_time.steps(executor.bind_time.kept)) - 1   # all but the sum
+    model.rebind("w", -weight)
+    assert model.run({"x": X})["y"].tolist() == (X.astype(np.float64) @ -weight).argmax(axis=1).tolist() and not _mapped(model)
 
 
 def test_what_was_not_used_for_the_longest_time_goes(plan: Plan, folder: Path, tmp_path: Path,

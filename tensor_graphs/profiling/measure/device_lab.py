@@ -56,6 +56,9 @@ class DeviceLab:
                 self._copies.append((copy, made_of.get(source.buffer, source)))
             elif source.buffer not in made_of:
                 self._copies.append((o, replace(seen, buffer=source.buffer, offset=source.offset + seen.offset)))
+        held = executor.bind_time.kept                              # what else was made of parameters is freed: nothing to compare
+        self._copies = [(copy, given) for copy, given in self._copies
+                        if program.buffers[home := program.home(given.buffer)].kind != "bound" or home in held]
 
     @property
     def byte(self) -> int:
