@@ -24,6 +24,7 @@ from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, b
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
 from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
+from tensor_graphs.profiling.measure.concurrent_runs import run_beside_itself
 from tensor_graphs.profiling.measure.inputs import (
     STORED,
     Form,
@@ -231,6 +232,11 @@ class Bench:
         itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
         shift = itemsize if point.form == "unaligned" else 0
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
+        if point.beside:
+            others = make_inputs(self.graph, binding, point.seed + 1)
+            parameters = {n: inputs[n] for n in self.parameters}
+            own, theirs = ({n: a for n, a in each.items() if n not in parameters} for each in (inputs, others))
+            run_beside_itself(self.plan, parameters, own, theirs, out, binding)
         rows = {n: changed_rows(out[n].array, values[operand]) for n, operand in updates.items()}
         begins = self._keep(out, {n: g.bytes for n, g in out.items()}, rows)
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
