@@ -50,6 +50,7 @@ NODES: dict[str, Node] = {
     "less in bf16": tg.less(tg.input("x", (N, 8), tg.bf16), tg.input("y", (N, 8), tg.bf16)),
     "argmax in f64": tg.argmax(tg.input("x", (N, 8), tg.f64)),
     "square": tg.square(tg.input("x", (N, 24), tg.f32)),
+    "square of two rows": tg.square(tg.input("x", (2, 24), tg.f32)),
 }
 """the ops that the kernels below say they compute"""
 
@@ -327,30 +328,40 @@ def keeps_a_buffer_for_all_runs(is_wrong: bool) -> Body:
 
 C_SOURCE = """
 #include "tg.h"
+#include <pthread.h>
+
+static int64_t calls; /* of no influence on what is computed */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 TG_KERNEL(%s) {
     const float *x = ptr[1];
     float *out = ptr[0];
     %s float row[24];
-    (void)floats;
+    (void)floats, (void)lock, calls++;
+    %s
     for (int64_t i = 0; i < ints[0]; i++) {
         for (int j = 0; j < 24; j++) row[j] = x[24 * i + j];
         for (int j = 0; j < 24; j++) out[24 * i + j] = row[j] * row[j];
     }
+    %s
 }
 """
 
 
-def _in_c(entry: str, storage: str) -> Kernel:
-    return tg.c_kernel("square", source=C_SOURCE % (entry, storage), entry=entry, dtypes=["f32"],
+def _in_c(entry: str, storage: str, begin: str = "", end: str = "") -> Kernel:
+    return tg.c_kernel("square", source=C_SOURCE % (entry, storage, begin, end), entry=entry, dtypes=["f32"],
                        ints=lambda spec: [spec.outputs[0].shape[0]])
 
 
-PAIRS.append(Pair("keeps_a_row_for_all_runs_in_c.square", "square", _in_c("keeps_a_static_row", "static volatile"),
-                  _in_c("keeps_a_row_of_its_own", "volatile")))
+STATIC = _in_c("keeps_a_static_row", "static volatile")
+PAIRS += [
+    Pair("keeps_a_row_for_all_runs_in_c.square", "square", STATIC, _in_c("keeps_a_row_of_its_own", "volatile")),
+    Pair("keeps_a_row_for_all_runs_in_c.square_of_two_rows", "square of two rows", STATIC,
+         _in_c("keeps_a_row_behind_a_lock", "static volatile", "pthread_mutex_lock(&lock);", "pthread_mutex_unlock(&lock);")),
+]
 
 IN_WORKER = bool(os.environ.get("TENSOR_GRAPHS_WORKER"))
-for _each in (kernel for each in PAIRS for kernel in (each.wrong, each.honest)):
+for _each in {kernel.name: kernel for each in PAIRS for kernel in (each.wrong, each.honest)}.values():
     if IN_WORKER and _each.backend != "c":                          # those in C are registered where they are declared
         register(_each)
     elif not IN_WORKER and _each.backend == "c":

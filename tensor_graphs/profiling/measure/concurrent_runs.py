@@ -8,20 +8,30 @@ another order each time.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Mapping
 
 import numpy as np
 
+from tensor_graphs.devices.c_code import ToolchainError
+from tensor_graphs.kernels.c.interleaved import Arguments, Interleaved
+from tensor_graphs.kernels.kernel import NativeCall
+from tensor_graphs.language.dims import evaluate
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.profiling.distrust.memory_guards import Guarded, bytes_of
 from tensor_graphs.profiling.measure.clock import now
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.segments.native import NativeList
 
+log = logging.getLogger(__name__)
+
 RUNS, SECONDS = 400, 0.2
 """runs of the first thread, or the time after which no other begins: 400 miss what is wrong 8 times of 300 once in 50,000"""
+
+MEETINGS = 64
+"""places in a call of a C kernel at which another one is run"""
 
 SHORT, MOST_CALLS, CALLS_SECONDS = 1e-4, 1024, 1e-3
 """seconds of a run that is mostly Python, how many native calls are in a list of such, and what a list of longer ones takes"""
@@ -31,9 +41,9 @@ SWITCH_SECONDS = 1e-5
 
 
 def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
-                      others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> None:
+                      others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
     """Run a plan on `inputs` while another thread runs it on `others`. out: the outputs of a run alone on `inputs`, then those of
-    the run that is farthest from it. Raises what a run raises."""
+    the run that is farthest from it. Returns how far that is. Raises what a run raises."""
     compiled = bind(plan, parameters)
     beside = bind(plan, parameters) if compiled.executors[0].one_native_call else compiled      # what it keeps is to be shared
     for segment in beside.executors[0].segments:
@@ -73,6 +83,43 @@ def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: 
         raise errors[0]
     for name, guard in out.items():
         guard.array[...] = farthest[name]
+    return distance
+
+
+def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray],
+                    out: Mapping[str, Guarded], binding: Mapping[str, int], distance: float) -> None:
+    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places. out: outputs, which
+    are replaced where those of such a call are farther than `distance` from what the same code computes alone. Nothing is run where
+    the compiler has no way to do it."""
+    try:
+        kernel = Interleaved(call.image)
+    except ToolchainError as error:
+        log.debug("no call is run in the middle of another: %s", error)
+        return
+    ints = [int(evaluate(each, binding)) for each in call.ints]
+
+    def arguments(operands: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Arguments:
+        given = list(operands.values())
+        return Arguments([*outputs.values(), *(None if p is None else given[p] for p in call.pointers)], ints, call.floats)
+
+    arrays = {name: guard.array for name, guard in out.items()}
+    first = arguments(inputs, arrays)
+    second = arguments(others, {name: np.empty_like(array) for name, array in arrays.items()})
+    returned = {name: array.copy() for name, array in arrays.items()}
+    count = kernel.run(first, second)
+    alone = {name: array.copy() for name, array in arrays.items()}
+    farthest, until = returned, now() + SECONDS
+    for meeting in range(MEETINGS):
+        if now() > until:
+            break
+        for guard in out.values():
+            guard.poison()
+        kernel.run(first, second, int((meeting + np.random.default_rng().random()) * count / MEETINGS))
+        apart = max(_apart(array, alone[name]) for name, array in arrays.items())
+        if apart > distance:
+            farthest, distance = {name: array.copy() for name, array in arrays.items()}, apart
+    for name, array in arrays.items():
+        array[...] = farthest[name]
 
 
 def _calls_at_once(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> int:

@@ -63,10 +63,9 @@ def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...],
     number of this operand, and how many have huge values: in every fourth row all but one of them are zero, as a sum shows no
     magnitude but its largest. Of padded values `first` is the axis, counted from the right, along which rows run."""
     if kind == "padded":
-        turned = shape if not shape else (*shape[:first], *shape[first:][1:], shape[first])
-        late = begins_late(rng, turned)
-        values = np.where(late, -np.inf, 3.0 * rng.standard_normal(turned)).astype(dtype.numpy)
-        return np.ascontiguousarray(np.moveaxis(values, -1, first)) if shape else values
+        by_rows = (*shape[:first], *shape[first:][1:], shape[first]) if shape else shape
+        padded = np.where(begins_late(rng, by_rows), -np.inf, 3.0 * rng.standard_normal(by_rows)).astype(dtype.numpy)
+        return np.ascontiguousarray(np.moveaxis(padded, -1, first)) if shape else padded
     if kind == "columns":
         turned = extreme_values(rng, "structured", (*shape[1:], *shape[:1]), dtype, positive=positive, first=first)
         return np.ascontiguousarray(np.moveaxis(turned, -1, 0)) if shape else turned

@@ -63,11 +63,12 @@ from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, M
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import fewer_bits
-from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.measure.clock import TIMER
 from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points, together_points
+from tensor_graphs.profiling.measure.definitions import adds_floats
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
 from tensor_graphs.profiling.measure.doubt import doubtful, moves_of_rows
 from tensor_graphs.profiling.measure.fixed_rows import candidates, fewer, is_fixed, size_of, taken
