@@ -234,7 +234,7 @@ class Bench:
         shift = itemsize if point.form == "unaligned" else 0
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
         if point.beside:
-            others = make_inputs(self.graph, binding, point.seed + 1)
+            others, _ = guarded(make_inputs(self.graph, binding, point.seed + 1), True)
             parameters = {n: inputs[n] for n in self.parameters}
             own, theirs = ({n: a for n, a in each.items() if n not in parameters} for each in (inputs, others))
             apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)

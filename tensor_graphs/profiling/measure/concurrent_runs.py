@@ -48,16 +48,16 @@ def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: 
     beside = bind(plan, parameters) if compiled.executors[0].one_native_call else compiled      # what it keeps is to be shared
     for segment in beside.executors[0].segments:
         if isinstance(segment, NativeList):                         # thousands of short calls without the interpreter in between
-            segment.steps = np.tile(segment.steps, _calls_at_once(compiled, others, binding))
+            segment.steps = np.tile(segment.steps, _calls_at_once(compiled, others, _fenced(out), binding))
     alone = {name: guard.array.copy() for name, guard in out.items()}
+    fenced = _fenced(out)
     farthest, distance = alone, 0.0
     ended, errors = threading.Event(), list[BaseException]()
 
     def run_others() -> None:
-        arrays = {name: np.empty_like(array) for name, array in alone.items()}
         try:
             while not ended.is_set():
-                beside.run(others, dims=binding, out=arrays)
+                beside.run(others, dims=binding, out=fenced)
         except BaseException as error:
             errors.append(error)
 
@@ -104,7 +104,7 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
 
     arrays = {name: guard.array for name, guard in out.items()}
     first = arguments(inputs, arrays)
-    second = arguments(others, {name: np.empty_like(array) for name, array in arrays.items()})
+    second = arguments(others, _fenced(out))
     returned = {name: array.copy() for name, array in arrays.items()}
     count = kernel.run(first, second)
     alone = {name: array.copy() for name, array in arrays.items()}
@@ -122,10 +122,16 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
         array[...] = farthest[name]
 
 
-def _calls_at_once(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> int:
+def _fenced(out: Mapping[str, Guarded]) -> dict[str, np.ndarray]:
+    """Arrays like these outputs, between zones: a kernel that writes there is found at other points, and spoils no heap here."""
+    return {name: Guarded(guard.array.shape, guard.array.dtype).array for name, guard in out.items()}
+
+
+def _calls_at_once(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray],
+                   binding: Mapping[str, int]) -> int:
     """The number of calls in one list: MOST_CALLS where a run is short, else those that take about CALLS_SECONDS."""
     began = now()
-    compiled.run(inputs, dims=binding)
+    compiled.run(inputs, dims=binding, out=out)
     took = now() - began
     return MOST_CALLS if took < SHORT else max(1, int(CALLS_SECONDS / took))
 
