@@ -157,11 +157,11 @@ def _linked_with(against: Sequence[Path]) -> tuple[str, ...]:
 @phase("compile C")
 def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Sequence[Path] = (),
                   portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
-                  progress: Callable[[str], None] | None = None) -> Path:
+                  progress: Callable[[str], None] | None = None, flags: Sequence[str] = ()) -> Path:
     """The shared library made of `sources`, compiled now unless the cache has it.
 
     folders: where headers are looked for that do not lie beside a source. against: libraries in the same cache folder whose
-    symbols this one may use; then what none of them defines is an error.
+    symbols this one may use; then what none of them defines is an error. flags: more of them, behind the usual ones.
     The file is `NAME-HASH.so` in `cache` (default: the user's cache folder); it appears by a rename, so that processes that
     compile at the same time do not meet. `progress` is told each file as its compilation begins.
     Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
@@ -170,7 +170,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
         raise ToolchainError(f"cannot compile {name}: {reason}")
     ordered = list(sources)
     linked_with = [each.name for each in against]
-    identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with)[:32]
+    identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with, *flags)[:32]
     folder = private_folder(cache or default_cache())
     library = folder / f"{name}-{identity}.so"
     if library.exists():
@@ -178,7 +178,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
         return library
     begun = time.perf_counter()
     log.info("compiling %s: %s, once for this machine", name, counted(len(ordered), "C file"))
-    flags = compile_flags(portable=portable)
+    flags = (*compile_flags(portable=portable), *flags)
     with _work_folder(folder) as work:
         objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]
         named = [f"-I{each}" for each in folders]

@@ -80,15 +80,19 @@ class Image:
 
     def path(self) -> Path:
         """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
-        if self._path is not None and self._path.exists():
-            return self._path
+        if self._path is None or not self._path.exists():
+            self._path = self.compiled()
+            _IMAGES[str(self._path)] = self
+        return self._path
+
+    def compiled(self, more: Sequence[c_code.Source] = (), flags: Sequence[str] = ()) -> Path:
+        """A library of the sources and of these, by the usual flags and these; unless the cache has it. Raises ToolchainError."""
         ours = library.load()
         own = " ".join(c_code.content_of(each).decode(errors="replace") for each in self.sources)
         name = re.sub(r"[^\w.-]", "_", self.name)
         try:
-            self._path = toolchain.build_library(self._all(), name=name, folders=(library.FOLDER,), against=ours.paths(own),
-                                                 cache=ours.path.parent)
-            return self._path
+            return toolchain.build_library((*self._all(), *more), name=name, folders=(library.FOLDER,), against=ours.paths(own),
+                                           cache=ours.path.parent, flags=flags)
         except cache_folder.CacheFolderError:
             raise
         except c_code.ToolchainError as error:
@@ -98,6 +102,15 @@ class Image:
             bare = not any("#include \"" in text_of(each) for each in self.sources)
             fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
             raise c_code.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
+
+
+_IMAGES: dict[str, Image] = {}
+"""by the path of its library"""
+
+
+def image_at(path: str) -> Image | None:
+    """The library of a kernel that this process has compiled, or found in the cache, by its path."""
+    return _IMAGES.get(path)
 
 
 @worded
@@ -119,6 +132,8 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
     double *floats)`. ptr: the outputs, then the operands, each C-contiguous in its dtype; an optional operand that is absent is
     NULL. ints, floats: what is given here, as sequences or as functions of the spec; ints may be expressions of dims, and their
     values are those of each run. At most 16, 32 and 8 of them.
+    Several threads may call it at once, on other arrays: what a call writes is in its outputs, on its stack or in tg_scratch, and
+    no static variable holds anything that an output depends on.
     pointers: other positions of operands, or None for NULL. scratch: bytes that it takes by tg_scratch at most, all threads
     together; plans count them. dtypes: that all operands and outputs have, of one kind or mixed. accepts(spec): None, or why a spec
     is not taken; asked after `dtypes`. name: "c." and the entry unless given.

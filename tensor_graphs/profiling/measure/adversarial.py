@@ -21,11 +21,11 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import row_errors
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.profiling.measure.definitions import adds_floats
 from tensor_graphs.profiling.measure.extremes import STRUCTURES, Extreme, extreme_sizes
-from tensor_graphs.profiling.measure.inputs import Point, definition_of, is_big, point_inputs
+from tensor_graphs.profiling.measure.inputs import Point, is_big, point_inputs
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,6 @@ REPLACED, INFLUENCE = 1e4, 1e-3
 
 MARGIN = 2.0 ** -20
 """share of the largest number beyond which no result of a sum is asked for: what is divided by last may be added before"""
-
-
-def adds_floats(graph: Graph) -> bool:
-    """Whether floats are added up anywhere in a graph's definition."""
-    return any(node.op.name == "sum" and node.dtype.kind == "float" for node in definition_of(graph).nodes)
 
 
 def adversarial_points(signature: Signature, seed: int = 0) -> list[Point]:

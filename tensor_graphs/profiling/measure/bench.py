@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust import reused
@@ -25,6 +26,7 @@ from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, b
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
 from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
+from tensor_graphs.profiling.measure.concurrent_runs import run_beside_itself, run_interleaved
 from tensor_graphs.profiling.measure.inputs import (
     STORED,
     Form,
@@ -231,6 +233,15 @@ class Bench:
         itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
         shift = itemsize if point.form == "unaligned" else 0
         plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
+        if point.beside:
+            others, _ = guarded(make_inputs(self.graph, binding, point.seed + 1), True)
+            parameters = {n: inputs[n] for n in self.parameters}
+            own, theirs = ({n: a for n, a in each.items() if n not in parameters} for each in (inputs, others))
+            apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)
+            spec = signature_of_graph(self.graph).spec
+            call = self.kernel.build(spec)
+            if isinstance(call, NativeCall) and call.image and not parameters and not self.kernel.sharing(spec).updated:
+                run_interleaved(call, own, theirs, out, binding, apart)
         rows = {n: changed_rows(out[n].array, values[operand]) for n, operand in updates.items()}
         begins = self._keep(out, {n: g.bytes for n, g in out.items()}, rows)
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]

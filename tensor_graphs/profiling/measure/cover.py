@@ -1,9 +1,9 @@
 """cover: what is drawn so that a verdict covers the declared range: sizes of each dim, ways in which operands lie, kinds of values.
 
-Sizes: each dim in turn goes over its whole range while the others are small: both ends, and one size drawn in each of BINS pieces
-of its logarithm, so that whoever is wrong on a tenth of that range (of the logarithm) is asked there. What would take long is left
-out, the largest that is affordable first to be kept. Rows of a row-wise op are copies of a few, so that the oracle computes a few
-only (`rows_are_independent`).
+Sizes: each dim in turn goes over its whole range while the others are small, at every other size at their lowest: both ends, and
+one size drawn in each of BINS pieces of its logarithm, so that whoever is wrong on a tenth of that range (of the logarithm) is
+asked there. Then a few points at which all dims vary. What would take long is left out, the largest that is affordable first to be
+kept. Rows of a row-wise op are copies of a few, so that the oracle computes a few only (`rows_are_independent`).
 
 The seed is the judge's secret of a signature, so no kernel knows where it will be asked.
 """
@@ -44,6 +44,9 @@ BINS = 20
 SMALL_SIZES = (1, 2, 3, 5, 7)
 """what the other dims are drawn from"""
 
+TOGETHER = 4
+"""pieces of the ranges of several dims, for points at which all of them vary"""
+
 FEW, MANY = (2, 8), (9, 80)
 """between which dims are drawn where it is about how operands lie: of both for those in which each row lies elsewhere, as a kernel
 may be wrong about many rows and right about a few"""
@@ -83,14 +86,15 @@ def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
 
 
 def size_points(signature: Signature, seed: int) -> list[Point]:
-    """Each dim over its range, the others small; per dim the largest that is affordable, small ones, and what time is left for."""
+    """Each dim over its range, the others at their lowest and small, one after the other; per dim the largest that is affordable,
+    small ones, and what time is left for."""
     draw, found = random.Random(seed), []
     dims = signature.graph.dims
     for number, (name, dim) in enumerate(sorted(dims.items())):
         rows_free = rows_are_independent(signature, name)
-        every = []
-        for size in sizes_of(dim, draw):
-            sizes = {n: min(hi, max(lo, draw.choice(SMALL_SIZES))) for n, other in dims.items()
+        every, lowest = [], draw.randrange(2)
+        for i, size in enumerate(sizes_of(dim, draw)):
+            sizes = {n: min(hi, max(lo, 1 if i % 2 == lowest else draw.choice(SMALL_SIZES))) for n, other in dims.items()
                      for lo, hi in [d.bounds(other)]}
             sizes[name] = size
             by_rows = rows_free and size > 2 * FEW_ROWS >= 2 * d.bounds(dim)[0]
@@ -106,6 +110,30 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
         for i, (sizes, by_rows, _) in enumerate(kept):
             rows = (name, FEW_ROWS) if by_rows else None
             found.append(Point(tuple(sorted(sizes.items())), seed + 100 * (number + 1) + i, rows=rows))
+    return found
+
+
+def together_points(signature: Signature, seed: int) -> list[Point]:
+    """Points at which all of several dims vary: each is in each of TOGETHER pieces of its range once, in an order of its own. Where
+    that would take long, the largest dim is halved until it does not."""
+    draw, found, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
+    if len(dims) < 2:
+        return found
+    orders = {name: draw.sample(range(TOGETHER), TOGETHER) for name in sorted(dims)}
+    for i in range(TOGETHER):
+        sizes = {}
+        for name, order in orders.items():
+            low, high = d.bounds(dims[name])
+            first = max(low, 1)
+            size = first * math.exp((math.log(high + 1) - math.log(first)) * (order[i] + draw.random()) / TOGETHER)
+            sizes[name] = min(high, max(low, int(size)))
+        while seconds(signature, sizes) > EACH_SECONDS / 2:
+            largest = max(sizes, key=lambda name: sizes[name] / max(1, d.bounds(dims[name])[0]))
+            if sizes[largest] // 2 < d.bounds(dims[largest])[0]:
+                break
+            sizes[largest] //= 2
+        else:
+            found.append(Point(tuple(sorted(sizes.items())), seed + 800 + i))
     return found
 
 
@@ -269,5 +297,6 @@ def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
     kinds: set[str] = {p.extreme for p in points if p.extreme is not None}
     kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
     kinds |= {"integers of full range"} if any(p.integers for p in points) else set()
+    kinds |= {"two runs at once"} if any(p.beside for p in points) else set()
     return {"points": len(set(points)),
             "sizes": sizes, "values": sorted(kinds), "layouts": sorted({p.form for p in points} - {"apart"})}

@@ -22,6 +22,14 @@ the smallest, powers of two; of several operands all but one are zero in another
 sorted both ways, with a single number in them, of alternating signs, with blocks of zeros, of −0. columns: the same along the
 first axis."""
 
+Hazard = Literal["even", "drifting", "padded", "neighbouring"]
+"""Values of which only some ops are asked (hazards.py). even: one positive number for all elements, whose fraction has no end in
+bits, so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a
+power of two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞.
+neighbouring: numbers next to each other in the dtype, the same few in each operand."""
+
+Kind = Extreme | Hazard
+
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65),
                                                   "sweep": (257, 65, 33), "huge": (129, 33, 5), "structured": (37, 17, 5),
                                                   "columns": (17, 37, 5)}
@@ -47,13 +55,17 @@ def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -
     return out
 
 
-def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ...], dtype: DType, *,
+def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], dtype: DType, *,
                    positive: bool = False, first: int = 0, squared: bool = False, among: tuple[int, int] = (0, 1)) -> np.ndarray:
     """An array of such values; rows run along the last axis, and in a single row it is elements that take turns. positive: none is
     below zero. first: of the structures, that of the first row (a single row has only this one). squared: products of two of them
     are added, and none may overflow on the way (a variance may be added as squares, which its definition need not hold). among: the
     number of this operand, and how many have huge values: in every fourth row all but one of them are zero, as a sum shows no
-    magnitude but its largest."""
+    magnitude but its largest. Of padded values `first` is the axis, counted from the right, along which rows run."""
+    if kind == "padded":
+        by_rows = (*shape[:first], *shape[first:][1:], shape[first]) if shape else shape
+        padded = np.where(begins_late(rng, by_rows), -np.inf, 3.0 * rng.standard_normal(by_rows)).astype(dtype.numpy)
+        return np.ascontiguousarray(np.moveaxis(padded, -1, first)) if shape else padded
     if kind == "columns":
         turned = extreme_values(rng, "structured", (*shape[1:], *shape[:1]), dtype, positive=positive, first=first)
         return np.ascontiguousarray(np.moveaxis(turned, -1, 0)) if shape else turned
@@ -86,11 +98,38 @@ def extreme_values(rng: np.random.Generator, kind: Extreme, shape: tuple[int, ..
             own, count = among
             for i in range(1, rows, 4):
                 values[i] *= (i // 4) % count == own
+        case "even":
+            number = 1.0 if among[0] else float(rng.choice(ENDLESS))
+            values[...] = number * 2.0 ** int(rng.integers(-5, 2))
+        case "drifting":
+            values.reshape(-1)[...] = rng.uniform(0.5, 1.0) * (1.0 + np.arange(values.size) / max(1, values.size))
+        case "neighbouring":
+            numbers = np.array([1.1, -0.37, 1.5 * dtype.smallest_normal, float(dtype.max) ** 0.4])
+            near = numbers.astype(dtype.numpy).astype(np.float64)
+            step = np.exp2(np.floor(np.log2(np.abs(near)))) * dtype.epsilon
+            row = np.arange(rows) % len(near)
+            values[...] = near[row, None] + rng.integers(0, 3, values.shape) * step[row, None]
         case "structured":
             if len(shape) == 1:
                 values = values.reshape(1, -1)
             _structure(rng, values, first)
     return (np.abs(values) if positive else values).astype(dtype.numpy).reshape(shape)
+
+
+ENDLESS = (1.4, 1.6, 1.8)
+"""0.7, 0.1 and 0.9 but for a power of two: 2²² of them added up in f32, one after the other, are 4 % off, and 4096 4e-5"""
+
+
+def begins_late(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements come before the first one that counts: in every fourth row all but the last, half of the row, and none; in the
+    others, and in a single row, a number between half and all but one. Rows run along the last axis."""
+    if not shape or not shape[-1]:
+        return np.zeros(shape, bool)
+    size, rows = shape[-1], int(np.prod(shape[:-1]))
+    before = rng.integers(size // 2, size, rows)
+    if rows > 1:
+        before[::4], before[1::4], before[2::4] = size - 1, size // 2, 0
+    return np.asarray(np.arange(size) < before.reshape(*shape[:-1], 1))
 
 
 STRUCTURES = 8

@@ -14,14 +14,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import atoms_in
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
@@ -30,8 +29,9 @@ from tensor_graphs.normal_numbers import quantiles
 from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.profiling.measure import fixed_rows
+from tensor_graphs.profiling.measure.definitions import adds_products, definition_of, padded_operands
 from tensor_graphs.profiling.measure.descriptors import Given, values
-from tensor_graphs.profiling.measure.extremes import Extreme, extreme_values, integer_values
+from tensor_graphs.profiling.measure.extremes import Kind, begins_late, extreme_values, integer_values
 
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size by what they mean"""
@@ -83,6 +83,7 @@ class Point:
     pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
     floats), or, of `STORED` forms, that lies so (else: all). integers: those of full range, and the ends of tables. rows: a dim,
     or a fixed axis (fixed_rows.py), and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
+    beside: it is run many times, while another thread runs it too (concurrent_runs.py).
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -91,13 +92,14 @@ class Point:
     form: Form = "apart"
     special: bool = False
     stirred: Stir = ()
-    extreme: Extreme | None = None
+    extreme: Kind | None = None
     given: Given = ()
     anew: tuple[int, tuple[str, ...]] | None = None
     axis: int = 0
     only: str | None = None
     integers: bool = False
     rows: tuple[str, int] | None = None
+    beside: bool = False
 
     @property
     def binding(self) -> dict[str, int]:
@@ -106,7 +108,9 @@ class Point:
     @property
     def values(self) -> Point:
         """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
-        return self if self.form in SAME_VALUES else replace(self, form="apart", axis=self.axis if self.extreme is not None else 0)
+        if self.form in SAME_VALUES:
+            return self
+        return replace(self, form="apart", axis=self.axis if self.extreme is not None else 0, beside=False)
 
     def __str__(self) -> str:
         where = ", ".join(f"{k}={v}" for k, v in self.sizes) or "its only size"
@@ -117,6 +121,7 @@ class Point:
                  *(["integers of full range, ends of tables"] if self.integers else []),
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.stirred or self.anew else []),
+                 *(["run in two threads at once"] if self.beside else []),
                  *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
                    if self.form != "apart" else [])]
         return f"{where} ({', '.join(notes)})" if notes else where
@@ -133,24 +138,6 @@ SAID: Mapping[Form, str] = {
 def generator(seed: int, name: str) -> np.random.Generator:
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
     return np.random.Generator(np.random.Philox(key))               # `key=` asks the system for a seed besides: 50 of 60 µs
-
-
-@lru_cache(maxsize=1024)
-def definition_of(graph: Graph) -> Graph:
-    """The graph in atomic ops; of a loop, what it is made of."""
-    return graph.with_roots(atoms_in(graph.roots))
-
-
-@lru_cache(maxsize=1024)
-def adds_products(graph: Graph) -> bool:
-    """Whether floats that are products of two computed ones, squares among them, are added up anywhere in the definition."""
-    whole = definition_of(graph)
-    varies: set[Node] = set()
-    for node in whole.nodes:
-        if node in whole.inputs.values() or any(i in varies for i in node.inputs):
-            varies.add(node)
-    floats = [node for node in whole.nodes if node.dtype.kind == "float"]
-    return any(n.op.name == "sum" for n in floats) and any(n.op.name == "mul" and varies.issuperset(n.inputs) for n in floats)
 
 
 @lru_cache(maxsize=4096)
@@ -573,6 +560,9 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
 def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
     kind = point.extreme
     assert kind is not None
+    if kind == "padded":
+        _pad(graph, point, arrays)
+        return
     positive = {i for node in graph.nodes if node.op.facts.positive for i in node.inputs}
     floats = [name for name, node in graph.inputs.items() if node.dtype.kind == "float" and point.only in (None, name)]
     for name, node in graph.inputs.items():
@@ -584,6 +574,19 @@ def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
                                       squared=adds_products(graph), among=(own, len(floats)))
 
             _replace(graph, point, arrays, name, make)
+
+
+def _pad(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    """Let rows of the operands of a maximum begin with padding: −∞, or a mask that hides it. The last element always counts."""
+    padded = padded_operands(graph)
+    for name, axis in padded.floats.items():
+        rng, dtype = generator(point.seed, f"padded {name}"), graph.inputs[name].dtype
+        make = partial(extreme_values, rng, "padded", dtype=dtype, first=axis)
+        _replace(graph, point, arrays, name, make)
+    for name, axis in padded.masks.items():
+        mask = np.moveaxis(arrays[name], axis, -1)
+        late = begins_late(generator(point.seed, f"padded {name}"), mask.shape)
+        arrays[name] = np.ascontiguousarray(np.moveaxis(~late, -1, axis))
 
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
@@ -607,8 +610,11 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
             values[name] = arrays[name]
         elif not _all_different(users.get(node, [])):
             low, high = integer_range(node, users.get(node, []), point.binding)
-            ends = [e for e in (low, low + 1, low + 2, high - 3, high - 2, high - 1)
-                    if node.dtype.min <= e <= node.dtype.max and low <= e < high]
+            ends = [e for e in (low, low + 1, low + 2, high - 3, high - 2, high - 1) if low <= e < high]
+            if low < 0:                                             # beyond the ends too: in fewer bits, these would lie within
+                within = (0, (low + high) // 2, high - 2)
+                ends += [side * (1 << bits) + e for bits in (8, 16, 32, 48) for side in (-1, 1) for e in within]
+            ends = [e for e in ends if node.dtype.min <= e <= node.dtype.max]
             arrays[name] = rng.choice(ends, shape).astype(node.dtype.numpy)
 
 

@@ -63,14 +63,16 @@ from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, M
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import fewer_bits
-from tensor_graphs.profiling.measure.adversarial import adds_floats, adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.measure.clock import TIMER
-from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points
+from tensor_graphs.profiling.measure.cover import covered, layout_points, size_points, special_points, together_points
+from tensor_graphs.profiling.measure.definitions import adds_floats
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
 from tensor_graphs.profiling.measure.doubt import doubtful, moves_of_rows
 from tensor_graphs.profiling.measure.fixed_rows import candidates, fewer, is_fixed, size_of, taken
+from tensor_graphs.profiling.measure.hazards import concurrent_points, hazard_points
 from tensor_graphs.profiling.measure.inputs import (
     BIG_INPUT,
     PAIRED,
@@ -187,8 +189,9 @@ BIG_TRAFFIC = 2.5e8
 
 
 ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.comparison",
-               "profiling.measure.cover", "profiling.measure.descriptors", "profiling.measure.doubt", "profiling.measure.extremes",
-               "profiling.measure.fixed_rows", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
+               "profiling.measure.cover", "profiling.measure.definitions", "profiling.measure.descriptors",
+               "profiling.measure.doubt", "profiling.measure.extremes", "profiling.measure.fixed_rows",
+               "profiling.measure.hazards", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
                "profiling.measure.smaller", "profiling.measure.updated_rows", "profiling.distrust.protocol",
                "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
                "costs.filing")
@@ -557,9 +560,10 @@ class Judge:
         if not big:
             beside = layout_points(kernel, signature, base.binding, secret) + special_points(signature, base.binding, secret)
             found += of_few(beside)
-            found += size_points(signature, secret)
+            found += size_points(signature, secret) + together_points(signature, secret)
+            found += hazard_points(signature, base.binding, secret)
         if device_of(kernel.backend).is_host:
-            return found
+            return found if kernel.ours else found + concurrent_points(signature, base, found)
         return [*found[:1] * RACES, *found[1:]] if slow else [p for p in found for _ in range(RACES)]
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,

@@ -23,6 +23,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
 from tensor_graphs.profiling.measure.cover import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
+from tensor_graphs.profiling.measure.hazards import long_sums
 from tensor_graphs.profiling.measure.inputs import Point, largest_sizes, work_points
 
 BLOCK = 64
@@ -93,6 +94,7 @@ def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typic
                 found.append(Point(_pairs(far), secret + 120 + len(found),
                                    rows=(name, FEW_ROWS) if free and far[name] > 2 * FEW_ROWS else None))
                 break
+    found += long_sums(signature, secret)
     return list({replace(p, seed=0): p for p in reversed(found)}.values())[::-1]
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES
-from tensor_graphs.profiling.measure.inputs import definition_of, is_big
+from tensor_graphs.profiling.measure.definitions import definition_of
+from tensor_graphs.profiling.measure.inputs import is_big
 
 WORTH = 1 << 20
 """bytes of an output: less is kept as it is"""

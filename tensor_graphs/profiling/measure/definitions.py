@@ -1,0 +1,116 @@
+"""definitions: what an op's definition contains on which a comparison depends: sums, maxima and comparisons of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.composite import atoms_in
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+
+
+@lru_cache(maxsize=1024)
+def definition_of(graph: Graph) -> Graph:
+    """The graph in atomic ops; of a loop, what it is made of."""
+    return graph.with_roots(atoms_in(graph.roots))
+
+
+def _varying(whole: Graph) -> set[Node]:
+    """The nodes that depend on an input."""
+    varies: set[Node] = set()
+    for node in whole.nodes:
+        if node in whole.inputs.values() or any(i in varies for i in node.inputs):
+            varies.add(node)
+    return varies
+
+
+@lru_cache(maxsize=1024)
+def adds_products(graph: Graph) -> bool:
+    """Whether floats that are products of two computed ones, squares among them, are added up anywhere in the definition."""
+    whole = definition_of(graph)
+    varies = _varying(whole)
+    floats = [node for node in whole.nodes if node.dtype.kind == "float"]
+    return any(n.op.name == "sum" for n in floats) and any(n.op.name == "mul" and varies.issuperset(n.inputs) for n in floats)
+
+
+def adds_floats(graph: Graph) -> bool:
+    """Whether floats are added up anywhere in a graph's definition."""
+    return any(node.op.name == "sum" and node.dtype.kind == "float" for node in definition_of(graph).nodes)
+
+
+@lru_cache(maxsize=1024)
+def most_terms(graph: Graph) -> d.Dim:
+    """The number of terms of the longest sum of floats in the definition, as an expression of the dims; 0 without one. Sums in f64
+    do not count: a narrower accumulator shows in any of them."""
+    whole = definition_of(graph)
+    varies = _varying(whole)
+    counts = [d.product([node.inputs[0].shape[axis] for axis in node.attrs["axes"]]) for node in whole.nodes
+              if node.op.name == "sum" and node in varies and node.dtype.kind == "float" and node.dtype.itemsize < 8]
+    return d.dim_max(0, *counts) if counts else 0
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Operands whose rows may begin with padding: floats with −∞, masks with False. Each with the axis, counted from the right, of
+    the maximum. dims: those that say how long such rows are."""
+
+    floats: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, int] = field(default_factory=dict)
+    dims: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=1024)
+def padded_operands(graph: Graph) -> Padded:
+    """The operands of a maximum along an axis, as far as they reach it by moves, choices and sums alone (a product of −∞ and 0 is
+    NaN), and the masks by which its values are chosen."""
+    whole = definition_of(graph)
+    names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
+    found: dict[str, dict[str, int]] = {"float": {}, "bool": {}}
+    dims: set[str] = set()
+    for top in whole.nodes:
+        if top.op.name != "reduce_max" or top not in varies or top.dtype.kind != "float" or len(top.attrs["axes"]) != 1:
+            continue
+        (operand,), (axis,) = top.inputs, top.attrs["axes"]
+        size, right = operand.shape[axis], axis - len(operand.shape)
+        for name, kind in _reached(operand, names, varies):
+            shape, dtype = whole.inputs[name].shape, whole.inputs[name].dtype
+            if len(shape) >= -right and same_dim(shape[right], size) and (kind == "bool" or dtype.has_infinity):
+                found[kind][name] = right
+                dims |= set(map(str, d.symbols(size)))
+    return Padded(found["float"], found["bool"], frozenset(dims))
+
+
+def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set[tuple[str, str]]:
+    """(input, kind of its dtype): floats that become the operand without arithmetic but for sums, and bools that choose in it."""
+    found, seen, left = set[tuple[str, str]](), set[Node](), [operand]
+    while left:
+        node = left.pop()
+        if node in seen or node not in varies:
+            continue
+        seen.add(node)
+        if node in names:
+            if node.dtype.kind in ("float", "bool"):
+                found.add((names[node], node.dtype.kind))
+        elif node.dtype.kind == "bool":
+            left += [i for i in node.inputs if i.dtype.kind == "bool"]
+        elif node.op.facts.exact or node.op.name in ("cast", "add") or (
+                node.op.name == "mul" and len(varies.intersection(node.inputs)) == 1):
+            left += node.inputs
+    return found
+
+
+@lru_cache(maxsize=1024)
+def compares_operands(graph: Graph) -> bool:
+    """Whether the definition compares floats that are numbers of its operands, not computed from them."""
+    whole = definition_of(graph)
+    stored: set[Node] = set()
+    for node in whole.nodes:
+        if node in whole.inputs.values() or (node.op.facts.exact and stored.intersection(node.inputs)) or (
+                node.op.name == "cast" and stored.issuperset(node.inputs)):
+            stored.add(node)
+    return any(node.op.facts.compares and stored.issuperset(node.inputs) and len(set(node.inputs)) == 2
+               and all(i.dtype.kind == "float" for i in node.inputs) for node in whole.nodes)
