@@ -20,6 +20,7 @@ import numpy as np
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust import reused
+from tensor_graphs.profiling.distrust.blame import JudgeFault, judges_own
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
@@ -357,7 +358,8 @@ class Bench:
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
         bound = [self.bound(inputs) for inputs in sets]
-        reference = reference_stream(what.reference, self.kernel.backend == "c")
+        with judges_own():
+            reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
         kept = _KeptOutputs(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
@@ -375,7 +377,7 @@ class Bench:
 
         cold(what.budget / 2)
         if plain is not None:
-            yardstick = Watched(plain)
+            yardstick = _Yardstick(plain)
             price = yardstick.walk(sets[0], arrays, binding)
             runs.block("plain", price, what.budget / 2, lambda k: yardstick, say, ask)
         cold(what.budget / 2)
@@ -401,6 +403,17 @@ class Bench:
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
         self.replies[-1]["mutated"] |= any(segment.sizes_changed(each.frame) for each in used for segment in each.executor.segments)
+
+
+class _Yardstick(Watched):
+    """The plain path, beside which a kernel is timed: no kernel is blamed for what it raises."""
+
+    def run(self, *args: Any, **kwargs: Any) -> float:
+        """As `Watched.run`. Raises JudgeFault."""
+        try:
+            return super().run(*args, **kwargs)
+        except Exception as error:                                  # no `with`: it would be timed
+            raise JudgeFault(f"the plain path raised {type(error).__name__}: {error}") from error
 
 
 class _KeptOutputs:
