@@ -95,7 +95,9 @@ from tensor_graphs.profiling.measure.inputs import (
     few_of,
     few_rows,
     generator,
+    held_by_oracle,
     is_big,
+    is_held,
     largest_sizes,
     point_inputs,
     stirred,
@@ -387,11 +389,11 @@ class Judge:
 
     def _in_turn(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
         """What is held while the oracle is asked about a point, or a kernel's outputs are compared there."""
-        return self._much if _held_by_oracle(signature, point) >= MUCH else nullcontext()
+        return self._much if held_by_oracle(signature.graph, point.binding) >= MUCH else nullcontext()
 
     def _ask_about(self, signature: Signature, point: Point, known: _Answers) -> None:
         begun, worked = time.perf_counter(), time.thread_time()
-        require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+        require_memory(held_by_oracle(signature.graph, point.binding), f"comparing {signature.title()} with the oracle",
                        "smaller sizes, or dims in their place: a dim is compared at small sizes")
         found: dict[str, np.ndarray | Updated] | None = None
         try:
@@ -544,7 +546,7 @@ class Judge:
         """As `points`, before the oracle is asked about most of them: the first one has a value."""
         graph = signature.graph
         sizes = work_points(graph, typical)
-        affordable = [p for p in sizes if not _big(signature, p)]
+        affordable = [p for p in sizes if not _big(signature, p) and is_held(graph, p)]
         affordable = affordable or sizes[1:4:2] or sizes[:1]        # an operand is large at any size: the smallest, and a small one
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
@@ -1349,12 +1351,6 @@ def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
-
-
-def _held_by_oracle(signature: Signature, point: Point) -> int:
-    """Bytes of the inputs and outputs at a point, each as it is and in float64: the least that the oracle holds at once."""
-    types = [node.type.at(point.binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
-    return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
 
 
 def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:
