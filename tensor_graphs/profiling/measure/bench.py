@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import urandom
@@ -82,6 +83,9 @@ and no fewer than the second"""
 
 WAITED_FOR = 0.15
 """seconds: of a block that has more time than this, the rest is time enough to wait in"""
+
+MANY_CALLS, MANY_SECONDS = 10_000, 0.3
+"""calls of a kernel from outside between two points at which it is compared, at most: one that counts its calls is wrong later"""
 
 COMPARABLE = 3
 """where the oracle is slow it is asked about every third run at most"""
@@ -243,6 +247,20 @@ class Bench:
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
             self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
+
+    def call_often(self, points: Sequence[Point]) -> None:
+        """Run the kernel many times in a row, at the sizes of most of these points. They are shown next, and tell whether it
+        computes the same after as many calls as a program makes."""
+        times = Counter(p.sizes for p in points)
+        point = max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
+        inputs, binding = point_inputs(self.graph, point), point.binding
+        out = {n: g.array for n, g in self.outputs(binding).items()}
+        plan, end = self.bound(inputs), now() + MANY_SECONDS
+        for _ in range(MANY_CALLS):
+            plan.run(inputs, out, binding, shown=True)
+            if now() > end:
+                break
+        plan.let_go()
 
     def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
         """The arrays of a point."""

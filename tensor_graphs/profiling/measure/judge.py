@@ -814,7 +814,8 @@ class Judge:
                   later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
+               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv),
+               "guests": _guests(kernel), "many_calls": bool(shown) and not earlier and not kernel.ours}
         hearing = _Hearing(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
@@ -870,7 +871,7 @@ class Judge:
         key = kernel.identity, signature.key
         if key not in self._prepared:
             job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
-                   "origins": [origin_of(kernel)]}
+                   "origins": [origin_of(kernel)], "guests": _guests(kernel)}
             hearing = _Hearing(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
             reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
@@ -1303,6 +1304,11 @@ def _edited(kernel: Kernel) -> bool:
         return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
     except OSError:
         return True
+
+
+def _guests(kernel: Kernel) -> list[str]:
+    """The kernel, by identity, where it is from outside."""
+    return [] if kernel.ours else [kernel.identity]
 
 
 def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
