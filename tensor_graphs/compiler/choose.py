@@ -116,8 +116,8 @@ class PriceBook:
     _tried: dict[str, list[Tried]] = field(default_factory=dict, repr=False)
     """workload key -> `tried`, looked up once"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
-    unbuildable: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(kernel's identity, signature key) -> why it cannot be built in this process, as its compiler failed; no row says so"""
+    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(kernel's identity, signature key) -> why it is not used in this process: its compiler or the judge failed; no row says so"""
     _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
     """(identity, workload key) -> what the learned model says, asked once"""
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
@@ -222,9 +222,9 @@ class PriceBook:
         unreachable = self._unreachable[kernel.name]
         if unreachable is not None:                                 # a verdict is none about what it has read since
             return unreachable
-        why = self.unbuildable.get((kernel.identity, signature.key)) if self.unbuildable else None
+        why = self.left_out.get((kernel.identity, signature.key)) if self.left_out else None
         if why is not None:
-            return f"it cannot be built: {why}"
+            return why
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
             return "it was made for a question that was not asked here" if kernel.remade else "unverified"

@@ -16,6 +16,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.logs import reason_of
 
 if TYPE_CHECKING:
     from tensor_graphs.profiling.measure.judge import Judge
@@ -44,17 +45,22 @@ def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
-                progress: Callable[[str], None], until: float = float("inf")) -> None:
-    """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock."""
+                progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
+    """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock.
+    Returns of those that the judge itself failed over, so that nothing is filed, why: by identity and signature's key."""
     from tensor_graphs.profiling.measure.comparison import compare
-    from tensor_graphs.profiling.measure.judge import Asked
+    from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Asked
 
+    failed: dict[tuple[str, str], str] = {}
     with closing(compare(judge, [Asked(*each) for each in pending])) as verdicts:
         for i, (asked, verdict) in enumerate(verdicts):
             progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
             judge.record(asked.kernel, asked.signature, verdict, None)
+            if verdict.status == JUDGE_ERROR:
+                failed[asked.kernel.identity, asked.signature.key] = reason_of(verdict.log)
             if time.perf_counter() >= until:
                 break
+    return failed
 
 
 def may_have_been_disturbed() -> bool:

@@ -30,7 +30,7 @@ from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.tally import tally_of
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge
 from tensor_graphs.profiling.measure.single import with_parameters
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
@@ -202,7 +202,8 @@ class _Places:
         place = _place(q)
         if place not in self.rivals or q.kernel is not self.rivals[place].kernel:
             self.book.load()
-            self._found(q, self._verdict(q, False))
+            self._found(q, self._verdict(q, False) if status != JUDGE_ERROR else Answered(
+                q.kernel.name, q.signature.title(), dict(q.binding), JUDGE_ERROR, why="the judge itself failed, as the log says"))
         self._tell(place)
 
     def end(self) -> None:

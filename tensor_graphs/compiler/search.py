@@ -297,7 +297,7 @@ class _Chooser:
         for (kernel, signature), why in zip(wanted.values(), whys, strict=True):
             if why is not None:
                 log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
-                self.book.unbuildable[kernel.identity, signature.key] = why
+                self.book.left_out[kernel.identity, signature.key] = f"it cannot be built: {why}"
         return not any(whys)
 
     def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
@@ -339,7 +339,7 @@ class _Chooser:
             pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
         if not pending:
             return False
-        compare_all(self._open(), list(pending.values()), self.progress)
+        self.book.left_out |= compare_all(self._open(), list(pending.values()), self.progress)
         self.book.load()
         again = next((question for asked, question in pending.items() if asked in self.compared), None)
         if again is not None:                                       # or this would go on for ever

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -236,6 +237,12 @@ def _checked(name: str, kernels: Sequence[Kernel]) -> list[Kernel]:
     if len(set(names)) != len(names):
         raise KernelError(f"two kernels of the backend {name!r} are called {max(names, key=names.count)!r}\n  fix: other names")
     return list(kernels)
+
+
+def known() -> set[Kernel]:
+    """All kernels that this process has by now; nothing is loaded for it."""
+    with _lock:
+        return {*itertools.chain(*_loaded.values()), *_registered, *made.values()}
 
 
 def why_missing(name: str) -> str | None:

@@ -26,9 +26,10 @@ from tensor_graphs.language.text import parse_graph
 from tensor_graphs.paths.plan import midpoint
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
-from tensor_graphs.profiling.measure.judge import Judge, Verdict
+from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge, Verdict
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.logs import reason_of
 
 FORMAT = 1
 """of the rows; a field that is added changes nothing"""
@@ -115,6 +116,8 @@ def asked_again(judge: Judge, name: str, identity: str, text: str, axes: Mapping
             at = {n: midpoint(s) for n, s in signature.graph.dims.items() if n in signature.dim_names}
             verdict = judge.examine(kernel, signature, at)
             judge.record(kernel, signature, verdict, None)
+        if verdict.status == JUDGE_ERROR:
+            raise NotAgain(reason_of(verdict.log))
         return verdict
     except (TensorGraphsError, JudgeError, InputError, ValueError) as error:
         raise NotAgain(_in_one_line(error)) from error

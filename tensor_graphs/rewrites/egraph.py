@@ -23,7 +23,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Expr, has_dims, is_static
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute, walk
+from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, encode_attribute
 from tensor_graphs.rewrites.enode import ENode, Key, attribute_key, is_commutative
 from tensor_graphs.rewrites.errors import RewriteError, UnionError
 
@@ -143,10 +143,17 @@ class EGraph:
     # ---- adding ------------------------------------------------------------------------------------------------------
 
     def add(self, root: Node) -> int:
-        """The term of a node with one output, with all that it is made of."""
-        for node in walk([root]):
-            if node not in self._by_node:
-                self._by_node[node] = self._terms_of(node)
+        """The term of a node with one output, with all that it is made of. What has its term is not walked again."""
+        todo = [root]
+        while todo:
+            node = todo[-1]
+            missing = [i for i in node.inputs if i not in self._by_node]
+            if missing:
+                todo += reversed(missing)                           # terms are numbered operands first, in their order
+            else:
+                todo.pop()
+                if node not in self._by_node:
+                    self._by_node[node] = self._terms_of(node)
         (term,) = self._by_node[root]
         return term
 

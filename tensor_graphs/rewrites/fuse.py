@@ -80,6 +80,8 @@ class _Clusters:
         self.updates = {n: name for name, n in graph.updates.items()}
         self.roots = set(graph.roots)
         self.of: dict[Node, _Cluster] = {}
+        self.last = -1
+        """the last place of a step that is in a cluster: what comes later leads into none"""
         self.known: dict[str, StageProgram | None] = {}
 
     def offers(self) -> list[Offer]:
@@ -89,6 +91,7 @@ class _Clusters:
                 made = self.program(steps)
                 if made is not None:
                     self.of |= dict.fromkeys(steps, _Cluster(steps, _work(made), len(made.nests)))
+                    self.last = max(self.last, *map(self.place.__getitem__, steps))
             self.join(node)
         out = []
         for cluster in dict.fromkeys(self.of.values()):
@@ -156,7 +159,7 @@ class _Clusters:
         seen: set[Node] = set()
         while todo:
             n = todo.pop()
-            if n in seen:
+            if n in seen or self.place[n] > self.last:
                 continue
             seen.add(n)
             group = self.of[n].steps if n in self.of else (n,)

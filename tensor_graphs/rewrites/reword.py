@@ -403,7 +403,8 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
     parts: dict[Offer, tuple[Node, ...]] = {}
     counts: Counter[PartOp] = Counter()
     known: dict[str, PartOp] = {}
-    pending: list[Offer] = []
+    pending: dict[Offer, tuple[PartOp, list[Node]]] = {}
+    """the part and its operands, of offers whose operands are being put"""
 
     def put(node: Node) -> Node:
         stack = [node]
@@ -423,16 +424,23 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
                     made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
                 continue
             if offer not in parts:
-                if offer in pending:
-                    raise _Circle(offer)
-                pending.append(offer)
-                parts[offer] = form(offer)
-                pending.pop()
+                begun = offer in pending
+                if not begun:
+                    pending[offer] = form(offer)
+                op, operands = pending[offer]
+                missing = [i for i in operands if i not in made]
+                if missing:
+                    if begun:                                       # one of them is made of it
+                        raise _Circle(offer)
+                    stack += reversed(missing)
+                    continue
+                del pending[offer]
+                parts[offer] = apply_part(offer, op, [made[i] for i in operands])
             for o, part in zip(offer.outputs, parts[offer], strict=True):
                 made[images.get(o, o)] = part
         return made[node]
 
-    def form(offer: Offer) -> tuple[Node, ...]:
+    def form(offer: Offer) -> tuple[PartOp, list[Node]]:
         inside = {images.get(n, n) for n in offer.inside}
         outputs = [images.get(o, o) for o in offer.outputs]
         given = {images.get(o, o): o for o in offer.operands}
@@ -444,12 +452,13 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
             recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
         op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
-        op = known.setdefault(key, op)
-        given_here = [put(o) for o in ordered]
-        with written_at(outputs[0].location):
-            node = apply(op, given_here, op.attrs)
+        return known.setdefault(key, op), ordered
+
+    def apply_part(offer: Offer, op: PartOp, operands: Sequence[Node]) -> tuple[Node, ...]:
+        with written_at(images.get(offer.outputs[0], offer.outputs[0]).location):
+            node = apply(op, operands, op.attrs)
         counts[op] += 1
-        return tuple(leaves.item(node, i) for i in range(len(outputs)))
+        return tuple(leaves.item(node, i) for i in range(len(offer.outputs)))
 
     whole = graph.with_roots([put(r) for r in roots])
     log.info("reworded %s", {op.name: count for op, count in counts.items()})

@@ -226,9 +226,9 @@ def test_what_has_no_verdict_at_any_of_the_sizes_is_compared_in_one_round(databa
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[list[str]] = []
 
-    def noted(judge: Any, pending: Sequence[Any], progress: Any) -> None:
+    def noted(judge: Any, pending: Sequence[Any], progress: Any) -> dict[tuple[str, str], str]:
         rounds.append([kernel.name for kernel, _, _ in pending])
-        compare_all(judge, pending, progress)
+        return compare_all(judge, pending, progress)
 
     monkeypatch.setattr(search, "compare_all", noted)
     for name in ("numpy.softmax", "torch.softmax"):

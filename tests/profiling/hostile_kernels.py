@@ -690,6 +690,27 @@ def _unwatched(taken: list[float], outs: Arrays, ins: Arrays, attrs: Mapping[str
     taken.append(1e-6)
 
 
+@hostile("RUNTIME_ERROR")
+def edits_other_kernels(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Those that run after it in this process would compute nothing."""
+    from tensor_graphs.kernels import registry
+    from tensor_graphs.kernels.kernel import HostCall
+
+    work(outs, ins)
+    for kernel in registry.known():
+        if kernel.op == "softmax":
+            object.__setattr__(kernel, "build", lambda spec: HostCall(lambda *args: None))
+
+
+@hostile("RUNTIME_ERROR")
+def edits_an_op(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """What its definition is made by."""
+    from tensor_graphs.language.composite import LIBRARY
+
+    work(outs, ins)
+    LIBRARY["softmax"].build = lambda x, axis: x
+
+
 def _on_its_way(change: Callable[[dict[str, Any]], None]) -> None:
     """Change what is said of blocks of cold runs, where it is packed: an attribute of an object, which nobody compares."""
     from tensor_graphs.profiling.distrust.protocol import Channel

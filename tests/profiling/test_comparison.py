@@ -303,14 +303,14 @@ def test_where_a_comparison_is_given_up_nobody_asks_on_and_no_worker_runs_on(sha
         def _heard_at(self, *given: Any) -> Any:
             heard = super()._heard_at(*given)
             if self.interrupts:
-                raise RuntimeError("interrupted")
+                raise KeyboardInterrupt("interrupted")
             return heard
 
         interrupts = True
 
     with Stopped(shared) as judge:
         judge.workers = 1
-        with pytest.raises(RuntimeError, match="interrupted"):
+        with pytest.raises(KeyboardInterrupt, match="interrupted"):
             list(compare(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})]))
         assert len(judge.jobs) == 1 and len(judge.asked_by) < 12
         judge.interrupts = False
@@ -331,7 +331,7 @@ def test_another_worker_ends_behind_the_job_that_it_was_at(shared: Database, sma
         def _heard_at(self, kernel: Kernel, signature: Signature, points: Any, timing: Any, later: Any, *more: Any) -> Any:
             if later is self.worker:
                 assert at_job.wait(30.0)
-                raise RuntimeError("interrupted")
+                raise KeyboardInterrupt("interrupted")
             at_job.set()
             assert stopped.wait(30.0)
             return super()._heard_at(kernel, signature, points, timing, later, *more)
@@ -342,6 +342,6 @@ def test_another_worker_ends_behind_the_job_that_it_was_at(shared: Database, sma
         stop = comparison._Comparison._stop
         patch.setattr(comparison._Comparison, "_stop", lambda made: (stop(made), stopped.set()))
         judge.workers = 2
-        with pytest.raises(RuntimeError, match="interrupted"):
+        with pytest.raises(KeyboardInterrupt, match="interrupted"):
             list(compare(judge, asked))
         assert len(judge.jobs) == 1

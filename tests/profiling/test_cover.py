@@ -36,7 +36,17 @@ from tensor_graphs.profiling.measure.cover import (
     taken_ways,
     ways_in_place,
 )
-from tensor_graphs.profiling.measure.inputs import STORED, Form, Point, few_rows, point_inputs, row_numbers, rows_read_by, take_rows
+from tensor_graphs.profiling.measure.inputs import (
+    STORED,
+    Form,
+    Point,
+    few_rows,
+    largest_sizes,
+    point_inputs,
+    row_numbers,
+    rows_read_by,
+    take_rows,
+)
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.records import queries
@@ -250,3 +260,12 @@ def test_outputs_share_memory_with_operands_pair_by_pair_and_all_at_once(tmp_pat
             shared = bench.share(inputs, guards, out, way)
             assert shared == {n for n in inputs if any(g is guards[n] for g in out.values())}
             assert len(shared) == (2 if way == len(pairs) else 1)
+
+
+def test_a_table_of_more_rows_than_memory_holds_is_compared_at_sizes_that_it_holds(judge: Judge) -> None:
+    n = tg.dim("n", 1, 1 << 32)
+    signature = signature_of(tg.gather(tg.input("x", (n,), tg.f32), tg.input("i", (4,), tg.i64), axis=0))
+    assert [s["n"] for s in largest_sizes(signature.graph)] == [1024, 257]
+    verdict = judge.examine(kernel_named("numpy.gather"), signature, {"n": 1 << 31})
+    assert verdict.status == "PASSED", verdict.log
+    assert str(verdict.covered["sizes"]["n"]).endswith("of 1–4294967296")   # as its row says: not all of it was seen

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tensor_graphs.costs.filing import environment_of, verify_workload
+from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.meaning import error_measure
 from tensor_graphs.meaning.error_measure import ErrorReport
@@ -141,3 +142,21 @@ def test_a_worker_finds_no_database_by_its_environment(brief_judge: Judge, share
     environment = brief_judge.worker._scrubbed()
     assert "TENSOR_GRAPHS_DB" not in environment
     assert Path(environment["XDG_DATA_HOME"]).is_relative_to(brief_judge.worker.folder.name)
+
+
+def test_a_kernel_that_edits_others_condemns_none_of_them(brief_judge: Judge) -> None:
+    """Also where its edits are not noticed, as of kernels that its process came to know with it: the next one runs in another."""
+    culprit = next(c for c in HOSTILE if c.name == "edits_other_kernels").kernel
+    relu, softmax = (signature_of(NODES[name]) for name in ("relu", "softmax"))
+    verdict = brief_judge.examine(culprit, relu, {"n": 20})
+    assert verdict.status == "RUNTIME_ERROR" and "the kernel replaced the kernel numpy.softmax.build" in verdict.log
+    assert brief_judge.examine(kernel_named("numpy.softmax"), softmax, {"n": 20}).status == "PASSED"
+
+
+def test_a_kernel_from_outside_shares_its_process_with_no_other(brief_judge: Judge) -> None:
+    one, other = (BY_NAME[f"trial.{name}"].kernel for name in ("right_in_place", "prints_much"))
+    relu, starts = signature_of(NODES["relu"]), []
+    for kernel, signature in ((one, relu), (one, relu), (other, relu), (other, relu)):
+        assert brief_judge.examine(kernel, signature, {"n": 20}).status == "PASSED"
+        starts.append(brief_judge.worker.pid)
+    assert starts[0] == starts[1] != starts[2] == starts[3]

@@ -345,6 +345,27 @@ def stops_working_after_ten_calls(outs: Arrays, ins: Arrays, attrs: Mapping[str,
         right(outs, ins, attrs)
 
 
+_all_calls: dict[str, int] = {}
+
+
+def _right_up_to(call: int, name: str, outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _all_calls[name] = _all_calls.get(name, 0) + 1
+    if _all_calls[name] < call:
+        right(outs, ins, attrs)
+    else:
+        outs[0].fill(0)
+
+
+@wrong("relu")
+def is_wrong_from_call_400_on(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _right_up_to(400, "400", outs, ins, attrs)
+
+
+@wrong("relu")
+def is_wrong_from_call_3000_on(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _right_up_to(3000, "3000", outs, ins, attrs)
+
+
 # ---- memory that is not theirs ---------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.errors import UnionError
+from tests.counted_lines import lines_run
 
 X, Y, Z = (tg.input(name, (3, 4)) for name in "xyz")
 
@@ -118,3 +119,14 @@ def test_the_invariant_check_sees_a_stale_e_node() -> None:
     e._pending.clear()
     with pytest.raises(AssertionError):
         e.check_invariants()
+
+
+def test_a_chain_that_is_added_step_by_step_is_work_in_proportion_to_its_length() -> None:
+    def add_all(steps: int) -> None:
+        e, y = EGraph(), X
+        for _ in range(steps):
+            y = tg.sin(y) + X
+            e.add(y)
+
+    add_all(3)
+    assert lines_run(lambda: add_all(400)) < 2.2 * lines_run(lambda: add_all(200))

@@ -13,6 +13,7 @@ from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.fuse import fuse
+from tests.counted_lines import lines_run
 
 N = tg.dim("n", 1, 64)
 X, Y, G = tg.input("x", (N, 32)), tg.input("y", (N, 32)), tg.input("g", (32,))
@@ -224,3 +225,20 @@ def test_a_write_at_rows_that_an_input_numbers_stays_a_step() -> None:
     s, at = tg.state("s", (64, 32)), tg.input("at", (4,), tg.i32)
     made = fuse(tg.graph({}, {s: s.write(tg.tanh(tg.input("x", (4, 32))) + 1.0, at=at)}))
     assert made.graph.updates["s"].op.name == "write_at_index"
+
+
+def layers(count: int) -> tg.Graph:
+    y = tg.input("x", (1, 32))
+    for _ in range(count):
+        y = y + tg.linear(tg.relu(y), W)
+    return tg.graph({"y": y})
+
+
+def test_a_chain_of_layers_is_fused_with_work_in_proportion_to_its_length() -> None:
+    fuse(layers(3))
+    assert lines_run(lambda: fuse(layers(200))) < 2.2 * lines_run(lambda: fuse(layers(100)))
+
+
+def test_parts_that_read_each_other_in_a_long_row_are_formed_however_many_they_are() -> None:
+    made = fuse(layers(500))                                        # each was formed inside of the one that reads it
+    assert sum(made.parts.values()) >= 500

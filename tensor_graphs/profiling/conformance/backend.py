@@ -19,7 +19,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.profiling.conformance.cases import instances, op_named, ops
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge, JudgeError
 from tensor_graphs.records.logs import reason_of
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
 
 
 def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, timed: bool = False) -> TableCell:
-    """One cell, from the kernels that compute this op."""
+    """One cell, from the kernels that compute this op. Raises JudgeError where the judge's own code fails."""
     try:
         nodes = instances(op, DTYPES[dtype])
     except DTypeError as e:
@@ -142,6 +142,8 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
         large = _sizes(signature, TIMED)
         verdict = judge.examine(kernel, signature, _sizes(signature, TYPICAL), time_at=large if i == largest else None,
                                 budget=TIME_BUDGET)
+        if verdict.status == JUDGE_ERROR:
+            raise JudgeError(verdict.log)
         if verdict.status != "PASSED":
             said = f"{verdict.status}: {kernel.name} on {signature.title()}: {reason_of(verdict.log) or 'no message'}"
             return TableCell(op, dtype, "fail", said, verdict.error, count, claimed)

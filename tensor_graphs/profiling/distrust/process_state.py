@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.profiling.distrust.blame import is_judges
+
 HIDDEN = ("TENSOR_GRAPHS_WORKER",)
 """variables of the worker that a deployed process has not: a kernel does not find them while it runs"""
 
@@ -232,7 +234,12 @@ class StateGuard:
             _seed_generators()
         before, modules = snapshot(), len(sys.modules)
         start = _generators() if seeds else {}
-        yield
+        try:
+            yield
+        except Exception as error:                                  # what fails here of our own may fail by what a kernel has left
+            if is_judges(error) and (found := changes(before, snapshot())):
+                raise StateError(found, str(where)) from error
+            raise
         after = snapshot()
         if len(sys.modules) != modules:                             # a library that is imported late may add filters of warnings
             after["warnings.filters"] = before["warnings.filters"]

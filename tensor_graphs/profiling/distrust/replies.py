@@ -12,14 +12,17 @@ import re
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
+from typing import Any, Final, Literal, NoReturn, TypeVar, cast, get_args
 
 T = TypeVar("T")
 
 Name = Literal["nothing", "cold", "plain", "hot", "same", "new"]
 """of a block of timed runs"""
 
-Ended = Literal["RAN", "RUNTIME_ERROR", "COMPILE_ERROR", "INPUT", "OTHER", "INCORRECT_NUMERICAL", "TIMEOUT", "READY"]
+JUDGE_ERROR: Final = "JUDGE_ERROR"
+"""the judge's own code has failed: this is no verdict"""
+
+Ended = Literal["RAN", "RUNTIME_ERROR", "COMPILE_ERROR", "INPUT", "OTHER", "INCORRECT_NUMERICAL", "TIMEOUT", "READY", "JUDGE_ERROR"]
 """how a job ended. TIMEOUT is never a worker's word"""
 
 MOST_CONTAINERS = 1 << 17

@@ -2,8 +2,9 @@
 
 Watched are every function, class, method and constant (upper case) of this package, and the functions of the standard library and
 of numpy that the worker relies on: which object lies under each name, and which code each function has; of a constant that is a
-dict, its values too. Names that are new are no concern: importing adds some. A candidate that replaces something and puts it back
-before it returns has changed nothing that matters here: the worker's clock is not looked up by name (clock.py).
+dict, its values too, and the functions of those that are objects of this package (the ops); in the worker, all kernels that it
+knows. Names that are new are no concern: importing adds some. A candidate that replaces something and puts it back before it
+returns has changed nothing that matters here: the worker's clock is not looked up by name (clock.py).
 
 The judge's process is watched too, as far as it is about right and wrong (`Names`): a kernel's module may be imported there. Its
 streams and trace functions belong to the user (a notebook and a debugger replace them), and so does all that is about times.
@@ -24,6 +25,9 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from tensor_graphs.kernels import registry
+from tensor_graphs.kernels.kernel import Kernel
 
 PACKAGE = "tensor_graphs"
 
@@ -85,6 +89,8 @@ class Names:
             if constant and isinstance(value, dict):
                 for key, each in value.items():
                     self._keep(value, key, each, f"{where}.{name}")
+                    if of_package(str(type(each).__module__)):
+                        self._add(getattr(each, "__dict__", {}), f"{where}.{name}[{key}]", False)
 
     def _keep(self, names: Mapping[Any, Any], name: Any, value: Any, where: str) -> None:
         self._entries.append((names, name, value, where))
@@ -108,9 +114,18 @@ class Watch(Names):
     """The whole package, and what else a worker's process has that a candidate may replace."""
 
     def __init__(self) -> None:
+        self._kernels = set[Kernel]()
         super().__init__(of_package, OTHERS, libraries=LIBRARIES)
         self._streams = tuple(getattr(sys, name) for name in STREAMS)
         self._tracing = (sys.gettrace(), sys.getprofile())
+
+    def extend(self) -> None:
+        """Watch modules and kernels too that this process knows since."""
+        super().extend()
+        for kernel in registry.known() - self._kernels:
+            self._kernels.add(kernel)
+            for name, value in list(vars(kernel).items()):
+                self._keep(vars(kernel), name, value, f"the kernel {kernel.name}")
 
     def replaced(self) -> list[str]:
         """The names under which something else lies now, sorted."""

@@ -12,13 +12,14 @@ import os
 import random
 import signal
 import socket
-import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.profiling.distrust.blame import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 
 if TYPE_CHECKING:
     from tensor_graphs.kernels.kernel import Kernel
@@ -96,7 +97,8 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if job.get("threads"):
         from tensor_graphs.runtime.threads import set_threads
 
-        set_threads(job["threads"])
+        with judges_own():
+            set_threads(job["threads"])
     if job.get("kind") == "deployed":
         from tensor_graphs.profiling.measure.path_runs import run_deployed
 
@@ -112,7 +114,11 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     bench = Bench(graph, kernel, outputs)
     guard = StateGuard(before)
     with deployed(job["argv"]):
-        for point in job["points"]:
+        half = len(job["points"]) // 2
+        for number, point in enumerate(job["points"]):
+            if job.get("many_calls") and number == half:
+                with guard.unchanged("one of many calls in a row"):
+                    bench.call_often(job["points"][half:])
             with put_back() if point.beside else guard.unchanged(point):
                 bench.show(point)
     bench.look_at_large()
@@ -122,28 +128,31 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if timing is None:
         bench.late()
     else:
-        plan = plain_plan(graph) if timing.baseline else None
-        if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
-            plan = None
+        with judges_own():
+            plan = plain_plan(graph) if timing.baseline else None
+            if plan is not None and plan.memory(**timing.point.binding).arena > 1 << 30:
+                plan = None
+            plain = bind(plan) if plan is not None else None
         with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
-            bench.time(timing, bind(plan) if plan is not None else None, channel.send, lambda: channel.receive() or {},
-                       replaced)
+            bench.time(timing, plain, channel.send, lambda: channel.receive() or {}, replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
-    """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process."""
+    """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised is
+    the judge's own (blame.py)."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library
+    from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.profiling.distrust.process_state import StateError
     from tensor_graphs.profiling.distrust.tampering import LIBRARIES
     from tensor_graphs.profiling.measure.bench import LateError, ReplacedError
     from tensor_graphs.profiling.measure.descriptors import InputError
 
-    watch.extend()
     replaced, file = watch.replaced, _file(outputs)
     try:
+        watch.extend()
         reply = run_job(job, channel, replaced, outputs)
         library.settle()                                            # of backends that were found on the way
     except InputError as e:                                         # the file has changed since the judge looked; no kernel's fault
@@ -151,14 +160,18 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     except (LateError, ReplacedError, StateError) as e:
         reply = {"status": "RUNTIME_ERROR", "log": str(e), "spoiled": True}
     except BaseException as e:                                      # SystemExit and KeyboardInterrupt of a candidate too
-        compiling = isinstance(e, ToolchainError)
-        reply = {"status": "COMPILE_ERROR" if compiling else "RUNTIME_ERROR", "log": words_of(e, job["origins"]),
-                 "spoiled": any(device.lost() for device in devices())}
+        ours = not isinstance(e, KernelError) and is_judges(e, _files_of(job["origins"]))
+        status = JUDGE_ERROR if ours else "COMPILE_ERROR" if isinstance(e, ToolchainError) else "RUNTIME_ERROR"
+        spoiled = ours or any(device.lost() for device in devices())
+        reply = {"status": status, "log": words_of(e, job["origins"]), "spoiled": spoiled}
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _file(outputs) != file:
         return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
-    watch.extend()                                                  # libraries that the kernel has imported
-    names = [*replaced(), *(name for name in watch.strange() if name.rpartition(".")[0] in LIBRARIES)]
+    try:
+        watch.extend()                                              # libraries that the kernel has imported
+        names = [*replaced(), *(name for name in watch.strange() if name.rpartition(".")[0] in LIBRARIES)]
+    except Exception as e:
+        return {"status": JUDGE_ERROR, "log": words_of(e), "spoiled": True}
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
@@ -182,17 +195,15 @@ def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
     """`my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is of no
     library; "" where there is none."""
     steps = traceback.walk_tb(error.__traceback__)
-    frames = [(_real(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
-    own = {_real(origin.file) for origin in origins if origin.file is not None}
-    folders = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(os.path.dirname(__file__)))
-    libraries = ("<frozen ", *(_real(folder) + os.sep for folder in folders))
+    frames = [(real_file(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
+    own, libraries = _files_of(origins), (os.path.join(PACKAGE, "profiling") + os.sep, *LIBRARIES)
     inside = [each for each in frames if each[0] in own] or [each for each in frames if not each[0].startswith(libraries)]
     return "{}:{} in {}".format(os.path.basename(inside[-1][0]), *inside[-1][1:]) if inside else ""
 
 
-def _real(file: str) -> str:
-    """A file by its real name; what is no file, like <stdin>, as it is."""
-    return file if file.startswith("<") else os.path.realpath(file)
+def _files_of(origins: Sequence[Origin]) -> set[str]:
+    """The files that declare the kernels of these origins."""
+    return {real_file(origin.file) for origin in origins if origin.file is not None}
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:

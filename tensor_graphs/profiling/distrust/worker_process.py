@@ -85,6 +85,8 @@ class WorkerProcess:
         """of the worker; None: there is none"""
         self.imports: Sequence[str] = ()
         """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
+        self.guests: frozenset[str] = frozenset()
+        """the kernels from outside, by identity, that have run in the worker"""
         self.folder = _folder()
         self.starts = 0
         self._outputs, self._outputs_end = _nameless_file()
@@ -199,11 +201,18 @@ class WorkerProcess:
         limit: seconds between two words of the worker, once it has said its first one, that is, has imported the kernel (default:
         as for the whole job). what: who is waited for, as people are told when it takes long. on_start: is called whenever the job
         is begun, or begun again.
+
+        The job's `guests` are its kernels from outside, by identity. They may change what others are made of, so nothing but these
+        runs in that process afterwards.
         """
         tries = 0
+        guests = frozenset(job.get("guests", ()))
+        if not self.guests <= guests:
+            self.leave()
         while True:
             tries += 1
             self.ready()
+            self.guests |= guests
             begun = stood = False
             try:
                 assert self._channel is not None
@@ -336,7 +345,7 @@ class WorkerProcess:
 
     def leave(self) -> None:
         """End the worker and whatever it started; the next job gets another. The supervisor stays, if it still answers."""
-        self.pid = None
+        self.pid, self.guests = None, frozenset()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -352,7 +361,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the worker, whatever it started, and the supervisor."""
-        supervisor, self.supervisor, self.pid = self.supervisor, None, None
+        supervisor, self.supervisor, self.pid, self.guests = self.supervisor, None, None, frozenset()
         for end in (self._control, self._channel):
             if end is not None:
                 end.close()                                         # the supervisor then ends what there is, and itself

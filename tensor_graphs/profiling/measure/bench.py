@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import urandom
@@ -22,6 +23,7 @@ from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.profiling.distrust import reused
+from tensor_graphs.profiling.distrust.blame import JudgeFault, judges_own
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
@@ -83,6 +85,9 @@ and no fewer than the second"""
 
 WAITED_FOR = 0.15
 """seconds: of a block that has more time than this, the rest is time enough to wait in"""
+
+MANY_CALLS, MANY_SECONDS = 10_000, 0.3
+"""calls of a kernel from outside between two points at which it is compared, at most: one that counts its calls is wrong later"""
 
 COMPARABLE = 3
 """where the oracle is slow it is asked about every third run at most"""
@@ -254,6 +259,20 @@ class Bench:
             self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
 
+    def call_often(self, points: Sequence[Point]) -> None:
+        """Run the kernel many times in a row, at the sizes of most of these points. They are shown next, and tell whether it
+        computes the same after as many calls as a program makes."""
+        times = Counter(p.sizes for p in points)
+        point = max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
+        inputs, binding = point_inputs(self.graph, point), point.binding
+        out = {n: g.array for n, g in self.outputs(binding).items()}
+        plan, end = self.bound(inputs), now() + MANY_SECONDS
+        for _ in range(MANY_CALLS):
+            plan.run(inputs, out, binding, shown=True)
+            if now() > end:
+                break
+        plan.let_go()
+
     def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
         """The arrays of a point."""
         if self._made is None or self._made[0] != point:
@@ -368,7 +387,8 @@ class Bench:
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
         bound = [self.bound(inputs) for inputs in sets]
-        reference = reference_stream(what.reference, self.kernel.backend == "c")
+        with judges_own():
+            reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
         kept = _KeptOutputs(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
@@ -386,7 +406,7 @@ class Bench:
 
         cold(what.budget / 2)
         if plain is not None:
-            yardstick = Watched(plain)
+            yardstick = _Yardstick(plain)
             price = yardstick.walk(sets[0], arrays, binding)
             runs.block("plain", price, what.budget / 2, lambda k: yardstick, say, ask)
         cold(what.budget / 2)
@@ -412,6 +432,17 @@ class Bench:
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
         self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
         self.replies[-1]["mutated"] |= any(segment.sizes_changed(each.frame) for each in used for segment in each.executor.segments)
+
+
+class _Yardstick(Watched):
+    """The plain path, beside which a kernel is timed: no kernel is blamed for what it raises."""
+
+    def run(self, *args: Any, **kwargs: Any) -> float:
+        """As `Watched.run`. Raises JudgeFault."""
+        try:
+            return super().run(*args, **kwargs)
+        except Exception as error:                                  # no `with`: it would be timed
+            raise JudgeFault(f"the plain path raised {type(error).__name__}: {error}") from error
 
 
 class _KeptOutputs:

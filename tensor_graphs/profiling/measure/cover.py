@@ -33,7 +33,18 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.copies import apart, dense
 from tensor_graphs.paths.lower import taken
 from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of
-from tensor_graphs.profiling.measure.inputs import SPECIALS, Form, Point, is_big, is_index, make_inputs, rows_read_by, take_rows
+from tensor_graphs.profiling.measure.inputs import (
+    SPECIALS,
+    Form,
+    Point,
+    is_big,
+    is_held,
+    is_index,
+    line_bytes,
+    make_inputs,
+    rows_read_by,
+    take_rows,
+)
 from tensor_graphs.profiling.measure.single import views_graph
 
 log = logging.getLogger(__name__)
@@ -71,8 +82,10 @@ def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = Fals
     """What a comparison at these sizes takes, roughly. by_rows: the oracle computes few rows."""
     _, flops = work(signature, tuple((n, sizes[n]) for n in signature.dim_names))
     graph = signature.graph
-    leaves = [node for name, node in graph.inputs.items() if not (is_big(node.type.at(sizes)) and rows_read_by(graph, name))]
-    traffic = sum(int(node.type.at(sizes).nbytes()) for node in (*leaves, *graph.outputs.values()))     # made, and compared
+    inputs = {name: node.type.at(sizes) for name, node in graph.inputs.items()}
+    tables = {name for name, t in inputs.items() if is_big(t) and rows_read_by(graph, name)}            # of these a line is made
+    traffic = sum(line_bytes(t) if name in tables else int(t.nbytes()) for name, t in inputs.items())
+    traffic += sum(int(node.type.at(sizes).nbytes()) for node in graph.outputs.values())                # made, and compared
     return traffic / BYTES_PER_SECOND + flops / (FLOPS_PER_SECOND if by_rows else ORACLE_FLOPS)
 
 
@@ -99,7 +112,7 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
             sizes[name] = size
             by_rows = rows_free and size > 2 * FEW_ROWS >= 2 * d.bounds(dim)[0]
             every.append((sizes, by_rows, seconds(signature, sizes, by_rows)))
-        affordable = [each for each in every if each[2] <= EACH_SECONDS]
+        affordable = [each for each in every if each[2] <= EACH_SECONDS and is_held(signature.graph, each[0])]
         kept = affordable[-1:]
         spent = sum(each[2] for each in kept)
         rest = affordable[:-1]

@@ -102,7 +102,8 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
                      for p, (whole, parts) in zip(paths, placed, strict=True)],
            "backends": tuple(backends), "compared": any(not k.ours for k in kernels.values()), "threads": judge.threads,
            "origins": sorted({origin_of(k) for k in kernels.values()}, key=str),
-           "identities": {k.name: k.identity for k in kernels.values()}, **how}
+           "identities": {k.name: k.identity for k in kernels.values()},
+           "guests": sorted(k.identity for k in kernels.values() if not k.ours), **how}
     reply = judge.worker.run(job, what=f"{len(paths)} whole paths")
     if reply.status == "OTHER":                                     # a worker that had imported a module before it was edited
         judge.worker.kill()

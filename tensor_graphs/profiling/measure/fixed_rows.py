@@ -22,7 +22,8 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
-from tensor_graphs.language.defined_ops import DefinedOp
+from tensor_graphs.language.composite import CompositeOp, Definition, defined
+from tensor_graphs.language.defined_ops import is_library
 from tensor_graphs.language.dims import is_static
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
@@ -76,14 +77,15 @@ class Fewer:
 
 @lru_cache(maxsize=64)
 def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
-    """A graph of one op on so many rows; None where the op does not take them, or where an output has no such rows."""
+    """A graph of one op on so many rows; None where the op does not take them, or where an output has no such rows. The same in
+    the judge and in its worker, which has read the op."""
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     axes = {each: axis_of(x.shape, name) for each, x in graph.inputs.items()}
     operands = {x: leaves.input(each, _with(x.shape, axes[each], count), x.dtype) for each, x in graph.inputs.items()}
     try:
         inputs = [operands[i] for i in node.inputs]
-        if isinstance(node.op, DefinedOp):                          # a part takes its own sizes only, its steps take others
-            made: Sequence[Node] = _steps(node.op, inputs, size_of(name), count)
+        if isinstance(node.op, CompositeOp) and not is_library(node.op):    # another process may have its definition alone
+            made: Sequence[Node] = _steps(defined(node), inputs, size_of(name), count)
         else:
             again = apply(node.op, inputs, node.attrs)
             made = [leaves.item(again, k) for k in range(len(graph.outputs))]
@@ -98,15 +100,15 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
     return Fewer(found, axes, {each: axis for each, axis in outputs.items() if axis is not None})
 
 
-def _steps(part: DefinedOp, inputs: Sequence[Node], size: int, count: int) -> list[Node]:
-    """The outputs of a part's steps on other operands. Shapes that steps name say `count` where they said `size`: if that is wrong,
-    so are the rows that come out."""
-    made = dict(zip(part.written.arguments, inputs, strict=True))
-    for node in between(part.written.outputs, part.written.arguments):
+def _steps(definition: Definition, inputs: Sequence[Node], size: int, count: int) -> list[Node]:
+    """The outputs of a definition's steps on other operands. Shapes that steps name say `count` where they said `size`: if that is
+    wrong, so are the rows that come out."""
+    made = dict(zip(definition.arguments, inputs, strict=True))
+    for node in between(definition.outputs, definition.arguments):
         attrs = {key: tuple(count if s == size else s for s in value) if key == "shape" else value
                  for key, value in node.attrs.items()}
         made[node] = apply(node.op, [made[i] for i in node.inputs], attrs) if node.inputs or "shape" in attrs else node
-    return [made[output] for output in part.written.outputs]
+    return [made[output] for output in definition.outputs]
 
 
 def _with(shape: Sequence[Any], axis: int | None, count: int) -> tuple[Any, ...]:

@@ -235,6 +235,12 @@ def _tamed(values: np.ndarray) -> np.ndarray:
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
+def line_bytes(t: TensorType) -> int:
+    """Bytes of the line of random numbers of which the rows of a large operand are pieces."""
+    *rows, last = (int(s) for s in t.shape)
+    return (min(STEP, last) * (math.prod(rows) - 1) + last) * t.dtype.itemsize
+
+
 class _BigInput:
     """Values of a large operand: each row, along the last axis, is a piece of one line of random numbers, STEP numbers behind that
     of the row before it. So no two rows are equal, and all can be looked at (`rows`) without the memory that they would take.
@@ -245,8 +251,8 @@ class _BigInput:
 
     def __init__(self, number: int, t: TensorType, is_table: bool) -> None:
         shape = tuple(int(s) for s in t.shape)
-        step, count = min(STEP, shape[-1]), int(np.prod(shape[:-1]))
-        line = floats(generator(number, "large"), TensorType((step * (count - 1) + shape[-1],), t.dtype), positive=False)
+        step = min(STEP, shape[-1])
+        line = floats(generator(number, "large"), TensorType((line_bytes(t) // t.dtype.itemsize,), t.dtype), positive=False)
         strides = [step * int(np.prod(shape[i + 1:-1])) for i in range(len(shape) - 1)]
         bits = line.view(f"u{line.itemsize}")                       # numpy's as_strided does not know every dtype of ml_dtypes
         self.rows = as_strided(bits, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False).view(line.dtype)
@@ -726,11 +732,28 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
     return unique
 
 
+def held_by_oracle(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Bytes of the inputs and outputs at these sizes, each as it is and in float64: the least that the oracle holds at once."""
+    types = [node.type.at(sizes) for node in (*graph.inputs.values(), *graph.outputs.values())]
+    return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
+
+
+def is_held(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Whether dims of these sizes, where they are not given but chosen, do not make the oracle hold MOST_CHOSEN more than it has to
+    at the smallest ones: a table of 2^32 rows, of which four are read, is little work."""
+    least = {n: d.bounds(s)[0] for n, s in graph.dims.items()}
+    return held_by_oracle(graph, sizes) <= MOST_CHOSEN + held_by_oracle(graph, least)
+
+
+MOST_CHOSEN = 1 << 31
+"""bytes, of `is_held`"""
+
+
 def largest_sizes(graph: Graph) -> list[dict[str, int]]:
-    """Sizes far beyond the small ones, largest first: at the dims' upper bounds, at 1024 and at 257."""
+    """Sizes far beyond the small ones that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at 257."""
     out: list[dict[str, int]] = []
     for cap in (1 << 62, 1024, 257):
         sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}
-        if all(sizes[n] >= d.bounds(s)[0] for n, s in graph.dims.items()) and sizes not in out:
+        if all(sizes[n] >= d.bounds(s)[0] for n, s in graph.dims.items()) and sizes not in out and is_held(graph, sizes):
             out.append(sizes)
     return out

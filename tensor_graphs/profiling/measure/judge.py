@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -59,7 +60,19 @@ from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
 from tensor_graphs.profiling.distrust import process_tree, reused
 from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
-from tensor_graphs.profiling.distrust.replies import Begin, End, Kept, Loaded, Mark, Reply, Returned, SaidError, Shown, Told
+from tensor_graphs.profiling.distrust.replies import (
+    JUDGE_ERROR,
+    Begin,
+    End,
+    Kept,
+    Loaded,
+    Mark,
+    Reply,
+    Returned,
+    SaidError,
+    Shown,
+    Told,
+)
 from tensor_graphs.profiling.distrust.tampering import Names
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import fewer_bits
@@ -84,7 +97,9 @@ from tensor_graphs.profiling.measure.inputs import (
     few_of,
     few_rows,
     generator,
+    held_by_oracle,
     is_big,
+    is_held,
     largest_sizes,
     point_inputs,
     stirred,
@@ -98,9 +113,12 @@ from tensor_graphs.profiling.measure.updated_rows import Updated, Whole, bases, 
 from tensor_graphs.profiling.measure.weighing import found_quiet, weigh
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
+from tensor_graphs.records.logs import reason_of
 from tensor_graphs.records.rows import Status, TraceRecord
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8e5m2": 2.0}
 """unit roundoffs of the output's dtype: where an error is more, it is asked whether rounding explains it (most kernels of a narrow
@@ -208,9 +226,9 @@ ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judg
 class Verdict:
     """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
     run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know; covered: what
-    `cover.covered` says."""
+    `cover.covered` says. JUDGE_ERROR: the judge's own code failed, so that nothing was found, and nothing is filed."""
 
-    status: Status
+    status: Status | Literal["JUDGE_ERROR"]
     error: float | None
     p999: float | None
     norm_error: float | None
@@ -374,11 +392,11 @@ class Judge:
 
     def _in_turn(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
         """What is held while the oracle is asked about a point, or a kernel's outputs are compared there."""
-        return self._much if _held_by_oracle(signature, point) >= MUCH else nullcontext()
+        return self._much if held_by_oracle(signature.graph, point.binding) >= MUCH else nullcontext()
 
     def _ask_about(self, signature: Signature, point: Point, known: _Answers) -> None:
         begun, worked = time.perf_counter(), time.thread_time()
-        require_memory(_held_by_oracle(signature, point), f"comparing {signature.title()} with the oracle",
+        require_memory(held_by_oracle(signature.graph, point.binding), f"comparing {signature.title()} with the oracle",
                        "smaller sizes, or dims in their place: a dim is compared at small sizes")
         found: dict[str, np.ndarray | Updated] | None = None
         try:
@@ -531,7 +549,7 @@ class Judge:
         """As `points`, before the oracle is asked about most of them: the first one has a value."""
         graph = signature.graph
         sizes = work_points(graph, typical)
-        affordable = [p for p in sizes if not _big(signature, p)]
+        affordable = [p for p in sizes if not _big(signature, p) and is_held(graph, p)]
         affordable = affordable or sizes[1:4:2] or sizes[:1]        # an operand is large at any size: the smallest, and a small one
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
@@ -611,19 +629,19 @@ class Judge:
         verdicts: dict[int, Verdict] = {}
         hearings: list[list[_Hearing]] = [[] for _ in asked]
 
-        def hear(number: int, heard: Verdict | _Hearing) -> None:
+        def hear(number: int, ask: Callable[[Asked], Verdict | _Hearing]) -> None:
+            heard = _unless_it_fails(ask, asked[number])
             if isinstance(heard, Verdict):
                 verdicts[number] = heard
             else:
                 hearings[number].append(heard)
 
         for number, each in enumerate(asked):
-            try:
-                self.prepared(each.kernel, each.signature)
-            except _Refused as e:
-                verdicts[number] = e.verdict
-            if number not in verdicts and (each.time_at is None or (several and each.verify)):
-                hear(number, self._ask(each.kernel, each.signature, self._shown(each), None))
+            declared = _unless_it_fails(lambda each: self.prepared(each.kernel, each.signature), each)
+            if isinstance(declared, Verdict):
+                verdicts[number] = declared
+            elif each.time_at is None or (several and each.verify):
+                hear(number, lambda each: self._ask(each.kernel, each.signature, self._shown(each), None))
         for part in range(MOST_ROUNDS * parts if several else 1):
             for number, each in enumerate(asked):
                 if each.time_at is None or number in verdicts or (
@@ -633,13 +651,10 @@ class Judge:
                     break
                 if several:
                     self.worker.leave()
-                timing = self._timing(each, budget / parts, least, baseline=not part)
-                hear(number, self._part(each, [] if several else self._shown(each), timing))
+                hear(number, partial(self._part, several=several, budget=budget / parts, least=least, baseline=not part))
         for number, each in enumerate(asked):
             if number not in verdicts:
-                heard = hearings[number]
-                right = self._right(each.signature, heard) if each.time_at is None else self._weigh(each, heard)
-                verdicts[number] = self._with_class(each, right)
+                verdicts[number] = _unless_it_fails(partial(self._judged, heard=hearings[number]), each)
         return [verdicts[number] for number in range(len(asked))]
 
     def _shown(self, asked: Asked) -> list[Point]:
@@ -694,10 +709,12 @@ class Judge:
             return self.examine(kernel, signature, asked.typical)
         refuse_replaced()
         with self._lock if worker is self.worker else nullcontext():
-            heard = self._heard(kernel, signature, self._shown(asked), None, worker, given_up)
+            heard = _unless_it_fails(
+                lambda asked: self._heard(kernel, signature, self._shown(asked), None, worker, given_up), asked)
         if isinstance(heard, Verdict):
             return heard
-        return lambda: self._with_class(asked, heard.compared() or self._right(signature, [heard]))
+        return lambda: _unless_it_fails(
+            lambda asked: heard.compared() or self._with_class(asked, self._right(signature, [heard])), asked)
 
     def look_ahead(self, asked: Asked) -> None:
         """Ask the oracle what a worker's first job on this question needs. Not for a kernel from outside, as the worker may have to
@@ -740,10 +757,17 @@ class Judge:
                     self.look_ahead(each)
                 self.ask_the_rest(each, enough)
 
-    def _part(self, asked: Asked, shown: Sequence[Point], timing: Timing) -> Verdict | _Hearing:
+    def _judged(self, asked: Asked, heard: Sequence[_Hearing]) -> Verdict:
+        """The verdict on a kernel whose outputs are right."""
+        right = self._right(asked.signature, heard) if asked.time_at is None else self._weigh(asked, heard)
+        return self._with_class(asked, right)
+
+    def _part(self, asked: Asked, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Hearing:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
-        blocks of a fresh worker: a busy machine looks like a cheat for a moment."""
+        blocks of a fresh worker: a busy machine looks like a cheat for a moment. several: it was compared by another worker."""
         kernel, signature = asked.kernel, asked.signature
+        timing = self._timing(asked, budget, least, baseline)
+        shown = [] if several else self._shown(asked)
         tried: list[_Hearing] = []
         for longer in (timing.least, *AGAIN):
             heard = self._ask(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
@@ -794,7 +818,8 @@ class Judge:
                   later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv)}
+               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv),
+               "guests": _guests(kernel), "many_calls": bool(shown) and not earlier and not kernel.ours}
         hearing = _Hearing(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
@@ -838,6 +863,8 @@ class Judge:
             case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
                 crashed = kernel.crash_note and reply.log.startswith(CRASHED)
                 return _without_numbers(reply.status, f"{reply.log}\n{kernel.crash_note}" if crashed else reply.log)
+            case "JUDGE_ERROR":
+                return _no_verdict(kernel, hearing.signature, reply.log)
         raise SaidError(f"{reply.status}: {reply.log}")
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
@@ -848,7 +875,7 @@ class Judge:
         key = kernel.identity, signature.key
         if key not in self._prepared:
             job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
-                   "origins": [origin_of(kernel)]}
+                   "origins": [origin_of(kernel)], "guests": _guests(kernel)}
             hearing = _Hearing(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
             reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
@@ -1031,9 +1058,13 @@ class Judge:
         return Updated(shape, base, rows, data.view(t.dtype.numpy).reshape(count, shape[-1]))
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
-               given: Given = ()) -> TraceRecord:
-        """Store a verdict (binding None) or a time at these dims; returns the row. Raises JudgeError: this process was changed."""
+               given: Given = ()) -> TraceRecord | None:
+        """Store a verdict (binding None) or a time at these dims; returns the row. Where the judge itself failed there is none: the
+        log says how to report it. Raises JudgeError: this process was changed."""
         refuse_replaced()                                           # here too: `examine_in_turns` itself may have been replaced
+        if verdict.status == JUDGE_ERROR:
+            log.error("%s", verdict.log)
+            return None
         self.database.ensure_graph(graph_record(signature))
         workload = verify_workload(signature) if binding is None else timed_workload(signature, binding, given)
         timed = binding is not None
@@ -1279,6 +1310,11 @@ def _edited(kernel: Kernel) -> bool:
         return True
 
 
+def _guests(kernel: Kernel) -> list[str]:
+    """The kernel, by identity, where it is from outside."""
+    return [] if kernel.ours else [kernel.identity]
+
+
 def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
     """The blocks of each worker that measured; one may only have compared."""
     return [hearing.blocks for hearing in hearings if hearing.blocks]
@@ -1291,8 +1327,28 @@ def _worst(hearings: Sequence[_Hearing]) -> tuple[float, float, float, float]:
     return a, b, c, e
 
 
-def _without_numbers(status: Status, why: str) -> Verdict:
+def _without_numbers(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
     return Verdict(status, None, None, None, None, why)
+
+
+def _unless_it_fails(find: Callable[[Asked], T], asked: Asked) -> T | Verdict:
+    """What is found of a question; JUDGE_ERROR where the judge's own code fails over it, so that the next one is asked all the
+    same. Raises what a user can mend."""
+    try:
+        return find(asked)
+    except _Refused as e:
+        return e.verdict
+    except TensorGraphsError:
+        raise
+    except Exception:
+        return _no_verdict(asked.kernel, asked.signature, traceback.format_exc())
+
+
+def _no_verdict(kernel: Kernel, signature: Signature, why: str) -> Verdict:
+    """What is said where the judge's own code has failed, with all that a report of it needs."""
+    failed = f"the judge itself failed over {kernel.name} on {signature.title()}, so nothing is filed of it: {reason_of(why)}"
+    fix = "  fix: report it as a fault of tensor_graphs, with these lines and tg --version"
+    return _without_numbers(JUDGE_ERROR, "\n".join((failed, fix, why.rstrip(), print_graph(signature.graph))))
 
 
 def _disjointed(error: SaidError) -> Verdict:
@@ -1305,12 +1361,6 @@ def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
-
-
-def _held_by_oracle(signature: Signature, point: Point) -> int:
-    """Bytes of the inputs and outputs at a point, each as it is and in float64: the least that the oracle holds at once."""
-    types = [node.type.at(point.binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
-    return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
 
 
 def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:

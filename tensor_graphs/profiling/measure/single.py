@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel
+from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, KernelError
 from tensor_graphs.kernels.registry import NUMPY_COPY, by_op, copy_kernels, load_backend, matching
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
@@ -33,12 +33,18 @@ from tensor_graphs.profiling.measure.inputs import Form
 
 
 def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
-    """The inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed."""
+    """The inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed. Raises
+    KernelError where what it declares is no preparation of them."""
     if kernel.prepare is None:
         return ()
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     names = {x: name for name, x in graph.inputs.items()}
-    return tuple(names[node.inputs[i]] for p in kernel.prepare(signature_of(node).spec) for i in p.operands)
+    declared = kernel.prepare(signature_of(node).spec)
+    try:
+        return tuple(names[node.inputs[i]] for p in declared for i in p.operands)
+    except Exception as e:                                          # of what anyone's code has returned
+        raise KernelError(f"{kernel.name} prepares {declared!r}, which reads no operands of {node.op.name}\n"
+                          "  fix: a tuple of Preparation, whose operands are numbers of the op's") from e
 
 
 def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:

@@ -15,10 +15,11 @@ from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.measure.descriptors import Given
-from tensor_graphs.profiling.measure.judge import PROCESS_SECONDS, Asked, Judge
+from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import KnownTime
+from tensor_graphs.records.logs import reason_of
 from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         of.setdefault(q.signature.key, []).append(q)
     groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
     done, ahead = 0, 0
-    broken: dict[tuple[str, str], str] = {}
+    broken: dict[tuple[str, str], tuple[str, str]] = {}
+    """of what is not filed: a compiler that failed may work the next time, a judge that failed says nothing of the kernel"""
     while groups:
         left = started + budget - time.perf_counter()
         if done >= at_least and left < 0:
@@ -109,7 +111,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         if not ahead:
             soon = [q for group in groups[:AHEAD] for q in group]
             whys = made_together([(q.kernel, q.signature.spec) for q in soon])
-            broken |= {_pair(q): why for q, why in zip(soon, whys, strict=True) if why is not None}
+            broken |= {_pair(q): ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
             ahead = AHEAD
         ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
@@ -119,15 +121,18 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         done += len(group)
         yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
         for q in group:
-            if _pair(q) in broken:                                  # not filed: the compiler failed, and may work the next time
-                log.warning("%s is left out for %s: %s", q.kernel.name, q.signature.title(), broken[_pair(q)])
-                yield q, "COMPILE_ERROR"
+            if _pair(q) in broken:
+                status, why = broken[_pair(q)]
+                log.warning("%s is left out for %s: %s", q.kernel.name, q.signature.title(), why)
+                yield q, status
         todo = [q for q in group if _pair(q) not in refuted and _pair(q) not in broken and not (unless is not None and unless(q))]
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
-            if fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
+            if verdict.status == JUDGE_ERROR:
+                broken[_pair(q)] = JUDGE_ERROR, reason_of(verdict.log)
+            elif fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
                 # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
                 judge.record(q.kernel, q.signature, verdict, None)
                 verified.add(_pair(q))

@@ -21,7 +21,7 @@ from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import InputError, given_of
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database
@@ -110,6 +110,9 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 except BaseException:
                     claims.release(database, item, "the drain stopped at it")
                     raise
+                if status == JUDGE_ERROR:                           # no row answers it
+                    returned.append((item, "the judge itself failed, as its log says"))
+                    continue
                 claims.complete(database, item)
                 if status is None:
                     report.answered += 1
