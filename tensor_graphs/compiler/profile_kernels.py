@@ -29,7 +29,8 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
