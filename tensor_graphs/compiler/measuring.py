@@ -48,8 +48,9 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
                 progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
     """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock.
     Returns of those that the judge itself failed over, so that nothing is filed, why: by identity and signature's key."""
+    from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
     from tensor_graphs.profiling.measure.comparison import compare
-    from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Asked
+    from tensor_graphs.profiling.measure.judge import Asked
 
     failed: dict[tuple[str, str], str] = {}
     with closing(compare(judge, [Asked(*each) for each in pending])) as verdicts:

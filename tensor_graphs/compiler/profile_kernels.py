@@ -30,7 +30,8 @@ from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.tally import tally_of
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import with_parameters
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport

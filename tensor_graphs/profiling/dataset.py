@@ -24,9 +24,10 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.paths.plan import midpoint
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure.descriptors import Given, InputError
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge, Verdict
+from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.logs import reason_of

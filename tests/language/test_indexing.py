@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensor_graphs as tg
+from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tests.language.agreement import both_ways, check, check_gradients
 from tests.language.messages import said
@@ -272,3 +273,14 @@ def test_a_split_that_does_not_fit_is_refused():
 def test_stack_of_what_is_no_tensor_is_refused(given):
     with pytest.raises(DTypeError, match=r"(?s)stack: operand 'xs' is .*fix: tg\.stack\(x, y, axis=0\)"):
         tg.stack(given)
+
+
+@pytest.mark.parametrize("index_of", [lambda x: tg.argmax(x), lambda x: tg.topk(x, k=1)[1]], ids=["argmax", "topk"])
+def test_indices_of_more_elements_than_i32_counts_are_refused_and_none_is_negative(index_of):
+    with pytest.raises(ShapeError, match=r"indices are i32, and axis \d has more than 2\^31 elements\n(.*\n)?  fix: reshape"):
+        index_of(tg.input("x", ((1 << 31) + 1,), tg.i8))
+    index_of(tg.input("x", (1 << 31,), tg.i8))
+    n = tg.dim("n", 1, 1 << 32)
+    conditions = conditions_of([index_of(tg.input("x", (n,), tg.i8))])
+    assert [c.wanted for c in conditions] == ["n ≤ 2147483648"]
+    assert all_hold(conditions, {"n": 1 << 31}) and not all_hold(conditions, {"n": (1 << 31) + 1})

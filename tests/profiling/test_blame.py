@@ -20,10 +20,11 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.blame import PACKAGE, JudgeFault, is_judges, judges_own
 from tensor_graphs.profiling.distrust.process_state import StateError, StateGuard
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
 from tensor_graphs.profiling.measure.comparison import compare
 from tensor_graphs.profiling.measure.inputs import Point
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Asked, Judge, Verdict
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.queue.questions import Question, answer
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database

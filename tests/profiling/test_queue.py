@@ -19,6 +19,7 @@ from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
 from tensor_graphs.profiling.queue import requests as queue
 from tensor_graphs.profiling.queue.requests import drain_queue, reclaim, settle_queue, worker_name
@@ -127,6 +128,13 @@ def test_whatever_stops_the_drain_gives_the_request_back(database: Database, mon
             drain_queue(database, backends=("numpy",))
     stats = upkeep.stats(database)
     assert stats.waiting == 1 and stats.claimed == 0
+
+
+def test_a_request_that_the_judge_failed_over_is_put_back(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    monkeypatch.setattr(queue, "_serve", lambda *given: JUDGE_ERROR)
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.impossible, report.failed, report.left) == (1, 0, 1) and upkeep.stats(database).claimed == 0
 
 
 def test_nothing_is_lost_when_profilers_and_workers_are_killed(tmp_path: Path) -> None:

@@ -211,23 +211,43 @@ def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types
     return np.asarray(np.argmax(roles["x"], axis=attrs["axis"]), dtype=np.int32)
 
 
+MOST_INDEXED = 1 << 31
+"""elements of an axis along which indices are i32"""
+
+
+def _counted(op: str, x: Node, axis: int) -> list[Condition]:
+    """The condition that i32 counts an axis."""
+    text = f"its indices are i32, and axis {axis} has {format_dim(x.shape[axis])} elements, of which 2^31 have one"
+    return at_least(MOST_INDEXED, x.shape[axis], f"{op} of {show(x)}", text)
+
+
+def _need_counted(op: str, x: Node, axis: int) -> None:
+    """Raise ShapeError where i32 counts an axis at no size."""
+    if dim_ge(MOST_INDEXED, x.shape[axis]) is False:
+        raise ShapeError(f"{op} of {show(x)}: its indices are i32, and axis {axis} has more than 2^31 elements",
+                         fix="reshape the axis into two, and take the best of the best")
+
+
 def _of_something(node: Node) -> list[Condition]:
     x, axis = node.inputs[0], node.attrs["axis"]
     size = x.shape[axis]
-    return at_least(size, 1, f"argmax of {show(x)}", f"nothing is the largest of no elements, axis {axis} has {format_dim(size)}")
+    some = at_least(size, 1, f"argmax of {show(x)}", f"nothing is the largest of no elements, axis {axis} has {format_dim(size)}")
+    return some + _counted("argmax", x, axis)
 
 
 @library(direct=_argmax_direct, conditions=_of_something, facts=OpFacts(mentioned=True, closed=True))
 def argmax(x: Node, axis: int = -1) -> Node:
     """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins.
 
-    x of floats or integers. Raises AttributeValueError (axis), ShapeError (no elements), DTypeError.
+    x of floats or integers, of up to 2^31 elements along the axis. Raises AttributeValueError (axis), ShapeError (no elements, or
+    more), DTypeError.
     """
     need("argmax", x, "float", "int", "uint")
     axis = one_axis("argmax", axis, x.rank)
     size = x.shape[axis]
     if dim_ge(size, 1) is False:
         raise ShapeError(f"argmax of {show(x)} along axis {axis}: nothing is the largest of no elements")
+    _need_counted("argmax", x, axis)
     best = atomic.reduce_max(x, (axis,))
     kept = (*x.shape[:axis], 1, *x.shape[axis + 1:])
     winner = arithmetic.equals(x, broadcast_to(atomic.reshape(best, kept), x.shape))
@@ -277,7 +297,8 @@ def _topk_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
 
 def _enough(node: Node) -> list[Condition]:
     x, k = node.inputs[0], node.attrs["k"]
-    return at_least(x.shape[-1], k, f"topk of {show(x)}", f"{k} are asked for of {format_dim(x.shape[-1])}")
+    enough = at_least(x.shape[-1], k, f"topk of {show(x)}", f"{k} are asked for of {format_dim(x.shape[-1])}")
+    return enough + _counted("topk", x, x.rank - 1)
 
 
 @library(direct=_topk_direct, gradient=_topk_gradient, conditions=_enough, facts=OpFacts(closed=True, sought=False))
@@ -294,6 +315,7 @@ def topk(x: Node, *, k: int) -> tuple[Node, Node]:
     n = x.shape[-1]
     if isinstance(k, bool) or not isinstance(k, int) or k < 0 or dim_ge(n, k) is False:
         raise AttributeValueError(f"topk: {k!r} of {show(x)}", fix=f"an int from 0 to {format_dim(n)}")
+    _need_counted("topk", x, x.rank - 1)
     batch = x.shape[:-1]
     rank = len(batch)
     pairs = (*batch, n, n)                                       # [..., i, j]: does j come before i?

@@ -19,7 +19,9 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.profiling.conformance.cases import instances, op_named, ops
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge, JudgeError
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
+from tensor_graphs.profiling.distrust.worker_process import JudgeError
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.logs import reason_of
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, timing_key, ver
 from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.descriptors import Given
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, PROCESS_SECONDS, Asked, Judge
+from tensor_graphs.profiling.measure.judge import PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import KnownTime

@@ -20,8 +20,9 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.descriptors import InputError, given_of
-from tensor_graphs.profiling.measure.judge import JUDGE_ERROR, Judge
+from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database
