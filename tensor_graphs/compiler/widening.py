@@ -22,6 +22,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.phases import phase
+from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.narrow import narrow
 from tensor_graphs.rewrites.widen import widen, widened_around
 
@@ -46,7 +47,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
     of the dtypes that were written, but for those that are kept; where some could be said otherwise, and where a backend writes
     kernels for whatever it is given, new ones are formed."""
     fused, there = writes_kernels(backends), _made.setdefault(graph, {})
-    key = word, tuple(backends), frozenset(kept)
+    key = word, tuple(backends), frozenset(kept), user_rules.digest()
     if key not in there:
         around: Mapping[Node, Node] = {}
         if kept:

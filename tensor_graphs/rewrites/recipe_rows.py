@@ -39,6 +39,7 @@ from tensor_graphs.records.rows import ImplementationRecord, NumericClass, Sourc
 from tensor_graphs.rewrites.beside_oracle import VERIFIER, Compared, compare
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer, Other
+from tensor_graphs.rewrites.user_rules import digest
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class RecipeRows:
 
     def kept(self, graph: Graph, search: Callable[[], list[Offer]]) -> list[Offer]:
         """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces."""
-        key = hashlib.sha256(f"{_code()} {graph_to_json(graph)}".encode()).hexdigest()
+        key = hashlib.sha256(f"{_code()} {digest()} {graph_to_json(graph)}".encode()).hexdigest()
         found = self._read(key, graph)
         if found is None:
             found = search()
