@@ -24,7 +24,7 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.phases import phase
 from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.narrow import narrow
-from tensor_graphs.rewrites.widen import widen, widened_around
+from tensor_graphs.rewrites.widen import widen, widened_around, written_for_kernels
 
 NO_BETTER = 1.1
 """times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
@@ -107,7 +107,8 @@ def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signatu
     if not table:
         return []
     found: dict[Signature, bool] = {}
-    for node in reversed(walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone)))):
+    whole = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
+    for node in reversed(walk(whole)):
         if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque):
             s = signature_of(node)
             if s not in found and matching(s.spec, table):

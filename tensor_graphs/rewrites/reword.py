@@ -27,7 +27,7 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, part_between
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, over, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
@@ -38,7 +38,7 @@ from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
 from tensor_graphs.rewrites.saturate import Budget, saturate
-from tensor_graphs.rewrites.user_rules import user_rules
+from tensor_graphs.rewrites.user_rules import digest, user_rules
 
 log = logging.getLogger(__name__)
 
@@ -86,15 +86,15 @@ class Reworded:
 
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
            budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
-    """The graph with a part wherever recipes were found. Numeric class: bitwise; what runs there is chosen later.
+    """`stating` what `offers` finds."""
+    return stating(graph, offers(graph, rules, budget, rows), images)
+
+
+def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> Reworded:
+    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
 
     images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    rules: by default all that take nothing for granted, users' rules among them. rows: where recipes found by those are on file,
-    and are put on file.
     """
-    from tensor_graphs.rewrites.rules import allowed
-
-    found = offers(graph, rules or allowed(), budget, None if rules else rows)
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
     while found:
@@ -114,8 +114,16 @@ def may_be_reworded(graph: Graph, users: bool = False) -> bool:
     return bool(steps) if users else len(steps) > 1 and any(n.op.facts.product for n in steps)
 
 
-def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows: RecipeRows | None = None) -> list[Offer]:
-    """The pieces of a graph that can be said otherwise, no two with a node in common. rows: what was found before."""
+def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
+           rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
+    """The pieces of a graph that can be said otherwise, no two with a node in common.
+
+    rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
+    recipes found by those are on file, and are put on file.
+    """
+    from tensor_graphs.rewrites.rules import ALL, allowed
+
+    rows, rules = (rows, allowed() if of_users else ALL) if rules is None else (None, rules)
     users = not {r.name for r in rules}.isdisjoint(r.name for r in user_rules())
 
     def found_in(one: Graph) -> list[Offer]:
@@ -125,7 +133,7 @@ def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows:
         if not may_be_reworded(one, users):
             return []
         if rows is not None:
-            return rows.kept(one, search)
+            return rows.kept(one, search, digest() if users else "")
         accurate = (replace(o, others=tuple(x for x in o.others if compared(o, x).passed)) for o in search())
         return [o for o in accurate if o.others]
 
@@ -476,6 +484,8 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         return made[node]
 
     def form(offer: Offer) -> tuple[Node, ...]:
+        if offer.stands:
+            return over(offer.others[0].outputs, offer.operands, [put(o) for o in offer.operands])
         inside = {images.get(n, n) for n in offer.inside}
         outputs = [images.get(o, o) for o in offer.outputs]
         given = {images.get(o, o): o for o in offer.operands}
