@@ -20,6 +20,7 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.proved import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.reword import Reworded, offers, stating
@@ -77,6 +78,7 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
     add to that. places: what those for which kernels are registered have become of its nodes."""
     offered = offers(graph, rows=rows, of_users=False) if recipes else []
     theirs = offers(graph, rows=rows) if recipes and user_rules() else offered
+    theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
     made = stating(graph, offered)
     joined, images = _joined(made, fused)
     ways = Reworded(joined.graph, images=images)

@@ -55,7 +55,8 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
         else:
             wide = widened(graph, word, last_step=True)
         images: Mapping[Node, Node] = {}
-        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes)
+        base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
         if wide is not graph and (recipes or fused):
             wide, images = said_anew(wide, recipes, fused, backends)
         there[key] = wide, {**images, **{n: images.get(image, image) for n, image in around.items()}}

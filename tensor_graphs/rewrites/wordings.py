@@ -20,6 +20,7 @@ from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.language.part import PartOp, other_dims, over
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.offer import Offer, Other
+from tensor_graphs.rewrites.proved import PROVED
 from tensor_graphs.rewrites.reword import Reworded, formed
 from tensor_graphs.rewrites.rule import BITWISE
 from tensor_graphs.rewrites.user_rules import user_rules
@@ -133,9 +134,9 @@ def _without_somebodys(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _rules(op: PartOp) -> list[str]:
-    """The users' rules by which a part is said otherwise."""
+    """The users' rules and the proofs by which a part is said otherwise."""
     names = {r.name for r in user_rules()}
-    return [name for recipe in op.recipes for name in recipe.rules if name in names] if names else []
+    return [name for recipe in op.recipes for name in recipe.rules if name in names or name.startswith(PROVED)]
 
 
 def _added(op: PartOp) -> list[str]:
