@@ -282,7 +282,7 @@ class _RewordSearch:
         """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
         way leads out of it and back. more: nodes that belong to the piece as well."""
         classes = frozenset().union(*(c.classes for c in group))
-        inside = more | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
         roots = set(self.graph.roots)
         outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1

@@ -55,8 +55,8 @@ class _Difference:
         self.alike: set[Node] = set()                               # of the first: what both say in one way, of the same operands
         said = {self._said(b, b.inputs): b for b in self.other.nodes}
         for a in self.one.nodes:
-            b = said.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
-            if b is not None and self._pair(a, b):
+            same = said.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
+            if same is not None and self._pair(a, same):
                 self.alike.add(a)
         self.place = {n: i for i, n in enumerate(self.one.nodes)}
         self.live = fed(self.one.nodes) | fed(self.other.nodes)    # what is not is said again by what reads it
@@ -68,8 +68,8 @@ class _Difference:
 
     @staticmethod
     def _said(node: Node, inputs: Sequence[Node]) -> Hashable:
-        return node.said, node.op.recipes and tuple(r.name for r in node.op.recipes) if isinstance(node.op, PartOp) else (), \
-            tuple(inputs)
+        recipes = [r.name for r in node.op.recipes] if isinstance(node.op, PartOp) else []
+        return node.said, tuple(recipes), tuple(inputs)
 
     def offers(self) -> Iterator[Offer]:
         for own, new in self._pieces():
