@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tensor_graphs.profiling.measure.reference_stream import SHARED
+from tensor_graphs.rewrites import user_rules
 
 if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
@@ -57,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for ends, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(ends) is signal.SIG_IGN:                # a shell's background job, nohup; children would be deaf too
             signal.signal(ends, handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_rules_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_rules, "_admitted", [])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,7 +15,7 @@ from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.request import Request, Wanted
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, left_out
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
@@ -106,7 +106,7 @@ def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kern
     if not kernels:
         return
     formed = prepare(graph, recipes=False).graph
-    specs = [signature_of(n).spec for n in formed.nodes if n.op.kind == "composite"]
+    specs = [s.spec for s in signatures_of(formed)]
     for k in kernels:
         if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
             told = why_nowhere((graph, formed), k.composite)

@@ -35,6 +35,7 @@ from tensor_graphs.phases import phase
 from tensor_graphs.records import open_database
 from tensor_graphs.records.generation import generation, of_file
 from tensor_graphs.records.location import default_target, file_of
+from tensor_graphs.rewrites import user_rules
 
 if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
@@ -129,6 +130,7 @@ def of(request: Request) -> PlanFile | None:
             "asked": request.decides(),
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
+            "rules": user_rules.digest(),
             "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
             "database": _place(database),
         }

@@ -22,12 +22,13 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import device_asked
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites import user_rules
 
 _made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
-Formed = tuple[tuple[PartOp, ...], Callable[[Collection[str]], PreparedGraph] | None]
+Formed = tuple[tuple[tuple[PartOp, ...], str], Callable[[Collection[str]], PreparedGraph] | None]
 _formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool, Sequence[str]], Formed]] = WeakKeyDictionary()
-"""by where recipes were looked for, whether steps were joined, and (of a graph with loops) for which backends: with the parts that
-were; None where the graph holds none"""
+"""by where recipes were looked for, whether steps were joined, and (of a graph with loops) for which backends: with the parts
+and the digest of the users' rules that were looked for; None where the graph holds none"""
 
 
 def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True,
@@ -61,7 +62,8 @@ def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 
 def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> PreparedGraph:
     """With the parts for which there are kernels now, and those that can be said otherwise."""
-    wanted, formed = parts(), _formed.setdefault(prepared.graph, {})
+    wanted = parts()
+    looked_for, formed = (wanted, user_rules.digest()), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name
     source: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
     loops = tuple(backends) if any(is_loop(n.op) for n in prepared.graph.nodes) else ()
@@ -69,9 +71,9 @@ def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, 
     known = formed.get(where)
     if recipes is True:                                             # found for a database, they are the same
         known = next((each for key, each in formed.items()
-                      if key[0] is not False and key[1:] == where[1:] and each[0] == wanted), known)
-    if known is None or known[0] != wanted:
+                      if key[0] is not False and key[1:] == where[1:] and each[0] == looked_for), known)
+    if known is None or known[0] != looked_for:
         from tensor_graphs.compiler.rewriting import said_in_parts
 
-        known = formed[where] = wanted, said_in_parts(prepared, wanted, recipes, fused, backends)
+        known = formed[where] = looked_for, said_in_parts(prepared, wanted, recipes, fused, backends)
     return prepared if known[1] is None else known[1](backends)

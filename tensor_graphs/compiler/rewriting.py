@@ -20,12 +20,15 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.proved import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise
-from tensor_graphs.rewrites.reword import Reworded, reword
+from tensor_graphs.rewrites.reword import Reworded, offers, stating
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.simplify import simplified
 from tensor_graphs.rewrites.unroll import unroll
+from tensor_graphs.rewrites.user_rules import user_rules
+from tensor_graphs.rewrites.wordings import both
 
 SMALL = 64
 """Nodes of a graph that is simplified by an e-graph before it is compiled."""
@@ -38,12 +41,11 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     with kernels of theirs."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     found = form(prepared.graph, wanted)
-    made = Reworded(found.graph, images=found.images) if recipes is False else reword(prepared.graph, found.images, rows=rows)
-    joined, images = _joined(made, fused)
-    looped, images = _in_turns(joined.graph, images, recipes, backends)
+    worded = _worded(prepared.graph, found.images, recipes is not False, fused, rows)
+    looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
     images = _following(prepared.images, images)
     before = rows.notes if rows is not None else []
-    after = [f"{what}: {each.show()}" for what, each in (("recipes", made), ("fused", joined), ("loops", looped)) if each.parts]
+    after = [f"{what}: {each.show()}" for what, each in {**worded, "loops": looped}.items() if each.parts]
     if not (before or found.places or after):
         return None
     graph, show, first = looped.graph, found.show if found.places else None, prepared.note
@@ -65,9 +67,26 @@ def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
     """The graph with a part wherever recipes are found, with neighbouring steps as parts, and with loops as by `said_in_parts`; and
     what became of its nodes."""
-    joined, images = _joined(reword(graph) if recipes else Reworded(graph), fused)
-    looped, images = _in_turns(joined.graph, images, recipes, backends)
+    ways = _worded(graph, {}, recipes, fused)["ways"]
+    looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
     return looped.graph, images
+
+
+def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: bool,
+            rows: RecipeRows | None = None) -> dict[str, Reworded]:
+    """The graph with parts where recipes are found and where steps are joined, and ("ways") with what kernels and rules of users
+    add to that. places: what those for which kernels are registered have become of its nodes."""
+    offered = offers(graph, rows=rows, of_users=False) if recipes else []
+    theirs = offers(graph, rows=rows) if recipes and user_rules() else offered
+    theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
+    made = stating(graph, offered)
+    joined, images = _joined(made, fused)
+    ways = Reworded(joined.graph, images=images)
+    if places or theirs is not offered:
+        made = stating(graph, theirs, places)
+        others, images = _joined(made, fused)
+        ways = both(ways, Reworded(others.graph, images=images), graph)
+    return {"recipes": made, "fused": joined, "ways": ways}
 
 
 def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:

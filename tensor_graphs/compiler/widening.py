@@ -22,8 +22,9 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.phases import phase
+from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.narrow import narrow
-from tensor_graphs.rewrites.widen import widen, widened_around
+from tensor_graphs.rewrites.widen import widen, widened_around, written_for_kernels
 
 NO_BETTER = 1.1
 """times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
@@ -46,7 +47,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
     of the dtypes that were written, but for those that are kept; where some could be said otherwise, and where a backend writes
     kernels for whatever it is given, new ones are formed."""
     fused, there = writes_kernels(backends), _made.setdefault(graph, {})
-    key = word, tuple(backends), frozenset(kept)
+    key = word, tuple(backends), frozenset(kept), user_rules.digest()
     if key not in there:
         around: Mapping[Node, Node] = {}
         if kept:
@@ -54,7 +55,8 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
         else:
             wide = widened(graph, word, last_step=True)
         images: Mapping[Node, Node] = {}
-        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in graph.nodes)
+        base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
         if wide is not graph and (recipes or fused):
             wide, images = said_anew(wide, recipes, fused, backends)
         there[key] = wide, {**images, **{n: images.get(image, image) for n, image in around.items()}}
@@ -106,7 +108,8 @@ def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signatu
     if not table:
         return []
     found: dict[Signature, bool] = {}
-    for node in reversed(walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone)))):
+    whole = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
+    for node in reversed(walk(whole)):
         if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque):
             s = signature_of(node)
             if s not in found and matching(s.spec, table):

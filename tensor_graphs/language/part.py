@@ -12,6 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tensor_graphs.language import dims as d
@@ -77,6 +78,20 @@ class PartOp(DefinedOp):
     def key(self) -> str:
         """Of its words and all operand types: those that the words do not read are not in their own digest."""
         return hashlib.sha256("|".join([self.written.digest, *(str(a.type) for a in self.written.arguments)]).encode()).hexdigest()
+
+    @cached_property
+    def somebodys(self) -> bool:
+        """Whether it is a piece for which kernels are registered, or holds one."""
+        return not self.alone or self.holds_somebodys
+
+    @cached_property
+    def holds_somebodys(self) -> bool:
+        return any(isinstance(n.op, PartOp) and n.op.somebodys for n in walk(self.written.outputs))
+
+    @cached_property
+    def of_kernels(self) -> PartRecipe | None:
+        """The recipe that holds pieces for which kernels are registered, where the definition does not."""
+        return None if self.somebodys else next((r for r in self.recipes if r.op.holds_somebodys), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is pickled: its words as a graph, which nodes are not; an operand that they do not read has its type only."""

@@ -261,8 +261,9 @@ class Paths:
             if isinstance(s.spec.op, PartOp) and s not in self.parts:
                 self.parts.append(s)
                 todo += [i for i, _ in reversed(self.inner(s))]     # somebody's parts in one that is said otherwise
-        # a part that is only said otherwise is taken out of the graph whole; what is in another one may be computed beside it too
-        self.overlap = bool(self._counted.varies) or any(isinstance(s.spec.op, PartOp) and not s.spec.op.alone for s in self.parts)
+        # a part that is only said otherwise is taken out of the graph whole; what is in somebody's may be computed beside it too
+        self.somebodys = [s for s in self.parts if isinstance(s.spec.op, PartOp) and (s.spec.op.somebodys or s.spec.op.of_kernels)]
+        self.overlap = bool(self._counted.varies or self.somebodys)
 
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
         """The signatures inside a composite's definition, or a recipe (one level)."""
@@ -586,6 +587,8 @@ class Paths:
             made = self._placed(made)
         if not self.overlap:
             return made                                             # prices add up, but for the copies
+        without = self._assemble({s: a for s in self.somebodys for a in self.alternatives(s) if a.name == EXPAND})
+        made = made if without is None else min(made, without, key=lambda each: self._cost(*each))
         groups = [[s] for s in [*self.parts, *(self._tally.first[key] for key in sorted(self._counted.varies))]]
         for name in dict.fromkeys(s.spec.op.name for s in self.parts):
             groups.append([s for s in self.parts if s.spec.op.name == name])

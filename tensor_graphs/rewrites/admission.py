@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.identity import code_of
+from tensor_graphs.kernels.place import here
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dtypes import DTYPES, DType
@@ -42,6 +44,7 @@ from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule, require_pattern
 from tensor_graphs.rewrites.saturate import index_of
+from tensor_graphs.rewrites.user_rules import put
 
 log = logging.getLogger(__name__)
 
@@ -480,13 +483,11 @@ def _both_results(rule: Rule, made: Instance) -> str:
     return text
 
 
-USER_RULES: list[Rule] = []
-"""Rules that were admitted by `tg.rule` in this process, for those who run rules."""
-
-
 def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "reassociating",
               **options: Any) -> Callable[[Callable[..., Any]], Rule]:
-    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and keep it for later runs.
+    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and put it next to the package's own.
+
+    From then on it takes part when a graph is compiled, listed or profiled (rewrites/reword.py).
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample.
     """
@@ -496,8 +497,9 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
 
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)
+        code = code_of(getattr(replacement, "__module__", None) or "__main__", [replacement], (), made.text).digest
         log.info("%s", admit(made).show())
-        USER_RULES.append(made)
+        put(made, here(), code)
         return made
 
     return register

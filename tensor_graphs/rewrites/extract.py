@@ -241,6 +241,12 @@ class Extractor:
                     pending.update(dict.fromkeys(self.users.get(number, ())))
         return taken
 
+    def chosen(self, choice: Choice, number: int, node: ENode) -> Choice | None:
+        """A choice in which one class is computed by this e-node, and all else as chosen; None for a circle."""
+        if any(c not in self.everything for c in node.children):
+            return None
+        return self._needed({**self.everything, **choice, number: node})
+
     def descend(self, choice: Choice) -> Choice:
         """Swap single e-nodes (their operands computed as chosen) as long as the whole graph gets cheaper."""
         cost, improved = self.score(choice), True
@@ -250,9 +256,7 @@ class Extractor:
                 for node in self.view.classes[number]:
                     if node is choice.get(number) or number not in choice:
                         continue
-                    if any(c not in self.everything for c in node.children):
-                        continue
-                    trial = self._needed({**self.everything, **choice, number: node})
+                    trial = self.chosen(choice, number, node)
                     if trial is not None and (new := self.score(trial)) < cost - 1e-9:
                         choice, cost, improved = trial, new, True
         return choice
@@ -289,7 +293,6 @@ class Extractor:
         From each choice that was given, every other e-node of each of its classes is forced once and the rest grown again.
         """
         first = self.best()
-        base = self.everything
         queue: list[tuple[float, int, Choice]] = []
         ticket = itertools.count()
         seen: set[frozenset[tuple[int, int]]] = set()
@@ -309,9 +312,7 @@ class Extractor:
                 continue
             for number in choice:
                 for node in self.view.classes[number]:
-                    if node is choice[number] or any(c not in base for c in node.children):
-                        continue
-                    trial = self._needed({**base, **choice, number: node})
+                    trial = None if node is choice[number] else self.chosen(choice, number, node)
                     if trial is not None:
                         offer(trial)
         return found

@@ -25,12 +25,14 @@ class Other:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """A piece of a graph, between operands and outputs, and what else says the same of those operands."""
+    """A piece of a graph, between operands and outputs, and what else says the same of those operands. stands: the other words hold
+    the piece's own as definitions, so that they stand in its place."""
 
     operands: tuple[Node, ...]
     outputs: tuple[Node, ...]
     inside: frozenset[Node]
     others: tuple[Other, ...]
+    stands: bool = False
 
     def alone(self, outputs: Sequence[Node]) -> Graph | None:
         """What is made of the operands as a graph of its own; None where it reads what is no operand."""

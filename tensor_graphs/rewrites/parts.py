@@ -26,7 +26,7 @@ from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
-from tensor_graphs.language.part import UNNAMED, PartOp, note_same, over, part_between, steps_said
+from tensor_graphs.language.part import UNNAMED, PartOp, between, note_same, over, part_between, steps_said
 from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.recognise import write_out
 
@@ -34,6 +34,13 @@ log = logging.getLogger(__name__)
 
 MORE_STEPS, MOST_STEPS = 2, 24
 """steps that a place may take beyond those of the part in atomic ops, and at most"""
+
+
+POINTS = 4
+"""of the field for a first comparison"""
+
+LARGE = 1 << 20
+"""elements of a piece, at the smallest sizes of its dims, beyond which a `brief` part is not compared with it at its own sizes"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     """
     if not parts:
         return Formed(graph)
-    search = _PartSearch(graph, [_Wanted(p) for p in parts])
+    search = PartSearch(graph, [Wanted(p) for p in parts])
     made: dict[Node, Node] = {}
     places: Counter[str] = Counter()
     wholes: dict[str, PartOp] = {}
@@ -101,11 +108,14 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     return Formed(graph.with_roots([made[r] for r in graph.roots]), dict(places), images, wholes, digests)
 
 
-class _Wanted:
-    """A part, and what a piece must have to be compared with it."""
+class Wanted:
+    """A part, and what a piece must have to be compared with it. brief: nobody asks why a piece is not the part. So a piece with
+    another fingerprint is not refuted by a counterexample, and a large one is not compared at its own sizes."""
 
-    def __init__(self, op: PartOp) -> None:
-        self.op = op
+    def __init__(self, op: PartOp, brief: bool = False) -> None:
+        self.op, self.brief = op, brief
+        self.least_steps = 2 if brief else 0                        # one step is another op, and no words for this one
+        self.key = f"{op.written.digest}{' brief' * brief}"
         self.arguments, self.output = op.written.arguments, op.written.outputs[0]
         self.graph = _alone(self.output, self.arguments, [a.type for a in self.arguments])
         self.telling = telling(self.graph.nodes)
@@ -178,10 +188,10 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(found)
 
 
-class _PartSearch:
+class PartSearch:
     """The places of parts in one graph."""
 
-    def __init__(self, graph: Graph, wanted: Sequence[_Wanted]) -> None:
+    def __init__(self, graph: Graph, wanted: Sequence[Wanted]) -> None:
         self.cuts, self.wanted = Cuts(graph), wanted
         self.most_steps = max(w.most_steps for w in wanted)
         self.most_operands = max(len(w.arguments) for w in wanted)
@@ -199,7 +209,7 @@ class _PartSearch:
                     break
         return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
 
-    def pieces(self, node: Node) -> Iterator[tuple[_Wanted, tuple[Node, ...], int]]:
+    def pieces(self, node: Node) -> Iterator[tuple[Wanted, tuple[Node, ...], int]]:
         """(part, operands, steps) of the pieces that end in a node and have as many operands as a part and its telling ops."""
         likely = [w for w in self.wanted if w.output.type.dtype == node.type.dtype and w.output.type.rank == node.type.rank
                   ] if is_step(node) and len(node.types) == 1 and node in self.cuts.fed else []
@@ -207,7 +217,7 @@ class _PartSearch:
             piece = inside(node, cut)
             steps, kinds = sum(map(is_step, piece)), None
             for w in likely:
-                if len(cut) == len(w.arguments) and steps <= w.most_steps:
+                if len(cut) == len(w.arguments) and w.least_steps <= steps <= w.most_steps:
                     kinds = telling(list(piece)) if kinds is None else kinds
                     if kinds == w.telling:
                         yield w, cut, steps
@@ -228,33 +238,52 @@ _verdicts: dict[tuple[str, str], _Compared] = {}
 """by the part's definition, and a piece over placeholders or over the part's operands"""
 
 
-def why_not_same(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
+def why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
     """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own."""
-    key = (wanted.op.written.digest, part_between([node], operands).written.digest)
+    key = (wanted.key, part_between([node], operands).written.digest)
     if key not in _verdicts:
         found = _at_all_sizes(wanted, node, operands)
-        _verdicts[key] = found if found is not None and not found.why else _at_its_sizes(wanted, node, operands)
+        if found is None or found.why:
+            large = wanted.brief and _is_large(node, operands)
+            found = _Compared("it is large") if large else _at_its_sizes(wanted, node, operands)
+        _verdicts[key] = found
     return _verdicts[key]
 
 
-def _at_all_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:
+def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:
     """None where it cannot be said of them."""
+    types = [a.type for a in wanted.arguments]
     try:
-        mine = _alone(node, operands, [a.type for a in wanted.arguments])
+        mine = _alone(node, operands, types)
     except TensorGraphsError:                                       # it holds sizes of its own
-        return None
+        try:
+            mine = _resized(node, operands, types)
+        except TensorGraphsError:
+            return None
     if mine.outputs["out"].type != wanted.output.type:
         return None
-    key = (wanted.op.written.digest, mine.outputs["out"].digest)
+    key = (wanted.key, mine.outputs["out"].digest)
     if key not in _verdicts:
-        _verdicts[key] = _compared(mine, wanted.graph)
+        _verdicts[key] = _compared(mine, wanted.graph, wanted.brief)
     return _verdicts[key]
 
 
-def _at_its_sizes(wanted: _Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
+def _resized(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
+    """A piece as `_alone`, in which shapes that are written as the sizes of its operands are those of these types: with the
+    operands' sizes for their dims it is the piece. Raises as `_alone`."""
+    pairs = [pair for o, t in zip(operands, types, strict=True) for pair in zip(o.shape, t.shape, strict=True)]
+    sizes = {size: dim for size, dim in pairs if size != 1}
+    made = {o: leaves.input(f"x{i}", t.shape, t.dtype) for i, (o, t) in enumerate(zip(operands, types, strict=True))}
+    for n in between([node], operands):
+        attrs = {**n.attrs, **({"shape": tuple(sizes.get(s, s) for s in n.attrs["shape"])} if "shape" in n.attrs else {})}
+        made[n] = apply(n.op, [made[i] for i in n.inputs], attrs) if n.inputs else n
+    return make_graph(made[node])
+
+
+def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
     types = [o.type for o in operands]
     definition = wanted.op.define(types, {})
-    return _compared(_alone(node, operands, types), _alone(definition.outputs[0], definition.arguments, types))
+    return _compared(_alone(node, operands, types), _alone(definition.outputs[0], definition.arguments, types), wanted.brief)
 
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
@@ -262,9 +291,20 @@ def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) ->
     return make_graph(over([node], operands, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)])[0])
 
 
-def _compared(one: Graph, other: Graph) -> _Compared:
-    from tensor_graphs.proof.equality import equal
+def _is_large(node: Node, operands: Sequence[Node]) -> bool:
+    return sum(d.bounds(t.size())[0] for n in (*operands, *between([node], operands)) for t in n.types) > LARGE
 
+
+def _compared(one: Graph, other: Graph, brief: bool) -> _Compared:
+    from tensor_graphs.proof.equality import equal
+    from tensor_graphs.proof.fingerprint import fingerprint
+
+    if brief:
+        try:
+            if fingerprint(one, points=POINTS) != fingerprint(other, points=POINTS):
+                return _Compared("other fingerprints")
+        except TensorGraphsError as e:
+            return _Compared(str(e))
     verdict = equal(one, other)
     if verdict.proved:
         return _Compared("")
@@ -294,8 +334,8 @@ class Nearest:
 
 def nearest(graph: Graph, op: PartOp) -> Nearest | None:
     """The piece of a graph that comes nearest to being a place of a part; None where nothing has such operands and ops."""
-    wanted, found = _Wanted(op), list[Nearest]()
-    search = _PartSearch(graph, [wanted])
+    wanted, found = Wanted(op), list[Nearest]()
+    search = PartSearch(graph, [wanted])
     for node in graph.nodes:
         for _, cut, steps in search.pieces(node):
             for order in wanted.orders(cut, node.type):

@@ -58,9 +58,12 @@ class RecipeRows:
         self._verdicts: dict[tuple[str, str], bool] | None = None
         """(recipe, workload) -> whether it passed"""
 
-    def kept(self, graph: Graph, search: Callable[[], list[Offer]]) -> list[Offer]:
-        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces."""
-        key = hashlib.sha256(f"{_code()} {graph_to_json(graph)}".encode()).hexdigest()
+    def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
+        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces.
+
+        users: the digest of the users' rules that are searched with.
+        """
+        key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
         found = self._read(key, graph)
         if found is None:
             found = search()

@@ -82,14 +82,9 @@ def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int =
     assuming: the conditions (conditions.CONDITIONS) that hold here; rules that assume no others run as well, also a user's.
     whole: one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
     """
-    from tensor_graphs.rewrites.admission import USER_RULES
     from tensor_graphs.rewrites.rules import allowed
 
-    if rules is None:
-        holds = checked(assuming, "what recipes")
-        chosen = (*allowed(holds), *(r for r in USER_RULES if set(r.assuming) <= set(holds) and not r.option))
-    else:
-        chosen = tuple(rules)
+    chosen = allowed(checked(assuming, "what recipes")) if rules is None else tuple(rules)
     if whole is False or (whole is None and sum(map(is_paid, graph.nodes)) > LARGE):
         return _by_regions(graph, chosen, level, budget, count)
     e = EGraph()

@@ -649,6 +649,11 @@ class _Cover:
 def may_hold_more(graph: Graph) -> bool:
     """False where no composite can be made of two steps or more, seen at a glance: of adjacent steps one is atomic, or both are
     part of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
+    return next(open_steps(graph), None) is not None
+
+
+def open_steps(graph: Graph) -> Iterator[Node]:
+    """The steps at which a composite may end of which a step below is a part as well (`may_hold_more`)."""
     fed: dict[Node, bool] = {}
     source: dict[Node, Node] = {}
     for n in graph.nodes:
@@ -659,11 +664,10 @@ def may_hold_more(graph: Graph) -> bool:
         for below in (source[i] for i in n.inputs):
             if not fed[below] or below.op.kind == "leaf":
                 if n.op.kind == "atomic" and n.op.name != "add" and below.op is leaves.CONSTANT:
-                    return True                                     # x · −1, max(x, 0)
+                    yield n                                         # x · −1, max(x, 0)
                 continue
             if _is_open(n, below) and _is_open(below, n) and not n.op.name == below.op.name == "add":
-                return True
-    return False
+                yield n
 
 
 def _is_open(n: Node, beside: Node) -> bool:

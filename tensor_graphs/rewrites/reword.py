@@ -27,17 +27,18 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, part_between
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, over, part_between
 from tensor_graphs.rewrites.cuts import fed
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
-from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid
+from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid, paid
 from tensor_graphs.rewrites.offer import Offer, Other
 from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
 from tensor_graphs.rewrites.saturate import Budget, saturate
+from tensor_graphs.rewrites.user_rules import digest, user_rules
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,9 @@ STAYS = 0.3
 TIES = 0.01
 """of the smaller of a step's arithmetic and traffic counts: of two wordings that take as long, the one that reads less"""
 
+MOST_SAID = 64
+"""places of users' rules in one graph that are offered"""
+
 RENAMES = "composite/"
 """rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
 
@@ -82,14 +86,15 @@ class Reworded:
 
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
            budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
-    """The graph with a part wherever recipes were found. Numeric class: bitwise; what runs there is chosen later.
+    """`stating` what `offers` finds."""
+    return stating(graph, offers(graph, rules, budget, rows), images)
+
+
+def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> Reworded:
+    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
 
     images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    rules: by default all that take nothing for granted. rows: where recipes found by those are on file, and are put on file.
     """
-    from tensor_graphs.rewrites.rules import ALL
-
-    found = offers(graph, rules or ALL, budget, None if rules else rows)
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
     while found:
@@ -100,28 +105,39 @@ def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Se
     return Reworded(graph.with_roots(roots), {}, there)
 
 
-def may_be_reworded(graph: Graph) -> bool:
-    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device."""
+def may_be_reworded(graph: Graph, users: bool = False) -> bool:
+    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device.
+    users: among the rules are a user's, which may be about any step."""
     if any(n.op is leaves.COPY_TO for n in graph.nodes):
         return False
     steps = [n for n in graph.nodes if is_paid(n)]
-    return len(steps) > 1 and any(n.op.facts.product for n in steps)
+    return bool(steps) if users else len(steps) > 1 and any(n.op.facts.product for n in steps)
 
 
-def offers(graph: Graph, rules: Sequence[Rewrite], budget: Budget = BRIEF, rows: RecipeRows | None = None) -> list[Offer]:
-    """The pieces of a graph that can be said otherwise, no two with a node in common. rows: what was found before."""
+def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
+           rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
+    """The pieces of a graph that can be said otherwise, no two with a node in common.
+
+    rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
+    recipes found by those are on file, and are put on file.
+    """
+    from tensor_graphs.rewrites.rules import ALL, allowed
+
+    rows, rules = (rows, allowed() if of_users else ALL) if rules is None else (None, rules)
+    users = not {r.name for r in rules}.isdisjoint(r.name for r in user_rules())
+
     def found_in(one: Graph) -> list[Offer]:
         def search() -> list[Offer]:
             return _RewordSearch(one, rules, budget).offers()
 
-        if not may_be_reworded(one):
+        if not may_be_reworded(one, users):
             return []
         if rows is not None:
-            return rows.kept(one, search)
+            return rows.kept(one, search, digest() if users else "")
         accurate = (replace(o, others=tuple(x for x in o.others if compared(o, x).passed)) for o in search())
         return [o for o in accurate if o.others]
 
-    if not may_be_reworded(graph) or sum(map(is_paid, graph.nodes)) <= LARGE:
+    if not may_be_reworded(graph, users) or sum(map(is_paid, graph.nodes)) <= LARGE:
         return found_in(graph)
     known: dict[Graph, list[Offer]] = {}
     found = []
@@ -196,12 +212,36 @@ class _RewordSearch:
                 # the cheapest first: what holds a whole change that is there already is that one, and more that gains nothing
                 changes += [c for c in self._changes(made.choice) if self._pays(c, cost)
                             and not any(there.classes < c.classes for there in changes)]
+        changes += self._users_changes()
         found = []
         for group in _joined(changes):
             offer = self._offer(group)
             if offer is not None:
                 found.append(offer)
         return found
+
+    def _users_changes(self) -> list[_Change]:
+        """What users' rules say, wherever they hold: a rule that a user declared is a way whatever is guessed of it, as a user's
+        kernel is."""
+        names = {r.name for r in user_rules()} & self.kinds.keys()
+        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in names}
+        if not said:
+            return []
+        found: dict[frozenset[int], _Change] = {}
+        extractor = Extractor(self.view, *self.ends, self._own_first)
+        stands = extractor.best()                                   # without what a rule makes an operand of its own
+        for term, home in list(said.items())[:MOST_SAID]:
+            key = self._key(self.e.terms[term])
+            node = next((n for n in self.view.classes[home] if self._key(n) == key), None)
+            other = None if node is None or home not in stands else extractor.chosen(stands, home, node)
+            for change in self._changes(other or stands):
+                if home in change.classes:
+                    found.setdefault(change.classes, change)
+        return list(found.values())
+
+    def _own_first(self, node: ENode, bound: bool) -> float:
+        """A cost by which the graph's own words are extracted."""
+        return paid(node, bound) * (TINY if self._key(node) in self.node_of else 1.0)
 
     def _changes(self, choice: Mapping[int, ENode]) -> list[_Change]:
         """The connected differences between the graph and an extracted one."""
@@ -238,11 +278,11 @@ class _RewordSearch:
         new = {self._key(node)[:3]: cost(node, bound[c]) for c, node in change.choice.items()}
         return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
 
-    def _offer(self, group: Sequence[_Change]) -> Offer | None:
+    def _offer(self, group: Sequence[_Change], more: frozenset[Node] = frozenset()) -> Offer | None:
         """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
-        way leads out of it and back."""
+        way leads out of it and back. more: nodes that belong to the piece as well."""
         classes = frozenset().union(*(c.classes for c in group))
-        inside = {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
         roots = set(self.graph.roots)
         outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1
@@ -256,6 +296,12 @@ class _RewordSearch:
             if made is None:
                 continue
             new, read = made
+            handed_on = [(o, n) for o, n in zip(outputs, new, strict=True) if n in read]
+            beside = {n for o, value in handed_on for n in self._beside(o, value)} - inside
+            if beside:
+                return self._offer(group, more | beside)
+            if handed_on:
+                continue
             operands.update(dict.fromkeys(read))
             others.setdefault(_steps(new, operands), self._other(outputs, new))
         if any(n in inside for n in walk(list(operands))):
@@ -272,7 +318,7 @@ class _RewordSearch:
         return replace(every, others=usable) if usable else None
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
-        """The outputs in other words over nodes of the graph outside of the piece, and those nodes. None where one is handed on."""
+        """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""
         made: dict[int, Node] = {}
         read: dict[Node, None] = {}
 
@@ -299,9 +345,14 @@ class _RewordSearch:
             new = tuple(build(self.home(o)) for o in outputs)
         except LanguageError:
             return None
-        if any(n in read for n in new):
-            return None
         return new, list(read)
+
+    def _beside(self, output: Node, value: Node) -> list[Node]:
+        """What joins a piece of which an output is a value from outside, as a part hands no operand on: what makes the value, or
+        else what reads the output."""
+        if value.op.kind != "leaf":
+            return [value]
+        return [] if output in self.graph.roots else self.readers.get(output, [])
 
     def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
         steps: dict[RuleStep, None] = {}
@@ -403,8 +454,8 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
     parts: dict[Offer, tuple[Node, ...]] = {}
     counts: Counter[PartOp] = Counter()
     known: dict[str, PartOp] = {}
-    pending: dict[Offer, tuple[PartOp, list[Node]]] = {}
-    """the part and its operands, of offers whose operands are being put"""
+    pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
+    """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
 
     def put(node: Node) -> Node:
         stack = [node]
@@ -440,7 +491,9 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
                 made[images.get(o, o)] = part
         return made[node]
 
-    def form(offer: Offer) -> tuple[PartOp, list[Node]]:
+    def form(offer: Offer) -> tuple[PartOp | None, list[Node]]:
+        if offer.stands:
+            return None, list(offer.operands)
         inside = {images.get(n, n) for n in offer.inside}
         outputs = [images.get(o, o) for o in offer.outputs]
         given = {images.get(o, o): o for o in offer.operands}
@@ -454,7 +507,9 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
         return known.setdefault(key, op), ordered
 
-    def apply_part(offer: Offer, op: PartOp, operands: Sequence[Node]) -> tuple[Node, ...]:
+    def apply_part(offer: Offer, op: PartOp | None, operands: Sequence[Node]) -> tuple[Node, ...]:
+        if op is None:
+            return tuple(over(offer.others[0].outputs, offer.operands, operands))
         with written_at(images.get(offer.outputs[0], offer.outputs[0]).location):
             node = apply(op, operands, op.attrs)
         counts[op] += 1

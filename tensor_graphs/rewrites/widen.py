@@ -12,7 +12,7 @@ from typing import Any
 from tensor_graphs.costs.rounding import unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
-from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import LanguageError, written_at
@@ -254,8 +254,16 @@ def written_out(graph: Graph, kept: Collection[Signature] = ()) -> Graph:
 
 
 def expanded_by_library(nodes: Sequence[Node], kept: Collection[Signature] = ()) -> Sequence[Node]:
-    """The nodes with the definitions of all composites that are not the library's, but for some."""
-    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept))
+    """The nodes with the definitions of all composites that are not the library's, but for some: of a part with a recipe in which
+    such stand, that recipe."""
+    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept),
+                      written_for_kernels if kept else defined)
+
+
+def written_for_kernels(node: Node) -> Definition:
+    """What stands in place of a composite, where pieces for which kernels are registered are looked for."""
+    recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
+    return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)
 
 
 def last_steps(graph: Graph) -> frozenset[Node]:

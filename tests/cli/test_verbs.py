@@ -239,6 +239,16 @@ def test_rewrites_lists_recipes_and_derives_them(tmp_path: Path) -> None:
     assert tg("rewrites", naive, "--discover", "silu").stdout == "nothing was found\n"
 
 
+def test_rewrites_runs_the_rules_of_a_module_that_is_imported(tmp_path: Path) -> None:
+    graph, rules = tmp_path / "squares.tg", tmp_path / "my_rules.py"
+    graph.write_text("tg 1\ninput x f32[4, 6]\ninput y f32[4, 6]\noutput out = sub(mul(x, x), mul(y, y))\n")
+    rules.write_text("import tensor_graphs as tg\n@tg.rule('sub(mul(x, x), mul(y, y))', dtypes='float')\n"
+                     "def squares(x, y):\n    return (x - y) * (x + y)\n")
+    assert "squares" not in tg("rewrites", graph).stdout.replace(str(graph), "")
+    said = document(tg("rewrites", graph, "--import", rules, "--json"))
+    assert any(r["rules"] == ["squares"] for r in said["recipes"])
+
+
 def test_rewrites_tells_what_each_rule_did_where_it_is_asked_to() -> None:
     naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
     short = tg("rewrites", naive, "--limit", 1).stdout

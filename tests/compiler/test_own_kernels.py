@@ -11,8 +11,11 @@ from tensor_graphs.compiler.listing import list_paths, signatures_of
 from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
+from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.widen import written_for_kernels
 from tests.compiler.conftest import add_row
 
 TOOLS = ("numpy", "c", "torch")
@@ -22,7 +25,8 @@ def test_both_graphs_are_found_in_a_decode_step_and_in_two_layers() -> None:
     with registered(("numpy",)) as kernels:
         for make, _, least in MODELS.values():
             prepared = prepare(make(), recipes=False)                # with recipes some are in a part that is said otherwise
-            parts = [n for n in prepared.graph.nodes if isinstance(n.op, PartOp)]
+            worded = expand_all(prepared.graph.roots, lambda n: not isinstance(n.op, PartOp) or n.op.somebodys, written_for_kernels)
+            parts = [n for n in walk(worded) if isinstance(n.op, PartOp)]
             for kernel in kernels:
                 places = sum(kernel.computes(Spec.of(n)) for n in parts)
                 assert places >= least and f"parts: {places} " in prepared.note.replace(", ", " parts: "), prepared.note

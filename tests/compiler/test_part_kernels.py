@@ -134,9 +134,9 @@ def test_a_part_is_told_with_one_kernel_of_a_backend_that_was_asked_for() -> Non
     op, graph = part_of(WHOLE), _atomic(7, 24)
     here, second = (replace(FUSED, name=name, op=op.name, composite=op) for name in ("trial.whole", "trial.second"))
     with registered(replace(here, name="torch.whole", backend="torch"), here, second):
-        assert [prepare(graph, backends=names).parts.rpartition("; ")[2] for names in (("numpy",), ("torch",), ("numpy", "torch"))
-                ] == ["trial.whole)", "torch.whole)", "torch.whole)"]
-        assert prepare(graph, backends=("c",)).parts.endswith("dot)")
+        said = [prepare(graph, backends=names).parts.splitlines()[0] for names in (("numpy",), ("torch",), ("numpy", "torch"))]
+        assert [line.rpartition("; ")[2] for line in said] == ["trial.whole)", "torch.whole)", "torch.whole)"]
+        assert prepare(graph, backends=("c",)).parts.splitlines()[0].endswith("dot)")
 
 
 def test_a_listing_shows_its_next_paths_takes_none_away_and_ends_at_its_limit(database: Database) -> None:
@@ -159,7 +159,7 @@ def test_without_the_kernel_the_graph_is_as_it_was(database: Database) -> None:
 
 
 def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what_they_run(fused: None) -> None:
-    graph = prepare(two_layers()).graph
+    graph = prepare(two_layers(), backends=("numpy",)).graph
     table = by_op([FUSED, *(kernel_named(f"numpy.{name}") for name in ("linear", "rms_norm", "add"))])
 
     def price(kernel: object, s: Signature) -> Price:

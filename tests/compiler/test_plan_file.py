@@ -131,6 +131,21 @@ def test_a_new_kernel_makes_another_request(filled: Database) -> None:
     assert before is not None and after is not None and before.path != after.path
 
 
+def test_a_new_rule_makes_another_request_and_so_does_another_text_of_it(filled: Database) -> None:
+    def file() -> Path:
+        made = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
+        assert made is not None
+        return made.path
+
+    def declared(rule: str) -> Path:
+        exec(f"import tensor_graphs as tg\ntg.rule('sub(x, neg(y))', 'bitwise', dtypes='int', name='mine')({rule})",
+             {"__name__": "a_cell"})
+        return file()
+
+    paths = [file(), declared("lambda x, y: x + y"), declared("lambda x, y: y + x")]
+    assert len(set(paths)) == 3 and declared("lambda x, y: x + y") == paths[1]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "of another format", "writable by others"])
 def test_a_damaged_file_is_left_out_and_made_anew(filled: Database, folder: Path, searches: list[object], damage: str) -> None:
     first = numpy_plan(filled)

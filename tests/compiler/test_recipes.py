@@ -338,3 +338,27 @@ def test_attention_in_any_words_is_one_kernel_that_keeps_no_scores(database: Dat
     assert ran == ["attention", "store"][:1 + several]
     text = tg.explain(plan)
     assert recipe_of(plan) in text and "  1. " in text
+
+
+def test_a_users_rule_is_a_way_that_is_listed_explained_and_chosen_where_it_is_faster(database: Database) -> None:
+    x, y = tg.input("x", (64, 48)), tg.input("y", (64, 48))
+    graph = tg.graph(x * x - y * y)
+    before = prepare(graph, recipes=database, backends=("numpy",)).graph
+    assert not any(isinstance(n.op, PartOp) for n in before.nodes)         # a graph without a product: no rule is looked for
+
+    tg.rule("sub(mul(x, x), mul(y, y))", dtypes="float", name="mine/squares")(lambda x, y: (x - y) * (x + y))
+    for kernel in all_kernels(("numpy",)):
+        for s in signatures_of(prepare(graph, recipes=database, backends=("numpy",)).graph):
+            if kernel.computes(s.spec):
+                add_row(database, kernel, s)
+                add_row(database, kernel, s, {}, us=100.0 if s.spec.op.name == "mul" else 10.0)
+    listed = [set(path.choices.values()) for path in list_paths(graph, database=database, **ON)]
+    assert 0 < sum(any(name.startswith(f"{RECIPE}mine/squares") for name in names) for names in listed) < len(listed)
+    plan = tg.compile(graph, database=database, **ON)
+    assert recipe_of(plan).startswith(f"{RECIPE}mine/squares")
+    said = tg.explain(plan)
+    assert "mine/squares →" in said and "sub" in said
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 48)).astype(np.float32) for _ in range(2))
+    got = tg.bind(plan, {}).run({"x": a, "y": b})["out"]
+    np.testing.assert_allclose(got, np.float64(a)**2 - np.float64(b)**2, rtol=1e-3, atol=1e-6)

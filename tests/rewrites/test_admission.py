@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites import layer_norm
-from tensor_graphs.rewrites.admission import INSTANCES, USER_RULES, admit, difference, instances
+from tensor_graphs.rewrites.admission import INSTANCES, admit, difference, instances
 from tensor_graphs.rewrites.attribute_values import numbers_of
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
 from tensor_graphs.rewrites.recipes import recipes
 from tensor_graphs.rewrites.rule import Refused, Rule, make_rule
 from tensor_graphs.rewrites.rules import REFUSED, RULES
+from tensor_graphs.rewrites.user_rules import user_rules
 from tests.rewrites import admission_cases
 
 OF_ONE_DTYPE = ("identity/and-all-bits-", "identity/max-of-lowest-", "identity/min-of-highest-")
@@ -87,7 +88,7 @@ def test_an_unsound_rule_is_refused_with_its_counterexample(name: str) -> None:
     text = str(refused.value)
     assert name in text and "instead of" in text and "is not" in text and "\n  x = " in text
     assert "input x " in text
-    assert not any(r.name == name for r in USER_RULES)
+    assert not any(r.name == name for r in user_rules())
 
 
 def equals(x: tg.Node, number: float) -> tg.Node:
@@ -185,35 +186,27 @@ def test_a_left_side_that_is_never_a_number_proves_nothing() -> None:
                         dtypes=("float",)), count=20)
 
 
-@pytest.fixture
-def user_rules() -> Iterator[list[Rule]]:
-    """Rules of a test, forgotten after it."""
-    before = list(USER_RULES)
-    yield USER_RULES
-    USER_RULES[:] = before
-
-
 def names(graph: tg.Graph, **options: Any) -> set[str]:
     return {name for recipe in recipes(graph, **options).list for name in recipe.rules}
 
 
-def test_a_rule_that_assumes_something_runs_only_where_that_is_allowed(user_rules: list[Rule]) -> None:
+def test_a_rule_that_assumes_something_runs_only_where_that_is_allowed() -> None:
     condition = "logarithms of numbers > 0"
     tg.rule("log(mul(x, y))", name="mine", dtypes="float", assuming=condition)(lambda x, y: tg.log(x) + tg.log(y))
     graph = tg.graph(tg.log(tg.input("x", (4,), tg.f32) * tg.input("y", (4,), tg.f32)))
-    assert user_rules[-1].assuming == (condition,)
+    assert user_rules()[-1].assuming == (condition,)
     assert "mine" not in names(graph) and "mine" not in names(graph, assuming=["no overflow"])
     assert "mine" in names(graph, assuming=[condition])
     with pytest.raises(RewriteError, match="no condition that is known"):
         recipes(graph, assuming=["no bugs"])
 
 
-def test_a_rule_is_found_at_the_dtypes_alone_at_which_it_was_admitted(user_rules: list[Rule]) -> None:
+def test_a_rule_is_found_at_the_dtypes_alone_at_which_it_was_admitted() -> None:
     tg.rule("less(x, 0)", "bitwise", name="mine", dtypes=("uint",))(lambda x: atomic.fill(False, x.shape, tg.bool_))
     tg.rule("xor(x, y)", "bitwise", name="bytes", dtypes="u8")(lambda x, y: atomic.bit_xor(y, x))
     assert {t.name: "mine" in names(tg.graph(tg.less(tg.input("x", (3,), t), 0))) for t in (tg.f32, tg.i32, tg.u8, tg.u32)} == \
         {"f32": False, "i32": False, "u8": True, "u32": True}
-    made = [i.left[0].dtype for i in instances(user_rules[-1], count=20)]
+    made = [i.left[0].dtype for i in instances(user_rules()[-1], count=20)]
     assert set(made) == {tg.u8}
 
 
@@ -281,7 +274,7 @@ def test_a_users_rule_is_a_few_lines_and_is_kept() -> None:
     def difference_of_squares(x: tg.Node, y: tg.Node) -> tg.Node:
         return (x - y) * (x + y)
 
-    assert USER_RULES.pop() is difference_of_squares and difference_of_squares.numeric_class == "reassociating"
+    assert user_rules() == (difference_of_squares,) and difference_of_squares.numeric_class == "reassociating"
 
 
 def test_a_rule_that_changes_the_shape_is_refused() -> None:
@@ -377,7 +370,7 @@ def test_a_replacement_that_fails_at_some_rank_is_an_error_that_shows_where() ->
         admit(make_rule("neg(x)", "bitwise", lambda x: -x if x.shape[1] != 3 else None, name="r", dtypes=("int",)))
 
 
-def test_a_pattern_without_an_optional_operand_is_found_without_it_alone(user_rules: list[Rule]) -> None:
+def test_a_pattern_without_an_optional_operand_is_found_without_it_alone() -> None:
     tg.rule("layer_norm(x, w, eps=e)", name="mine", dtypes="float", shapes="x[n, k] w[k]")(
         lambda x, w, e: layer_norm(x, eps=e) * w if w.rank == 1 and w.dtype == x.dtype else None)
     x, w = tg.input("x", (3, 4), tg.f32), tg.parameter("w", (4,), tg.f32)

@@ -16,6 +16,7 @@ from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding
 from tensor_graphs.rewrites.rule import Refused, Rewrite, Rule
 from tensor_graphs.rewrites.rules import algebra, attention, elementwise, identities, joins, moves, products, softmax, statistics
+from tensor_graphs.rewrites.user_rules import user_rules
 
 TABLES = (identities.TABLE, moves.TABLE, elementwise.TABLE, algebra.TABLE, products.TABLE, joins.TABLE, softmax.TABLE,
           attention.TABLE, statistics.TABLE)
@@ -45,6 +46,6 @@ OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.opti
 
 
 def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
-    """All rules whose assumptions are among those given, with those of the groups that are asked for."""
-    known = (*ALL, *(r for r in RULES if r.assuming or r.option))
+    """All rules whose assumptions are among those given, with those of the groups that are asked for; users' rules last."""
+    known = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
     return tuple(r for r in known if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))

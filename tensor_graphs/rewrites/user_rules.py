@@ -1,0 +1,43 @@
+"""user_rules: the rules that users declared in this process (`tg.rule`), once they are admitted.
+
+A compile, a list of paths and a profile run them beside the package's own (rules/`allowed`). What is kept of a search is kept under
+`digest`, since other rules find other things. Nothing heavy is imported: a plan on file is looked up under that digest too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensor_graphs.kernels.place import Place
+    from tensor_graphs.rewrites.rule import Rule
+
+
+@dataclass(frozen=True)
+class UserRule:
+    """An admitted rule. place: where it was declared. code: a digest of its function with all that the function is made of."""
+
+    rule: Rule
+    place: Place
+    code: str
+
+
+_admitted: list[UserRule] = []
+
+
+def put(rule: Rule, place: Place, code: str) -> None:
+    """Add a rule, in place of an earlier state of it: a cell that is run again, a module that is reloaded."""
+    _admitted[:] = [u for u in _admitted if not (u.rule.name == rule.name and place.follows(u.place))]
+    _admitted.append(UserRule(rule, place, code))
+
+
+def user_rules() -> tuple[Rule, ...]:
+    return tuple(u.rule for u in _admitted)
+
+
+def digest() -> str:
+    """A digest of these rules, their functions included; "" where there are none."""
+    said = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
+    return hashlib.sha256(repr(said).encode()).hexdigest() if said else ""
