@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
+from tensor_graphs.devices.sealed_files import holds
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.declared import (
@@ -80,7 +81,7 @@ class Image:
 
     def path(self) -> Path:
         """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
-        if self._path is not None and self._path.exists():
+        if self._path is not None and holds(self._path):
             return self._path
         ours = library.load()
         own = " ".join(c_code.content_of(each).decode(errors="replace") for each in self.sources)
