@@ -78,7 +78,8 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
 
 
 def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
-           at_least: int = 0, unless: Callable[[Question], bool] | None = None) -> Iterator[tuple[Question, str]]:
+           at_least: int = 0, unless: Callable[[Question], bool] | None = None,
+           lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
     Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
@@ -86,6 +87,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
     unless: says of a question that has come to its turn that it is no longer asked; it is then not yielded.
+    lost: returns whether another process answers these questions by now; then what was measured is not filed, and no more is asked.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
@@ -126,6 +128,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
+        if lost():
+            return
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
             if fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
                 # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
