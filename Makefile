@@ -1,6 +1,7 @@
 # make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
+# make test-deps  start each verb of tg with the lowest and with the newest versions of the declared dependencies
 # make setup  only create .venv with this package in it (editable)
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
@@ -24,7 +25,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long fuzz lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test test-long test-deps fuzz lint rewritten fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -50,6 +51,15 @@ run: $(SETUP)
 
 test-long: $(TEST_SETUP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15 -m "long and not gpu"
+
+# Environments beside .venv, in a folder that git ignores; of these dependencies alone: no test extra, no torch.
+DEPS := build/deps
+test-deps: $(TEST_SETUP)
+	for resolution in lowest-direct highest; do \
+		$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DEPS)/$$resolution \
+		&& $(BIN)/uv pip install --quiet --python $(DEPS)/$$resolution/bin/python --resolution $$resolution --editable . \
+		&& $(DEPS)/$$resolution/bin/python tests/cli/every_verb.py $(DEPS)/$$resolution-work || exit 1; \
+	done
 
 lint: $(TEST_SETUP)
 	$(BIN)/ruff check .
