@@ -43,7 +43,7 @@ GRAPH = made()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plans are kept, in a folder of the test's own."""
     monkeypatch.delenv(plan_file.VARIABLE, raising=False)
-    monkeypatch.setattr(sealed_files, "user_folder", lambda kind: tmp_path / "cache" / kind)
+    monkeypatch.setattr(plan_file, "user_place", lambda kind, name: sealed_files.place(tmp_path / "cache" / kind, name))
     return tmp_path / "cache" / "plans"
 
 
