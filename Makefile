@@ -2,6 +2,7 @@
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
 # make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, less than a minute
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
+# make test-deps  start each verb of tg with the lowest and with the newest versions of the declared dependencies
 # make setup  only create .venv with this package in it (editable)
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
@@ -25,7 +26,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick test-long fuzz lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test quick test-long test-deps fuzz lint rewritten fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -56,6 +57,15 @@ quick: $(TEST_SETUP)
 
 test-long: $(TEST_SETUP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15 -m "long and not gpu"
+
+# Environments beside .venv, in a folder that git ignores; of these dependencies alone: no test extra, no torch.
+DEPS := build/deps
+test-deps: $(TEST_SETUP)
+	for resolution in lowest-direct highest; do \
+		$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DEPS)/$$resolution \
+		&& $(BIN)/uv pip install --quiet --python $(DEPS)/$$resolution/bin/python --resolution $$resolution --editable . \
+		&& $(DEPS)/$$resolution/bin/python tests/cli/every_verb.py $(DEPS)/$$resolution-work || exit 1; \
+	done
 
 lint: $(TEST_SETUP)
 	$(BIN)/ruff check .

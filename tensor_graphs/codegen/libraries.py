@@ -15,6 +15,7 @@ from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.cache_folder import CacheFolderError
+from tensor_graphs.devices.sealed_files import holds, place
 from tensor_graphs.kernels.c import library
 
 FOLDER = Path(__file__).resolve().parent
@@ -30,7 +31,7 @@ class CompiledCode:
 
     @property
     def path(self) -> Path:
-        return library.load().path.parent / self.file
+        return place(library.load().path.parent, self.file)
 
 
 @cache
@@ -79,9 +80,8 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
 
     Raises CacheFolderError."""
     codes = [code_of(p) for p in programs]
-    folder = library.load().path.parent
     texts = {code.file: c_code.Text("generated", _rendered(program, code.symbol), FOLDER)
-             for code, program in zip(codes, programs, strict=True) if not (folder / code.file).exists()}
+             for code, program in zip(codes, programs, strict=True) if not holds(code.path)}
     failed: dict[str, c_code.ToolchainError] = {}
     against: dict[Path, None] = {}
     for file, text in texts.items():
@@ -92,20 +92,19 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
         except c_code.ToolchainError as error:                      # what it calls does not compile
             failed[file] = error
     left = {file: text for file, text in texts.items() if file not in failed}
-    failed |= toolchain.build_each(left, folders=(library.FOLDER,), against=list(against), cache=folder)
+    failed |= toolchain.build_each(left, folders=(library.FOLDER,), against=list(against), cache=library.load().path.parent)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
 
 
 _waiting: dict[str, AnyProgram] = {}
-"""file -> what it is compiled from, where nobody needed it so far"""
+"""file -> what it is compiled from"""
 
 
 def later(program: AnyProgram) -> CompiledCode:
     """Where the code of a program will be; it is compiled when somebody loads it, or asks for several (library.make_now)."""
     code = code_of(program)
-    if not code.path.exists():
-        _waiting[str(code.path)] = program
-        library.make_later(str(code.path), _make)
+    _waiting[str(code.path)] = program
+    library.make_later(str(code.path), _make)
     return code
 
 

@@ -25,8 +25,8 @@ from tensor_graphs import blas_threads
 from tensor_graphs.arguments import switch
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
 from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.devices.sealed_files import read, user_place
 from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.json_writer import graph_to_json
@@ -48,7 +48,7 @@ VARIABLE = "TENSOR_GRAPHS_PLANS"
 MOST_BYTES = 64 << 20
 """of all plans together; those that were not used for the longest time go"""
 
-FORMAT = b"tensor_graphs plan 1\n"
+FORMAT = b"tensor_graphs plan 2\n"
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,19 @@ class PlanFile:
     @phase("read plan")
     def read(self) -> Plan | None:
         """The plan, where one is there that rests on the rows that the database has now."""
-        try:
-            check_private(self.path)
-            content = self.path.read_bytes()
-        except (OSError, CacheFolderError):
+        content = read(self.path)
+        if content is None:
             log.debug("no plan is on file for this request")
             return None
         try:
-            head, rests_on, digest, made = content.split(b"\n", 3)
-            if head + b"\n" != FORMAT or hashlib.sha256(made).hexdigest().encode() != digest:
-                raise ValueError("it is damaged")
+            head, rests_on, made = content.split(b"\n", 2)
+            if head + b"\n" != FORMAT:
+                raise ValueError("it is of another version")
             now = self._generation()
             if now is None or now.encode() != rests_on:
                 raise ValueError("the database has other rows by now")
             with written_at(NOWHERE):                               # lines move; who asks follows the graph that is given
                 plan: Plan = pickle.loads(made)
-            os.utime(self.path)
         except Exception as e:                                      # of bytes that may be anything, reading may raise anything
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
@@ -100,11 +97,12 @@ class PlanFile:
         """Keep a plan."""
         try:
             made = pickle.dumps(plan)
-            with whole_file(self.path) as file:
-                file.write(b"\n".join((FORMAT[:-1], plan.rests_on.encode(), hashlib.sha256(made).hexdigest().encode(), made)))
-            prune(self.path.parent, MOST_BYTES, self.path)
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
+            return
+        from tensor_graphs.devices.sealing import keep  # a door: who reads a plan writes none
+
+        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", made], MOST_BYTES)
 
 
 def of(request: Request) -> PlanFile | None:
@@ -119,11 +117,6 @@ def of(request: Request) -> PlanFile | None:
     if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
         return None
     with phase("read plan"):
-        try:
-            folder = private_folder(default_cache().parent / "plans")
-        except CacheFolderError as e:
-            log.info("plans are not kept: %s", e)
-            return None
         names = request.names
         what = {
             "graph": (graph.structural_key, graph_to_json(graph)),
@@ -134,7 +127,8 @@ def of(request: Request) -> PlanFile | None:
             "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
             "database": _place(database),
         }
-        return PlanFile(folder / f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan", request)
+        path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")
+        return None if path is None else PlanFile(path, request)
 
 
 def _in_memory(database: Database | str | Path | None) -> bool:

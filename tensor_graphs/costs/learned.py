@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs.arguments import switch
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, whole_file
+from tensor_graphs.devices.cache_folder import CacheFolderError, private_folder, unusable, user_folder
 from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.devices.sealed_files import read
 
 if TYPE_CHECKING:
     from tensor_graphs.costs.trees import Model
@@ -38,15 +39,20 @@ def machine() -> str:
 
 def file_of_machine(what: str = CALLS) -> Path:
     """Where this machine's model is kept; nothing is made."""
-    return default_cache().parent / "costs" / f"{machine()[:32]}{'' if what == CALLS else f'-{what}'}.json"
+    return user_folder("costs") / f"{machine()[:32]}{'' if what == CALLS else f'-{what}'}.json"
 
 
 def keep(model: Model, what: str = CALLS) -> Path:
-    """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, OSError."""
+    """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, CacheDiskError."""
+    from tensor_graphs.devices.sealing import whole_file  # a door: models are mostly read
+
     path = file_of_machine(what)
     private_folder(path.parent)
-    with whole_file(path) as file:
-        file.write(json.dumps(model.to_json()).encode())
+    try:
+        with whole_file(path) as file:
+            file.write(json.dumps(model.to_json()).encode())
+    except OSError as error:
+        raise unusable(path, error) from error
     of_machine.cache_clear()
     return path
 
@@ -61,10 +67,12 @@ def of_machine(what: str = CALLS) -> Model | None:
         path = file_of_machine(what)
         if not path.exists():
             return None
-        check_private(path)
+        content = read(path)
+        if content is None:
+            raise ValueError(f"{path} is damaged, or others may write to it (fix: tg costs train)")
         from tensor_graphs.costs.trees import Model  # here, as most machines have none
 
-        model = Model.from_json(json.loads(path.read_text(encoding="utf-8")))
+        model = Model.from_json(json.loads(content))
         if model.machine != machine():
             raise ValueError("it is of another machine")
     except (OSError, CacheFolderError, ValueError) as e:

@@ -7,5 +7,5 @@ May import: language, meaning.  Nothing heavy is imported here.
 Read first: device.py (the doors), known.py (which devices there are), cpu.py (the first), environment.py (what makes two
 machines different), features.py (what a kernel may ask of a device),
 c_code.py (the compiler, and what a source includes), toolchain.py (compiling), cache_folder.py (refusing what is not ours),
-safetensors.py (weights in files, mapped).
+sealed_files.py (refusing what is damaged), safetensors.py (weights in files, mapped).
 """

@@ -1,37 +1,54 @@
-"""cache_folder: the folder of compiled libraries, plans and learned costs: ours alone, or nothing in it is loaded."""
+"""cache_folder: the folders of compiled libraries, plans, prepared weights and learned costs: this user's alone, or not used.
+
+What a file in them must be like before it is loaded: sealed_files.py."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from tensor_graphs.devices.c_code import ToolchainError
 
 
 class CacheFolderError(ToolchainError):
-    """The folder for compiled libraries cannot be used, is full, or is not private.
-
-    Unlike a missing compiler, which only costs the native kernels, this is a mistake that its owner wants to hear of."""
+    """The cache folder cannot be made, because a file is in its place, or it is not private: a mistake that its owner corrects."""
 
 
-def default_cache() -> Path:
-    """The folder for compiled libraries: `native` in the user's cache folder."""
+class CacheDiskError(ToolchainError):
+    """A disk that is full or may not be written to. It costs what would be written there, like a compiler that is missing."""
+
+
+LEAST_FREE = 8 << 20
+"""bytes that a disk has left when code is compiled to it"""
+
+
+def user_folder(kind: str) -> Path:
+    """The folder for one kind of files ("native", "plans", …) in the user's cache folder; it is not made here."""
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("tensor_graphs")) / "native"
+    return Path(platformdirs.user_cache_dir("tensor_graphs")) / kind
 
 
 OTHER_CACHE = "give another cache folder (XDG_CACHE_HOME says where it is made)"
 
 
+def why_unusable(folder: Path) -> str | None:
+    """Return None, or why nothing can be written to a folder, which is made if it is missing. Raises CacheFolderError."""
+    try:
+        private_folder(folder)
+        disk = os.statvfs(folder)
+    except (CacheDiskError, OSError) as error:
+        return str(error).partition("\n")[0].rstrip(".")
+    if disk.f_flag & (os.ST_RDONLY | getattr(os, "ST_NOEXEC", 0)) or not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} is on a disk that is read-only, or runs no code"
+    free = disk.f_bavail * disk.f_frsize
+    return f"{free >> 10} KiB are left on the disk of {folder}" if free < LEAST_FREE else None
+
+
 def private_folder(folder: Path) -> Path:
-    """Makes `folder` (mode 0700) or checks that it is ours; raises CacheFolderError if it cannot be had."""
+    """Make `folder` (mode 0700), or check that it is ours. Raises CacheFolderError, CacheDiskError."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -50,12 +67,12 @@ def _file_above(folder: Path) -> Path:
     return next((p for p in (folder, *folder.parents) if p.is_file()), folder)
 
 
-def check_private(path: Path) -> None:
-    """Raises CacheFolderError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
+def check_private(path: Path, facts: os.stat_result | None = None) -> None:
+    """Raise CacheFolderError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
 
-    A folder of ours that others may enter is closed to them instead."""
+    facts: of the file, where it is open. A folder of ours that others may enter is closed to them instead."""
     try:
-        facts = os.stat(path)
+        facts = facts or os.stat(path)
         if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mode & 0o077:
             os.chmod(path, 0o700)
             facts = os.stat(path)
@@ -73,34 +90,7 @@ def check_private(path: Path) -> None:
         )
 
 
-def unusable(path: Path, error: OSError) -> CacheFolderError:
+def unusable(path: Path, error: OSError) -> CacheDiskError:
     if error.errno == errno.ENOSPC:
-        return CacheFolderError(f"no space left for {path}.\n  fix: free some, or give a cache folder on another disk")
-    return CacheFolderError(f"cannot use {path}: {error.strerror or error}.\n  fix: {OTHER_CACHE} that you may write to")
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its place when all is written, at once: nobody reads or maps half of it. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            yield file
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def prune(folder: Path, most: int, newest: Path) -> None:
-    """Remove the files that were not used for the longest time, until the rest is no more than `most` bytes; `newest` stays."""
-    files = []
-    for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):                # another process removed it, or gave it its name, since
-            files.append((path.stat(), path))
-    total = 0
-    for facts, path in sorted(files, key=lambda file: (file[0].st_mtime, file[1]), reverse=True):
-        size = facts.st_size
-        total += size
-        if total > most and path != newest:
-            path.unlink(missing_ok=True)
+        return CacheDiskError(f"no space left for {path}.\n  fix: free some, or give a cache folder on another disk")
+    return CacheDiskError(f"cannot use {path}: {error.strerror or error}.\n  fix: {OTHER_CACHE} that you may write to")

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensor_graphs.devices import c_code, cache_folder, toolchain
+from tensor_graphs.devices import c_code, sealed_files, sealing, toolchain
+from tensor_graphs.devices.cache_folder import user_folder
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
+
+MOST_BYTES = 256 << 20
+"""of all cubins together; those that were not used for the longest time go"""
 
 FLAGS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 
@@ -57,19 +60,14 @@ def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None 
     included = c_code.headers_of(source)
     parts = [part for each in included for part in (each.name, each.read_bytes())]
     identity = toolchain.digest(text, *parts, *FLAGS, architecture, version())[:32]
-    folder = cache_folder.private_folder(cache or cache_folder.default_cache())
-    kept = folder / f"cuda-{identity}.cubin"
-    if kept.exists():
-        cache_folder.check_private(kept)
-        return kept.read_bytes()
-    begun = time.perf_counter()
-    made = _compile(text, architecture, included, name)
-    beside = folder / f"{kept.name}.{os.getpid()}.part"
-    beside.write_bytes(made)
-    beside.chmod(0o600)
-    beside.replace(kept)
-    log.info("compiled %s in %.2f s", kept.name, time.perf_counter() - begun)
-    return made
+    path = sealed_files.place(cache or user_folder("native"), f"cuda-{identity}.cubin")
+    cubin = sealed_files.read(path)
+    if cubin is None:
+        begun = time.perf_counter()
+        cubin = _compile(text, architecture, included, name)
+        sealing.keep(path, [cubin], MOST_BYTES)
+        log.info("compiled %s in %.2f s", path.name, time.perf_counter() - begun)
+    return cubin
 
 
 def _compile(text: str, architecture: str, headers: tuple[Path, ...], called: str) -> bytes:

@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, unusable
+from tensor_graphs.devices.cache_folder import CacheDiskError, CacheFolderError, unusable, user_folder
+from tensor_graphs.devices.sealed_files import holds, place
+from tensor_graphs.devices.sealing import seal
 from tensor_graphs.errors import counted
 from tensor_graphs.phases import phase
 
@@ -127,7 +129,7 @@ def _run(command: Sequence[str], what: str) -> None:
     said = result.stderr.strip()
     if "No space left on device" in said:
         fix = "fix: free some, or give another cache folder"
-        raise CacheFolderError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
+        raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
     said = said.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
     shown = f"{said[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
@@ -148,10 +150,17 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
     return ("-iquote", str(source.folder), str(file))
 
 
-def _linked_with(against: Sequence[Path]) -> tuple[str, ...]:
-    # $ORIGIN: the other library is looked for beside this one, so that the cache folder may be moved
-    others = [f"-l:{each.name}" for each in against]
-    return (*((f"-L{against[0].parent}", *others, "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs") if against else ()), *LINK_LIBRARIES)
+def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The linker's options for libraries, by their paths relative to the folder of the one that needs them."""
+    # $ORIGIN: the other library is looked for relative to this one, so that the cache folder may be moved
+    folders = dict.fromkeys(os.path.dirname(each) for each in needs)
+    named = [option for each in folders for option in (f"-L{folder / each}", f"-Wl,-rpath,{Path('$ORIGIN', each)}")]
+    others = [f"-l:{os.path.basename(each)}" for each in needs]
+    return (*((*named, *others, "-Wl,-z,defs") if needs else ()), *LINK_LIBRARIES)
+
+
+def _needs(against: Sequence[Path], folder: Path) -> list[str]:
+    return [os.path.relpath(each, folder) for each in against]
 
 
 @phase("compile C")
@@ -162,7 +171,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
 
     folders: where headers are looked for that do not lie beside a source. against: libraries in the same cache folder whose
     symbols this one may use; then what none of them defines is an error. flags: more of them, behind the usual ones.
-    The file is `NAME-HASH.so` in `cache` (default: the user's cache folder); it appears by a rename, so that processes that
+    The file is `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that
     compile at the same time do not meet. `progress` is told each file as its compilation begins.
     Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
     compiler, reason = find_compiler(cc)
@@ -171,15 +180,14 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
     ordered = list(sources)
     linked_with = [each.name for each in against]
     identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with, *flags)[:32]
-    folder = private_folder(cache or default_cache())
-    library = folder / f"{name}-{identity}.so"
-    if library.exists():
-        check_private(library)
+    library = place(cache or user_folder("native"), f"{name}-{identity}.so")
+    if holds(library):
         return library
+    needs = _needs(against, library.parent)
     begun = time.perf_counter()
     log.info("compiling %s: %s, once for this machine", name, counted(len(ordered), "C file"))
     flags = (*compile_flags(portable=portable), *flags)
-    with _work_folder(folder) as work:
+    with _work_folder(library.parent) as work:
         objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]
         named = [f"-I{each}" for each in folders]
 
@@ -194,9 +202,11 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
-        link = [*compiler.command, *link_flags(library.name), *map(str, objects), *_linked_with(against), "-o", str(linked)]
+        link = [*compiler.command, *link_flags(library.name), *map(str, objects), *_linked_with(needs, library.parent), "-o",
+                str(linked)]
         _run(link, f"cannot link {name}")
         try:
+            seal(linked, needs)
             os.chmod(linked, 0o700)
             os.replace(linked, library)
         except OSError as error:
@@ -208,17 +218,19 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
 @phase("compile C")
 def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Sequence[Path] = (), cache: Path | None = None,
                cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
-    """A library for each text (name of the file in the cache folder -> text) that is not there yet; those that there are none of,
-    and why.
+    """A library for each text (name of the file in the cache folder -> text) that is not there yet, or is damaged; those that there
+    are none of, and why.
 
     They are compiled together, by `jobs` runs of the compiler beside each other: a run makes one library of many texts, and each
     file name is a link to it, so that what texts define has names of its own. Where a run fails each half is tried by itself: what
     does not compile keeps no other text from its library. Files appear whole, by a rename.
     Raises CacheFolderError."""
-    folder = private_folder(cache or default_cache())
-    missing = {file: text for file, text in texts.items() if not (folder / file).exists()}
+    places = {file: place(cache or user_folder("native"), file) for file in texts}
+    missing = {file: text for file, text in texts.items() if not holds(places[file])}
     if not missing:
         return {}
+    folder = places[next(iter(missing))].parent
+    needs = _needs(against, folder)
     compiler, reason = find_compiler(cc)
     if compiler is None:
         return dict.fromkeys(missing, ToolchainError(f"cannot compile {next(iter(missing))}: {reason}"))
@@ -231,9 +243,9 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
         source = Text(f"{first.name}-{files[0]}.c", "\n".join(missing[file].text for file in files), first.folder)
         made = work / f"{files[0]}.made"
         try:
-            _run([*command, *_written(source, work), *link_flags(made.name), *_linked_with(against), "-o", str(made)],
+            _run([*command, *_written(source, work), *link_flags(made.name), *_linked_with(needs, folder), "-o", str(made)],
                  f"cannot compile {first.name}")
-        except CacheFolderError:
+        except (CacheFolderError, CacheDiskError):
             raise
         except ToolchainError as error:
             if len(files) == 1:
@@ -244,6 +256,7 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
                 compile_all(part, work)
             return
         try:
+            seal(made, needs)
             os.chmod(made, 0o700)
             for file in files:
                 _link(made, work / file)
@@ -254,9 +267,12 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
     parts: list[list[str]] = [[] for _ in range(max(1, min(jobs, len(missing))))]
     for file in sorted(missing, key=lambda file: -len(missing[file].text)):
         min(parts, key=lambda part: sum(len(missing[each].text) for each in part)).append(file)
-    with _work_folder(folder) as work, ThreadPoolExecutor(len(parts)) as pool:
-        for done in [pool.submit(compile_all, part, work) for part in parts]:
-            done.result()
+    try:
+        with _work_folder(folder) as work, ThreadPoolExecutor(len(parts)) as pool:
+            for done in [pool.submit(compile_all, part, work) for part in parts]:
+                done.result()
+    except CacheDiskError as error:
+        failed |= {file: error for file in missing if not holds(folder / file)}
     log.info("compiled %d texts of C in %d runs, %.2f s; %d do not compile", len(missing), len(parts), time.perf_counter() - begun,
              len(failed))
     return failed

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,10 +18,13 @@ from sqlalchemy.engine import Connection
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records import schema
 from tensor_graphs.records.database import Database, untrusted
+from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.known import environment_row
 from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord
 
-LEASE_SECONDS = 300.0  # longer than one measurement with compilation; renew() for what takes longer
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 300.0  # how long the requests of a machine that is gone wait for another one; `renewing` for what takes longer
 MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
 NOBODY = {"claimed_by": None, "claimed_at": None, "lease_until": None}
 
@@ -51,6 +57,29 @@ def claim_next(database: Database, worker: str, environment: Environment | str, 
 def renew(database: Database, item: QueueItem, lease_seconds: float = LEASE_SECONDS) -> bool:
     """Prolong a claim from now on; False when it has gone to another worker meanwhile."""
     return _on_claim(database, item, lease_until=datetime.now(UTC) + timedelta(seconds=lease_seconds))
+
+
+@contextlib.contextmanager
+def renewing(database: Database, lease_seconds: float = LEASE_SECONDS) -> Iterator[list[QueueItem]]:
+    """Context manager: a list of claims, which a thread prolongs for as long as they are in it."""
+    items: list[QueueItem] = []
+    done = threading.Event()
+
+    def prolong() -> None:
+        while not done.wait(lease_seconds / 3):
+            for item in tuple(items):
+                try:
+                    renew(database, item, lease_seconds)
+                except DatabaseError as error:                      # busy, say: there are two more attempts before it runs out
+                    log.info("the claim on request %d is not renewed: %s", item.id, error)
+
+    thread = threading.Thread(target=prolong, name="claims", daemon=True)
+    thread.start()
+    try:
+        yield items
+    finally:
+        done.set()
+        thread.join()
 
 
 def complete(database: Database, item: QueueItem, traces: Sequence[TraceRecord] = ()) -> bool:

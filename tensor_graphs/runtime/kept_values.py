@@ -11,8 +11,6 @@ edited has another name. Values that no run reads are not kept. Files that were 
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tensor_graphs.devices.cache_folder import CacheFolderError, check_private, default_cache, private_folder, prune, whole_file
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.mapped_files import source_of
+from tensor_graphs.devices.sealed_files import mapped, user_place
+from tensor_graphs.devices.sealing import keep
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.language import dims as d
 from tensor_graphs.paths.bind_time import BindTime
-
-log = logging.getLogger(__name__)
 
 LEAST_BYTES = 16 << 20
 """what is less is made again in no time"""
@@ -59,31 +56,21 @@ class KeptValues:
 
     def read(self) -> list[Memory] | None:
         """The outputs, read-only; None where they are not there."""
-        try:
-            check_private(self.path)
-            if self.path.stat().st_size != self.begins[-1]:
-                raise ValueError("it has another size")
-            whole = np.memmap(self.path, np.uint8, "r")
-            os.utime(self.path)
-        except (OSError, ValueError, CacheFolderError) as e:
-            log.debug("%s is not there: %s", self.path, e)
+        content = mapped(self.path)
+        if content is None or len(content) != self.begins[-1]:
             return None
+        whole = np.frombuffer(content, np.uint8)
         return [memory_of(whole[begin:begin + size]) for begin, size in zip(self.begins[:-1], self.sizes, strict=True)]
 
     def write(self, memories: Sequence[Memory]) -> None:
         """Keep these, if there is room."""
-        folder = self.path.parent
         try:
-            if shutil.disk_usage(folder).free < FREE_SHARE * self.begins[-1]:
-                return
-            with whole_file(self.path) as file:
-                for memory, begin in zip(memories, self.begins[:-1], strict=True):
-                    file.seek(begin)
-                    file.write(memory.owner.data)
-                file.truncate(self.begins[-1])
-            prune(folder, MOST_BYTES, self.path)
-        except OSError as e:
-            log.debug("%s is not kept: %s", self.path, e)
+            free = shutil.disk_usage(self.path.parent).free
+        except OSError:                                             # there is no folder
+            return
+        if free >= FREE_SHARE * self.begins[-1]:
+            keep(self.path, (chunk for memory in memories for chunk in (memory.owner.data, b"\0" * (-memory.nbytes % ALIGNMENT))),
+                 MOST_BYTES)
 
 
 def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, KeptValues]:
@@ -99,13 +86,8 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
     if not known:
         return {}
     code = native_library().path.name                               # a digest of all sources, of flags, compiler and processor
-    try:
-        folder = private_folder(default_cache().parent / "bound")
-    except CacheFolderError as e:
-        log.info("nothing that is made of parameters is kept: %s", e)
-        return {}
-    return {i: KeptValues(folder / f"{hashlib.sha256(f'{code} {each}'.encode()).hexdigest()}.values", sizes[i])
-            for i, each in known.items()}
+    places = {i: user_place("bound", f"{hashlib.sha256(f'{code} {each}'.encode()).hexdigest()}.values") for i, each in known.items()}
+    return {i: KeptValues(path, sizes[i]) for i, path in places.items() if path is not None}
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:

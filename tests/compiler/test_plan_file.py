@@ -15,6 +15,7 @@ from tensor_graphs.compiler import plan_file, search
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
 from tensor_graphs.compiler.request import Request
+from tensor_graphs.devices import sealed_files
 from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.registry import all_kernels, kernel_named, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -42,7 +43,7 @@ GRAPH = made()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plans are kept, in a folder of the test's own."""
     monkeypatch.delenv(plan_file.VARIABLE, raising=False)
-    monkeypatch.setattr(plan_file, "default_cache", lambda: tmp_path / "cache" / "native")
+    monkeypatch.setattr(plan_file, "user_place", lambda kind, name: sealed_files.place(tmp_path / "cache" / kind, name))
     return tmp_path / "cache" / "plans"
 
 

@@ -32,6 +32,8 @@ from tensor_graphs.costs.training import (
     tree_of,
 )
 from tensor_graphs.costs.trees import HIGH, MIDDLE, Estimate, Model, Tree
+from tensor_graphs.devices.sealed_files import read
+from tensor_graphs.devices.sealing import keep
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import Database, open_database
@@ -141,10 +143,23 @@ def test_a_model_survives_its_file(model: Model, samples: list[Sample]) -> None:
 
 def test_a_file_of_another_format_or_machine_is_left_out(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     path = learned.keep(model)
-    for broken in ('{"format": 99}', "{", path.read_text().replace(model.machine, "0" * 64)):
-        path.write_text(broken)
+    content = read(path)
+    assert content is not None
+    for broken in (b'{"format": 99}', b"{", content.replace(model.machine.encode(), b"0" * 64)):
+        keep(path, [broken], len(content))
         learned.of_machine.cache_clear()
         assert learned.of_machine() is None and "left out" in caplog.text
+        caplog.clear()
+
+
+def test_a_file_that_was_cut_or_changed_is_left_out_and_the_log_says_what_to_do(
+        model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    path = learned.keep(model)
+    whole = path.read_bytes()
+    for broken in (b"", whole[:-9], whole.replace(b"0.5", b"0.6", 1)):
+        path.write_bytes(broken)
+        learned.of_machine.cache_clear()
+        assert learned.of_machine() is None and "damaged" in caplog.text and "fix: tg costs train" in caplog.text
         caplog.clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -84,6 +85,24 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
         with pytest.raises(JudgeError, match="fix: start Python again"):
             brief_judge.record(candidate, signature, verdict, None)
     judging.refuse_replaced()
+
+
+@pytest.mark.parametrize("name", [
+    "profiling.measure.fewer_bits.widened", "costs.roofline.work", "profiling.measure.judge.work", "kernels.origin.origin_of",
+    "profiling.distrust.reused.take", "records.database.Database.add_traces", "language.composites.convolution.conv2d"])
+def test_the_watch_covers_all_that_the_judge_imports(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(f"tensor_graphs.{name}", _agrees)
+    with pytest.raises(JudgeError, match=f"tensor_graphs.{name} .*replaced"):
+        judging.refuse_replaced()
+
+
+def test_every_module_that_the_judge_imports_from_is_watched() -> None:
+    tree = ast.parse(Path(judging.__file__).read_text(encoding="utf-8"))
+    imported = {each.module for each in tree.body
+                if isinstance(each, ast.ImportFrom) and str(each.module).startswith("tensor_graphs.")}
+    functions = {name for name in imported if any(callable(value) and getattr(value, "__module__", "") == name
+                                                  for value in vars(judging).values())}
+    assert len(functions) > 20 and functions <= judging._WATCH._modules.keys()
 
 
 def test_a_tolerance_that_is_raised_where_it_lies_and_other_code_of_a_function_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

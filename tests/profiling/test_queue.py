@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +137,37 @@ def test_a_request_that_the_judge_failed_over_is_put_back(database: Database, mo
     monkeypatch.setattr(queue, "_serve", lambda *given: JUDGE_ERROR)
     report = drain_queue(database, backends=("numpy",))
     assert (report.impossible, report.failed, report.left) == (1, 0, 1) and upkeep.stats(database).claimed == 0
+
+
+def test_a_request_that_takes_longer_than_its_lease_stays_with_its_worker(database: Database,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    renewing = claims.renewing
+    monkeypatch.setattr(claims, "renewing", lambda database: renewing(database, 0.03))
+    renewals: list[bool] = []
+    renew = claims.renew
+
+    def count(*given: Any) -> bool:
+        renewals.append(renew(*given))
+        return renewals[-1]
+
+    def slow(*_: object) -> str:
+        while len(renewals) < 5:                                    # a thread of the drain renews its claim
+            time.sleep(0.01)
+        return "PASSED"
+
+    monkeypatch.setattr(claims, "renew", count)
+    monkeypatch.setattr(queue, "_serve", slow)
+    assert drain_queue(database, backends=("numpy",)).measured == 1
+    assert all(renewals) and upkeep.stats(database).waiting == 0
+
+
+def test_what_another_worker_has_claimed_meanwhile_is_not_filed_twice(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    monkeypatch.setattr(claims, "renew", lambda *_: False)
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.answered, report.measured, report.failed) == (1, 0, 0)
+    assert not queries.latest_traces(database, environment_of("numpy"))
 
 
 def test_nothing_is_lost_when_profilers_and_workers_are_killed(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from datetime import datetime
+
+import sqlalchemy as sa
 
 from tensor_graphs.records import (
     ProfileRequest,
     SourceRecord,
     claims,
     queries,
+    schema,
     upkeep,
 )
 from tensor_graphs.records.claims import MAX_ATTEMPTS
+from tensor_graphs.records.errors import DatabaseBusy
 
 
 def test_a_request_is_queued_once_and_the_higher_priority_goes_first(database, make) -> None:
@@ -54,6 +60,45 @@ def test_a_renewed_lease_keeps_others_away(database, make) -> None:
     assert claims.renew(database, slow)
     assert claims.claim_next(database, "other", make.here) is None
     assert claims.complete(database, slow)
+
+
+def _lease_until(database) -> datetime:
+    with database.reading() as connection:
+        return connection.execute(sa.select(schema.ProfileQueue.lease_until)).scalar_one()
+
+
+def test_a_thread_renews_claims_for_as_long_as_they_are_listed(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    slow = claims.claim_next(database, "slow", make.here)
+    first = _lease_until(database)
+    with claims.renewing(database, lease_seconds=0.03) as held:
+        held.append(slow)
+        seen = {first}
+        while len(seen) < 4:                                        # the first renewal shortens the lease of five minutes
+            seen.add(_lease_until(database))
+        held.remove(slow)
+        assert claims.complete(database, slow)
+    assert not [thread for thread in threading.enumerate() if thread.name == "claims"]
+
+
+def test_what_fails_once_is_renewed_the_next_time(database, make, monkeypatch) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    slow = claims.claim_next(database, "slow", make.here)
+    renew, failures = claims.renew, []
+
+    def busy(*given: object) -> bool:
+        if len(failures) < 2:
+            failures.append("busy")
+            raise DatabaseBusy("the database is busy")
+        return renew(*given)
+
+    monkeypatch.setattr(claims, "renew", busy)
+    first = _lease_until(database)
+    with claims.renewing(database, lease_seconds=0.03) as held:
+        held.append(slow)
+        while _lease_until(database) == first:
+            pass
+    assert len(failures) == 2
 
 
 def test_a_lease_runs_out_and_the_late_worker_cannot_take_the_request_away(database, make) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.devices import sealed_files
 from tensor_graphs.devices.safetensors import open_weights, write_weights
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
@@ -26,10 +27,8 @@ X = np.random.default_rng(0).standard_normal((3, INNER)).astype(np.float32)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of this test, where even small values are kept."""
     monkeypatch.setattr(kept_values, "LEAST_BYTES", 1)
-    cache = tmp_path / "cache" / "native"
-    cache.mkdir(parents=True)
-    monkeypatch.setattr(kept_values, "default_cache", lambda: cache)
-    return cache.parent / "bound"
+    monkeypatch.setattr(sealed_files, "user_folder", lambda kind: tmp_path / "cache" / kind)
+    return tmp_path / "cache" / "bound"
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +124,20 @@ def test_of_values_that_are_made_of_each_other_the_last_is_kept_and_mapped_and_t
         assert len(list(folder.iterdir())) == len(executor.bind_time.steps(executor.bind_time.kept)) - 1   # all but the sum
     model.rebind("w", -weight)
     assert model.run({"x": X})["y"].tolist() == (X.astype(np.float64) @ -weight).argmax(axis=1).tolist() and not _mapped(model)
+
+
+@pytest.mark.parametrize("place", [3, 1000, -1])
+def test_bytes_that_changed_where_they_are_kept_are_made_again(plan: Plan, folder: Path, tmp_path: Path, place: int) -> None:
+    weight = _write(tmp_path / "a.safetensors", 1)
+    _bound(plan, tmp_path / "a.safetensors")
+    (kept,) = folder.iterdir()
+    with open(kept, "r+b") as file:
+        file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
+        (old,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([old ^ 0x40]))
+    assert _is_right(model := _bound(plan, tmp_path / "a.safetensors"), weight) and not _mapped(model)
+    assert _is_right(model := _bound(plan, tmp_path / "a.safetensors"), weight) and _mapped(model) == 4
 
 
 def test_what_was_not_used_for_the_longest_time_goes(plan: Plan, folder: Path, tmp_path: Path,

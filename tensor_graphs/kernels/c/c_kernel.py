@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
+from tensor_graphs.devices.sealed_files import holds
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.declared import (
@@ -80,7 +81,7 @@ class Image:
 
     def path(self) -> Path:
         """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
-        if self._path is None or not self._path.exists():
+        if self._path is None or not holds(self._path):
             self._path = self.compiled()
             _IMAGES[str(self._path)] = self
         return self._path

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
+from tensor_graphs.devices.sealed_files import holds
 from tensor_graphs.phases import phase
 
 log = logging.getLogger(__name__)
@@ -134,9 +135,8 @@ class NativeLibrary:
 
     def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
         """path: of the core; the others are compiled in the same way, beside it."""
-        cache_folder.check_private(path)
         self.path = path
-        self._lib = ctypes.CDLL(str(path))
+        self._lib = _loaded(path)
         self._parts = {CORE: self._lib}
         self._how: dict[str, Any] = {"portable": portable, "cc": cc}
         self._coming: dict[str, _Ahead] = {}
@@ -202,11 +202,9 @@ class NativeLibrary:
         compiler has failed goes on without it."""
         if name not in self._parts:
             path = self._file(name)
-            cache_folder.check_private(path)
-            try:
-                self._parts[name] = ctypes.CDLL(str(path))
-            except OSError as error:
-                raise _not_loaded(path, error) from error
+            if not holds(path):                                     # since it was compiled
+                path = self._make(name)
+            self._parts[name] = _loaded(path)
         return self._parts[name]
 
     def paths(self, text: str) -> list[Path]:
@@ -221,11 +219,7 @@ class NativeLibrary:
         or, of a library of several kernels, the one of this name."""
         if image not in self._images:
             make_now([image])
-            cache_folder.check_private(Path(image))
-            try:
-                self._images[image] = ctypes.CDLL(image)
-            except OSError as error:
-                raise _not_loaded(image, error) from error
+            self._images[image] = _loaded(Path(image))
         try:
             found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
         except ValueError:                                          # no such variable
@@ -295,17 +289,24 @@ def make_later(image: str, make: Callable[[Sequence[str]], None]) -> None:
 
 
 def make_now(images: Iterable[str]) -> None:
-    """Make those libraries that are to be made later and are not there. Raises ToolchainError."""
+    """Make those libraries that are to be made later and are not there, or are damaged. Raises ToolchainError."""
     of: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for image in dict.fromkeys(images):
-        if image in _LATER and not Path(image).exists():
+        if image in _LATER and not holds(Path(image)):
             of.setdefault(_LATER[image], []).append(image)
     for make, wanted in of.items():
         make(wanted)
 
 
-def _not_loaded(path: Path | str, error: OSError) -> c_code.ToolchainError:
-    return c_code.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled anew")
+def _loaded(path: Path) -> ctypes.CDLL:
+    """A library of the cache folder, loaded. Raises ToolchainError; a damaged one never reaches the loader, which would end the
+    process."""
+    try:
+        if not holds(path):
+            raise OSError("it is not what was compiled, or needs another library that is not")
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise c_code.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled again") from error
 
 
 class _Ahead:
@@ -402,7 +403,7 @@ def why_missing(part: str) -> str | None:
 def available() -> tuple[bool, str]:
     """Whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
 
-    Raises CacheFolderError: a folder that cannot hold the library is for its owner to mend, not a reason to run slowly."""
+    Raises CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
     try:
         return True, f"compiled: {load().path.name}"
     except cache_folder.CacheFolderError:

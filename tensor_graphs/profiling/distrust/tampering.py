@@ -42,7 +42,7 @@ KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, pro
 
 STREAMS = ("stdin", "stdout", "stderr")
 
-HOME = frozenset({PACKAGE, "numpy", "typing_extensions", *(name.partition(".")[0] for name in LIBRARIES),
+HOME = frozenset({PACKAGE, "numpy", "sqlalchemy", "typing_extensions", *(name.partition(".")[0] for name in LIBRARIES),
                   *sys.stdlib_module_names}) - {"__main__"}
 """packages in which a function that lies in a watched module may have been written"""
 
@@ -50,6 +50,22 @@ HOME = frozenset({PACKAGE, "numpy", "typing_extensions", *(name.partition(".")[0
 def of_package(name: str) -> bool:
     """Whether a module of this name is ours."""
     return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+
+
+def reached(root: str) -> frozenset[str]:
+    """The names of the modules of this package whose code a module may run: those of what lies under its names, and under theirs.
+
+    A constant that was imported is under the importing module's own name; what functions import is not followed."""
+    names: set[str] = set()
+    todo = [root]
+    while todo:
+        name = todo.pop()
+        if name not in names and of_package(name):
+            names.add(name)
+            for value in vars(sys.modules[name]).values():
+                module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", type(value).__module__)
+                todo += [module] if module in sys.modules else []
+    return frozenset(names)
 
 
 class Names:

@@ -73,7 +73,7 @@ from tensor_graphs.profiling.distrust.replies import (
     Shown,
     Told,
 )
-from tensor_graphs.profiling.distrust.tampering import Names
+from tensor_graphs.profiling.distrust.tampering import Names, reached
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import fewer_bits
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
@@ -206,19 +206,15 @@ BIG_TRAFFIC = 2.5e8
 """bytes: likewise"""
 
 
-ABOUT_RIGHT = ("language", "meaning", "proof", "kernels.signature", "profiling.measure.adversarial", "profiling.measure.comparison",
-               "profiling.measure.cover", "profiling.measure.definitions", "profiling.measure.descriptors",
-               "profiling.measure.doubt", "profiling.measure.extremes", "profiling.measure.fixed_rows",
-               "profiling.measure.hazards", "profiling.measure.inputs", "profiling.measure.judge", "profiling.measure.single",
-               "profiling.measure.smaller", "profiling.measure.updated_rows", "profiling.distrust.protocol",
-               "profiling.distrust.replies", "profiling.distrust.template_process", "profiling.distrust.worker_process",
-               "costs.filing")
-"""modules that say what is right, with those inside them. A kernel's module may be imported in this process, so that it could
-replace what is in them; a judge that finds that it did gives no verdict"""
+MEANINGS = "tensor_graphs.language."
+"""the modules that say what ops mean: a graph brings them along, whether or not this module imports them. They, and all modules
+whose code this one may run, are watched: a kernel's module may be imported in this process, so that it could replace what is in
+them; a judge that finds that it did gives no verdict"""
 
 ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
                "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
-               "distrust.worker_process.SILENT_SECONDS", "distrust.worker_process.STOPPED_SECONDS")
+               "measure.bench.BUSY_SHARE", "measure.bench.QUIET_SECONDS", "distrust.worker_process.SILENT_SECONDS",
+               "distrust.worker_process.STOPPED_SECONDS")
 """what may be replaced in them: how long and how often something is measured"""
 
 
@@ -1392,14 +1388,10 @@ def _within(signature: Signature, binding: Mapping[str, int], flops: float, traf
     return arithmetic <= flops and moved <= traffic
 
 
-def _about_right(module: str) -> bool:
-    return any(f"{module}.".startswith(f"tensor_graphs.{each}.") for each in ABOUT_RIGHT)
-
-
 def refuse_replaced() -> None:
     """Raise JudgeError when something that says what is right is no longer what it was when this module was imported.
 
-    Half a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
+    Less than a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
     """
     found = sorted({*_WATCH.replaced(), *_STRANGE})
     if found:
@@ -1408,6 +1400,8 @@ def refuse_replaced() -> None:
                          "  fix: start Python again without the module that replaces it (a kernel's own, perhaps)")
 
 
-_WATCH = Names(_about_right, (np,), {f"tensor_graphs.profiling.{each}" for each in ABOUT_TIMES})
+_REACHED = reached(__name__)
+_WATCH = Names(lambda name: name in _REACHED or name.startswith(MEANINGS), (np,),
+               {f"tensor_graphs.profiling.{each}" for each in ABOUT_TIMES})
 _STRANGE = _WATCH.strange()
 """last, so that all that lies above is watched"""

@@ -80,7 +80,8 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
 
 
 def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
-           at_least: int = 0, unless: Callable[[Question], bool] | None = None) -> Iterator[tuple[Question, str]]:
+           at_least: int = 0, unless: Callable[[Question], bool] | None = None,
+           lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
     """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
 
     Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
@@ -88,6 +89,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
     unless: says of a question that has come to its turn that it is no longer asked; it is then not yielded.
+    lost: returns whether another process answers these questions by now; then what was measured is not filed, and no more is asked.
     Every time is stored beside the plain path's time of the same run, where there is a plain path.
     """
     started = time.perf_counter()
@@ -130,6 +132,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         new = [_pair(q) not in verified for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
+        if lost():
+            return
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
             if verdict.status == JUDGE_ERROR:
                 broken[_pair(q)] = JUDGE_ERROR, reason_of(verdict.log)

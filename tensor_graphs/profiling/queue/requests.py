@@ -87,13 +87,14 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
     reclaim(database)
     here = [b for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
     returned: list[tuple[QueueItem, str]] = []
-    with Judge(database, timeout=timeout, threads=threads) as judge:
+    with claims.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
         for backend in here:
             environment = environment_of(backend, threads)
             while time.perf_counter() - started < budget:
                 item = claims.claim_next(database, worker, environment)
                 if item is None:
                     break
+                held.append(item)
                 try:
                     status = _serve(database, judge, item)
                 except KeyboardInterrupt:
@@ -102,6 +103,7 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                     break
                 except (KernelError, InputError) as e:
                     if isinstance(e, Obsolete):
+                        held.remove(item)
                         claims.complete(database, item)
                         report.obsolete += 1
                     else:                                          # put back at the end: released now, it would be claimed next
@@ -114,6 +116,7 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 if status == JUDGE_ERROR:                           # no row answers it
                     returned.append((item, "the judge itself failed, as its log says"))
                     continue
+                held.remove(item)
                 claims.complete(database, item)
                 if status is None:
                     report.answered += 1
@@ -126,8 +129,9 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                             f"{item.implementation.name} {item.reason}")
             if report.interrupted:
                 break
-    for item, why in returned:
-        claims.release(database, item, why)
+        for item, why in returned:
+            held.remove(item)
+            claims.release(database, item, why)
     report.impossible = len(returned)
     report.left = upkeep.stats(database).waiting
     report.seconds = time.perf_counter() - started
@@ -135,10 +139,11 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
 
 
 def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
-    """Measure what one request asks for; the status, or None when its rows were there already."""
+    """Measure what one request asks for; the status, or None when its rows were there already, or another worker has claimed it."""
     question = question_of(database, item)
     todo = unanswered(database, [question], VERIFIER, judge.threads)
-    found = [status for _, status in answer(judge, todo, budget=float("inf"))]
+    found = [status for _, status in answer(judge, todo, budget=float("inf"),
+                                            lost=lambda: not claims.renew(database, item))]
     return found[-1] if found else None
 
 

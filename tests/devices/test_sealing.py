@@ -1,25 +1,11 @@
-"""devices/cache_folder.py: files that are kept appear whole, and what nobody uses goes. Who may read them: test_toolchain.py."""
+"""devices/sealing.py: what nobody uses goes. Files appear whole, and who reads them: test_sealed_files.py."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import pytest
-
-from tensor_graphs.devices.cache_folder import prune, whole_file
-
-
-def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
-    place = tmp_path / "plan"
-    with whole_file(place) as file:
-        file.write(b"first")
-        assert not place.exists()
-    assert place.read_bytes() == b"first"
-    with pytest.raises(ValueError, match="no more"), whole_file(place) as file:
-        file.write(b"sec")
-        raise ValueError("no more")
-    assert place.read_bytes() == b"first" and list(tmp_path.iterdir()) == [place]
+from tensor_graphs.devices.sealing import prune
 
 
 def test_files_that_were_not_used_for_the_longest_time_go_and_the_newest_stays(tmp_path: Path) -> None:

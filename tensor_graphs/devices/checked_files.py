@@ -1,0 +1,39 @@
+"""checked_files: the large files of a cache folder whose content was checked since the machine was started, by any process.
+
+The list is a file of the folder, named after the machine's boot identifier. Only this user can write to a private folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def is_listed(folder: Path, version: str) -> bool:
+    """Return whether this version of a file was checked."""
+    path = _list(folder)
+    try:
+        return path is not None and version in path.read_text().splitlines()
+    except OSError:
+        return False
+
+
+def add(folder: Path, version: str) -> None:
+    """List a version of a file. Where that fails, the next process checks the file again."""
+    path = _list(folder)
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            for old in folder.glob(".checked-*"):
+                old.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(version + "\n")
+
+
+def _list(folder: Path) -> Path | None:
+    """Where the list is; None where the system does not say when it was started."""
+    try:
+        return folder / f".checked-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except OSError:
+        return None

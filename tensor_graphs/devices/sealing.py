@@ -1,0 +1,71 @@
+"""sealing: writes the files of a cache folder: sealed (sealed_files.py), at once, and no more of them than fit in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from tensor_graphs.devices import checked_files
+from tensor_graphs.devices.sealed_files import LARGE, MARK, SEAL, digest_of, version_of
+
+log = logging.getLogger(__name__)
+
+
+def seal(path: Path, needs: Sequence[str] = ()) -> None:
+    """Append the seal to a file. needs: the libraries that this one is linked against, relative to its final folder.
+
+    Raises OSError."""
+    names = "\n".join(needs).encode()
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.write(names)
+        file.flush()
+        file.write(SEAL.pack(size, len(names), digest_of(file.fileno(), size + len(names)), MARK))
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Context manager: a file to write, which is sealed and takes its place at once when all is written. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            yield file
+        seal(Path(name))
+        facts = os.stat(name)
+        if facts.st_size >= LARGE:
+            checked_files.add(path.parent, version_of(facts))
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def keep(path: Path, chunks: Iterable[bytes | memoryview], most: int) -> None:
+    """Write a file, and remove files of its folder that were not used for the longest time until it holds `most` bytes. A disk that
+    is full costs this file, and a line of the log."""
+    try:
+        with whole_file(path) as file:
+            for chunk in chunks:
+                file.write(chunk)
+        prune(path.parent, most, path)
+    except OSError as error:
+        log.info("%s is not kept: %s", path, error)
+
+
+def prune(folder: Path, most: int, newest: Path) -> None:
+    """Remove the files that were not used for the longest time, until the rest is no more than `most` bytes; `newest` stays."""
+    files = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):                # another process removed it, or gave it its name, since
+            files.append((path.stat(), path))
+    total = 0
+    for facts, path in sorted(files, key=lambda file: (max(file[0].st_atime, file[0].st_mtime), file[1]), reverse=True):
+        size = facts.st_size
+        total += size
+        if total > most and path != newest:
+            path.unlink(missing_ok=True)
