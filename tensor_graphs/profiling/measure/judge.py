@@ -43,6 +43,7 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text_writer import print_graph
@@ -177,7 +178,7 @@ IMPLAUSIBLE_FACTOR = 50.0
 
 
 TYPICAL = 20
-"""of the dims, where a kernel is compared for a class of sizes"""
+"""size of the dims, or the nearest in range, where a kernel is compared for a class of sizes"""
 
 BIG_WORK = 4e9
 """flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
@@ -238,7 +239,7 @@ def _question(asked: Asked) -> tuple[str, str, tuple[tuple[str, int], ...]]:
 
 def of_class(kernel: Kernel, small: Signature) -> Asked:
     """The question about a kernel that stands for a class of sizes."""
-    return Asked(kernel, small, dict.fromkeys(small.dim_names, TYPICAL))
+    return Asked(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
 
 
 @dataclass
