@@ -60,7 +60,7 @@ EACH_SECONDS, ALL_SECONDS, LITTLE = 0.15, 0.3, 3e-3
 FEW_ROWS = 24
 """rows that differ, where the others are copies"""
 
-INDEPENDENT: dict[tuple[str, str], bool] = {}
+INDEPENDENT: dict[tuple[Signature, str], bool] = {}
 """(signature, dim) -> whether its rows are independent, as far as was seen"""
 
 
@@ -112,7 +112,7 @@ def rows_are_independent(signature: Signature, dim: str) -> bool:
     """Whether rows along a dim, wherever an axis is that dim, do not depend on each other or on where they lie: what comes of
     chosen rows is the chosen rows of what comes of all. Seen on a few, as it need not be certain: what a kernel is refused for is
     computed anew for all rows."""
-    key = signature.key, dim
+    key = signature, dim
     if key not in INDEPENDENT:
         INDEPENDENT[key] = _independent(signature.graph, dim, signature.spec.attrs)
     return INDEPENDENT[key]
