@@ -297,7 +297,7 @@ class Judge:
         self.beside = BESIDE if cores >= FOR_BESIDE else 1
         """threads that ask the oracle then"""
         self._answers: dict[Signature, _Answers] = {}
-        """of the oracle, by the signature: of the last of them, FOR_A_WORKER or MOST_HELD. Points name dims, which a key does not"""
+        """of the oracle, by the signature: of the last of them, FOR_A_WORKER or MOST_HELD; points name dims, and a key none"""
         self._keeping = threading.Lock()
         """held while it is looked up in them: the next kernels' answers are made while workers run others (`compare`)"""
         self._much = threading.RLock()
