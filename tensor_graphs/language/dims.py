@@ -714,8 +714,7 @@ def bounds(x: Dim) -> tuple[int, int]:
 
 def clamp(size: int, x: Dim) -> int:
     """Return the size in the range of x that is nearest to `size`."""
-    low, high = bounds(x)
-    return min(high, max(low, size))
+    return min(max(size, bounds(x)[0]), bounds(x)[1])
 
 
 def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:

@@ -339,5 +339,4 @@ def restored(stored: Mapping[str, Any],
 def midpoint(symbol: Any) -> int:
     """A typical size of a dim for pricing: the geometric middle, at most 256."""
     lo, hi = d.bounds(symbol)
-    middle = round(float(max(lo, 1) * hi) ** 0.5)
-    return d.clamp(min(256, middle), symbol)
+    return d.clamp(min(256, round(float(max(lo, 1) * hi) ** 0.5)), symbol)
