@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensor_graphs.cli import options
 from tensor_graphs.errors import close_to
-from tensor_graphs.language.dims import bounds
+from tensor_graphs.language.dims import clamp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import IMPORT, phase
 
@@ -37,5 +37,4 @@ def typical(graph: Graph, at: str | None) -> dict[str, int]:
 
 def within(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes that suit most models, each as near as the range of the graph's dim lets it be."""
-    limits = {name: bounds(graph.dims[name]) for name in sizes}
-    return {name: min(max(low, sizes[name]), high) for name, (low, high) in limits.items()}
+    return {name: clamp(size, graph.dims[name]) for name, size in sizes.items()}

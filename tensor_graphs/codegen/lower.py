@@ -544,11 +544,12 @@ class _PartLowering:
 
 
 class _Reader:
-    """Writes the values of nodes at indices into expressions, for one stage of a nest; without a nest, only to look at them."""
+    """Writes the values of nodes at indices into expressions, for one stage of a nest; without a nest, only to look at them: into
+    values of its own, so that nothing of it is in the program."""
 
     def __init__(self, lowering: _PartLowering, nest: Nest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
-        self.values = lowering.values
+        self.values = Values() if nest is None else lowering.values
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
 
     def __call__(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:

@@ -33,7 +33,7 @@ class Signature:
         return f"{self.spec.op.name} {' '.join(map(str, self.spec.inputs))}".strip()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Signature) and self.key == other.key and self.spec.inputs == other.spec.inputs
+        return isinstance(other, Signature) and self.key == other.key and self.dim_names == other.dim_names
 
     def __hash__(self) -> int:
         return hash(self.key)

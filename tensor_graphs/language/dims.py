@@ -712,6 +712,11 @@ def bounds(x: Dim) -> tuple[int, int]:
     return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
 
 
+def clamp(size: int, x: Dim) -> int:
+    """Return the size in the range of x that is nearest to `size`."""
+    return min(max(size, bounds(x)[0]), bounds(x)[1])
+
+
 def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:
     """What is said of sizes for dims that a graph has not; dims: those that it has."""
     said = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"

@@ -49,8 +49,7 @@ def rule_differs(names: Sequence[str], arguments: Sequence[Node], given: Sequenc
 
 def _values(arguments: Sequence[Node], wanted: Sequence[Node], size: int, rng: np.random.Generator) -> list[np.ndarray] | None:
     symbols = {str(s): s for a in arguments for extent in a.shape for s in d.symbols(extent)}
-    ranges = {name: d.bounds(s) for name, s in sorted(symbols.items())}
-    binding = {name: min(max(size + place, low), high) for place, (name, (low, high)) in enumerate(ranges.items())}
+    binding = {name: d.clamp(size + place, s) for place, (name, s) in enumerate(sorted(symbols.items()))}
     types = [a.type.at(binding) for a in arguments]
     if sum(math.prod(map(int, t.shape)) for t in types) > MOST_ELEMENTS:
         log.info("a gradient over %s is not compared with its definition's: it is too large", ", ".join(map(str, types)))

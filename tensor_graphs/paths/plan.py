@@ -347,6 +347,4 @@ def restored(stored: Mapping[str, Any],
 def midpoint(symbol: Any) -> int:
     """A typical size of a dim for pricing: the geometric middle, at most 256."""
     lo, hi = d.bounds(symbol)
-    middle = round(float(max(lo, 1) * hi) ** 0.5)
-    found: int = max(lo, min(hi, 256, middle))
-    return found
+    return d.clamp(min(256, round(float(max(lo, 1) * hi) ** 0.5)), symbol)

@@ -31,16 +31,16 @@ Lies = tuple[tuple[int, Operand], ...]
 class Tally:
     """The signatures of a graph's nodes, and of those inside its composites as they are looked at.
 
-    first: signature of each key; the others of that key are the same question. lies: how the operands of the nodes that run lie,
-    and of how many.
+    first: signature of each key, one for all tallies of a graph; the others of that key are the same question, their dims in other
+    places. lies: how the operands of the nodes that run lie, and of how many.
     """
 
     first: dict[str, Signature] = field(default_factory=dict)
     lies: dict[Signature, Counter[Lies]] = field(default_factory=dict)
 
     def copy(self) -> Tally:
-        """Another one, to which more is added."""
-        return Tally(dict(self.first), {s: Counter(each) for s, each in self.lies.items()})
+        """Another one of the same graph, to which more is added."""
+        return Tally(self.first, {s: Counter(each) for s, each in self.lies.items()})
 
     def add(self, same: Mapping[Node, Node], known: Collection[Node] = ()) -> dict[Signature, int]:
         """Signatures of the nodes that need a choice, with how many nodes of each are computed in a run. known: what is not.

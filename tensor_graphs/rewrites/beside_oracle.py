@@ -56,7 +56,7 @@ def compare(graph: Graph, other: Graph) -> Compared:
     dims = {**graph.dims, **other.dims}
     steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
     for rows in (ROWS, 1):
-        sizes = {name: min(d.bounds(s)[1], max(d.bounds(s)[0], rows)) for name, s in dims.items()}
+        sizes = {name: d.clamp(rows, s) for name, s in dims.items()}
         shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
         largest = max(math.prod(int(d.evaluate(s, sizes)) for s in shape) for shape in steps)
         if max(largest, sum(map(math.prod, shapes.values()))) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):

@@ -400,7 +400,7 @@ def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[No
 def _points(graph: Graph) -> list[dict[str, int]]:
     """The sizes for which graphs are extracted: the smallest, and larger ones."""
     low = {name: d.bounds(s)[0] for name, s in graph.dims.items()}
-    high = {name: min(d.bounds(s)[1], max(low[name], LARGER)) for name, s in graph.dims.items()}
+    high = {name: d.clamp(LARGER, s) for name, s in graph.dims.items()}
     return [low, high] if high != low else [low]
 
 

@@ -86,7 +86,8 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
     if not known:
         return {}
     code = native_library().path.name                               # a digest of all sources, of flags, compiler and processor
-    places = {i: user_place("bound", f"{hashlib.sha256(f'{code} {each}'.encode()).hexdigest()}.values") for i, each in known.items()}
+    names = {i: hashlib.sha256(f"{code} {each}".encode()).hexdigest() for i, each in known.items()}
+    places = {i: user_place("bound", f"{name}.values") for i, name in names.items()}
     return {i: KeptValues(path, sizes[i]) for i, path in places.items() if path is not None}
 
 

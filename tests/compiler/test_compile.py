@@ -93,6 +93,18 @@ def test_the_same_graph_is_never_verified_or_measured_twice(database: Database, 
     assert len(starts) == began and upkeep.stats(database).rows["benchmark_traces"] == rows
 
 
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (1, 16), (0, 4), (30, 90), (7, 9)])
+def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(filled: Database, low: int, high: int) -> None:
+    x, w = tg.input("x", (tg.dim("n", low, high), 256), tg.f32), tg.parameter("w", (256, 256), tg.f32)
+    plan = compile_graph(tg.graph({"y": tg.linear(x, w)}), database=filled, backends=("numpy", "c"))
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((256, 256), dtype=np.float32)
+    model = bind(plan, {"w": weights})
+    for n in {low, high}:
+        rows = rng.standard_normal((n, 256), dtype=np.float32)
+        assert measure(model.run({"x": rows})["y"], rows.astype(np.float64) @ weights.T.astype(np.float64), tg.f32).within(1e-5)
+
+
 def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: Database) -> None:
     with pytest.raises(NoPathError) as caught:
         compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=1e-9)

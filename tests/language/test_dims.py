@@ -23,6 +23,7 @@ from tensor_graphs.language.dims import (
     DimError,
     bounds,
     ceil_div,
+    clamp,
     dim,
     dim_max,
     dim_min,
@@ -175,6 +176,11 @@ def test_bounds_are_tight_where_the_docstring_says_so(x, want):
     assert bounds(x) == want
     if want != (7, 7):
         assert x.bounds() == want
+
+
+@pytest.mark.parametrize(("low", "high", "nearest"), [(1, 16, 16), (30, 1000, 30), (1, 40, 20), (0, 0, 0), (20, 20, 20)])
+def test_a_size_out_of_range_is_replaced_by_the_nearest_in_range(low, high, nearest):
+    assert clamp(20, dim("n", low, high)) == nearest and clamp(20, 7) == 7
 
 
 def test_bounds_decide_what_they_can():

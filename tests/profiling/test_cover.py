@@ -157,6 +157,15 @@ def test_rows_are_found_independent_where_they_are() -> None:
         assert not rows_are_independent(signature_of(node), "n"), node
 
 
+def test_which_dim_has_independent_rows_is_asked_of_each_order_of_the_dims() -> None:
+    n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
+    for first, second in (("n", "m"), ("m", "n")):
+        x = tg.input("x", tuple({"n": n, "m": m}[name] for name in (first, second)), tg.f32)
+        assert rows_are_independent(signature_of(tg.softmax(x)), first)
+        assert not rows_are_independent(signature_of(tg.softmax(x)), second)
+
+
+
 def test_of_copied_rows_the_oracle_computes_each_once_and_gets_the_same(judge: Judge) -> None:
     signature = signature_of(tg.softmax(X))
     point = Point((("n", 300),), 7, rows=("n", 24))

@@ -301,6 +301,14 @@ def test_two_dims_never_have_the_same_sizes_throughout(judge: Judge) -> None:
     assert {1, 2} <= {s["n"] for s in sizes} and max(s["n"] for s in sizes) == 96
 
 
+def test_a_signature_with_its_dims_in_other_places_gets_answers_of_its_own(judge: Judge) -> None:
+    n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
+    x, y = tg.input("x", (n, 8), tg.f32), tg.input("y", (m, 8), tg.f32)
+    verdicts = [judge.examine(kernel_named("numpy.linear"), signature_of(product), {"n": 20, "m": 7})
+                for product in (tg.linear(x, y), tg.linear(y, x))]
+    assert [v.status for v in verdicts] == ["PASSED"] * 2, verdicts[-1].log
+
+
 def test_sizes_that_do_not_go_together_are_left_out(judge: Judge) -> None:
     n, m = tg.dim("n", 1, 40), tg.dim("m", 1, 40)
     signature: Signature = signature_of(tg.pad(tg.input("x", (n,), tg.f32), ((0, m - n),)))    # has a value for m ≥ n only

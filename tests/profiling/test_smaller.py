@@ -28,7 +28,7 @@ from tensor_graphs.profiling.distrust.worker_process import JudgeError, WorkerPr
 from tensor_graphs.profiling.measure.bench import Bench
 from tensor_graphs.profiling.measure.comparison import compare
 from tensor_graphs.profiling.measure.inputs import Point, make_inputs, point_inputs, seal
-from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict, of_class
 from tensor_graphs.profiling.measure.smaller import points_at_size, smaller
 from tensor_graphs.profiling.measure.updated_rows import Updated
 from tensor_graphs.records import queries
@@ -47,6 +47,14 @@ def test_fixed_sizes_with_equal_remainders_are_one_class() -> None:
     classes = [smaller(kernel, linear(*each)) for each in ((1536, 640), (640, 2048), (262144, 640), (650, 643))]
     assert all(each is not None for each in classes)
     assert [str(each.spec.inputs[1]) for each in classes if each is not None] == ["f32[128, 64]"] * 3 + ["f32[138, 67]"]
+
+
+@pytest.mark.parametrize(("low", "high", "typical"), [(1, 16, 16), (30, 1000, 30), (1, 4096, 20), (0, 0, 0), (7, 9, 9)])
+def test_a_class_is_compared_at_a_typical_size_within_the_range_of_the_dim(low: int, high: int, typical: int) -> None:
+    x, w = tg.input("x", (tg.dim("n", low, high), 640), tg.f32), tg.input("w", (1536, 640), tg.f32)
+    kernel = kernel_named("c.linear")
+    small = smaller(kernel, signature_of(tg.linear(x, w)))
+    assert small is not None and of_class(kernel, small).typical == {"n": typical}
 
 
 def test_what_is_small_anyway_or_may_hang_on_a_size_is_in_no_class() -> None:

@@ -74,7 +74,7 @@ EACH_SECONDS, ALL_SECONDS, LITTLE = 0.15, 0.3, 3e-3
 FEW_ROWS = 24
 """rows that differ, where the others are copies"""
 
-INDEPENDENT: dict[tuple[str, str], bool] = {}
+INDEPENDENT: dict[tuple[Signature, str], bool] = {}
 """(signature, dim) -> whether its rows are independent, as far as was seen"""
 
 
@@ -95,7 +95,7 @@ def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
     first = max(low, 1)
     reach = math.log(high + 1) - math.log(first)
     drawn = {int(first * math.exp(reach * (i + draw.random()) / BINS)) for i in range(BINS)}
-    return sorted({low, high, *(min(high, max(low, size)) for size in drawn)})
+    return sorted({low, high, *(d.clamp(size, dim) for size in drawn)})
 
 
 def size_points(signature: Signature, seed: int) -> list[Point]:
@@ -107,8 +107,7 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
         rows_free = rows_are_independent(signature, name)
         every, lowest = [], draw.randrange(2)
         for i, size in enumerate(sizes_of(dim, draw)):
-            sizes = {n: min(hi, max(lo, 1 if i % 2 == lowest else draw.choice(SMALL_SIZES))) for n, other in dims.items()
-                     for lo, hi in [d.bounds(other)]}
+            sizes = {n: d.clamp(1 if i % 2 == lowest else draw.choice(SMALL_SIZES), other) for n, other in dims.items()}
             sizes[name] = size
             by_rows = rows_free and size > 2 * FEW_ROWS >= 2 * d.bounds(dim)[0]
             every.append((sizes, by_rows, seconds(signature, sizes, by_rows)))
@@ -154,7 +153,7 @@ def rows_are_independent(signature: Signature, dim: str) -> bool:
     """Whether rows along a dim, wherever an axis is that dim, do not depend on each other or on where they lie: what comes of
     chosen rows is the chosen rows of what comes of all. Seen on a few, as it need not be certain: what a kernel is refused for is
     computed anew for all rows."""
-    key = signature.key, dim
+    key = signature, dim
     if key not in INDEPENDENT:
         INDEPENDENT[key] = _independent(signature.graph, dim, signature.spec.attrs)
     return INDEPENDENT[key]
@@ -170,9 +169,8 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
     places = [along(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
     if None in places or not any(places[:len(graph.inputs)]) or not all(places[len(graph.inputs):]) or has_dims(attrs):
         return False
-    bounds = {n: d.bounds(s) for n, s in graph.dims.items()}
-    sizes = {n: min(hi, max(lo, 3)) for n, (lo, hi) in bounds.items()}
-    low, high = bounds[dim]
+    sizes = {n: d.clamp(3, s) for n, s in graph.dims.items()}
+    low, high = d.bounds(graph.dims[dim])
     counts = [c for c in (9, 7, 4) if low <= c <= high]
     if len(counts) < 2 or any(is_big(node.type.at(sizes | {dim: counts[0]})) for node in graph.inputs.values()):
         return False
@@ -213,7 +211,7 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
     for i, (form, axis, only) in enumerate(ways):
         few = (form, axis, only) in ways[:i] or (ways.count((form, axis, only)) == 1 and draw.random() < SHARE_OF_FEW)
         for reach in ((FEW,) if few else (MANY, FEW)):              # one row says nothing about what lies between rows
-            sizes = {n: min(hi, max(lo, draw.randint(*reach))) for n, dim in graph.dims.items() for lo, hi in [d.bounds(dim)]}
+            sizes = {n: d.clamp(draw.randint(*reach), dim) for n, dim in graph.dims.items()}
             if i and seconds(signature, sizes) <= 10 * LITTLE and _fit(graph, sizes):
                 break
         else:

@@ -48,11 +48,7 @@ SMALL = (3, 2, 4)
 def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -> dict[str, int]:
     """Sizes of the dims for values of this kind, within their bounds."""
     sizes = SMALL if small else SIZES[kind]
-    out = {}
-    for i, (name, dim) in enumerate(sorted(dims.items())):
-        low, high = d.bounds(dim)
-        out[name] = min(high, max(low, sizes[i % len(sizes)]))
-    return out
+    return {name: d.clamp(sizes[i % len(sizes)], dim) for i, (name, dim) in enumerate(sorted(dims.items()))}
 
 
 def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], dtype: DType, *,

@@ -717,13 +717,9 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
     names = sorted(graph.dims)
 
     def at(base: int, step: int) -> dict[str, int]:
-        out = {}
-        for i, n in enumerate(names):
-            lo, hi = d.bounds(graph.dims[n])
-            out[n] = min(hi, max(lo, base + step * i))
-        return out
+        return {n: d.clamp(base + step * i, graph.dims[n]) for i, n in enumerate(names)}
 
-    second = {n: min(hi, lo + 1) for n in names for lo, hi in [d.bounds(graph.dims[n])]}
+    second = {n: d.clamp(d.bounds(graph.dims[n])[0] + 1, graph.dims[n]) for n in names}
     points = [{n: int(typical[n]) for n in names}, at(0, 0), second, at(3, 2), at(17, 3), at(64, -7)]
     unique: list[dict[str, int]] = []
     for p in points:

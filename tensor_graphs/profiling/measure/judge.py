@@ -44,6 +44,7 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text_writer import print_graph
@@ -197,7 +198,7 @@ IMPLAUSIBLE_FACTOR = 50.0
 
 
 TYPICAL = 20
-"""of the dims, where a kernel is compared for a class of sizes"""
+"""size of the dims, or the nearest in range, where a kernel is compared for a class of sizes"""
 
 BIG_WORK = 4e9
 """flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
@@ -249,13 +250,13 @@ class Asked:
     given: Given = ()
 
 
-def _question(asked: Asked) -> tuple[str, str, tuple[tuple[str, int], ...]]:
-    return asked.kernel.identity, asked.signature.key, _pairs(asked.typical)
+def _question(asked: Asked) -> tuple[str, Signature, tuple[tuple[str, int], ...]]:
+    return asked.kernel.identity, asked.signature, _pairs(asked.typical)
 
 
 def of_class(kernel: Kernel, small: Signature) -> Asked:
     """The question about a kernel that stands for a class of sizes."""
-    return Asked(kernel, small, dict.fromkeys(small.dim_names, TYPICAL))
+    return Asked(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
 
 
 @dataclass
@@ -312,17 +313,17 @@ class Judge:
         """… where no kernel computes on the host"""
         self.beside = BESIDE if cores >= FOR_BESIDE else 1
         """threads that ask the oracle then"""
-        self._answers: dict[str, _Answers] = {}
-        """of the oracle, by the key of the signature: of the last of them, FOR_A_WORKER or MOST_HELD"""
+        self._answers: dict[Signature, _Answers] = {}
+        """of the oracle, by the signature: of the last of them, FOR_A_WORKER or MOST_HELD; points name dims, and a key none"""
         self._keeping = threading.Lock()
         """held while it is looked up in them: the next kernels' answers are made while workers run others (`compare`)"""
         self._much = threading.RLock()
         """held over what takes MUCH; before `_Answers.asking`"""
-        self._rows: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
-        """(signature's key, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
-        self._points: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Point]] = {}
-        """(identity, signature's key, typical sizes) -> where a kernel is going to be compared, as far as that was found ahead"""
-        self._later: dict[tuple[str, str, tuple[tuple[str, int], ...]], deque[Point]] = {}
+        self._rows: dict[tuple[Signature, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
+        """(signature, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
+        self._points: dict[tuple[str, Signature, tuple[tuple[str, int], ...]], list[Point]] = {}
+        """(identity, signature, typical sizes) -> where a kernel is going to be compared, as far as that was found ahead"""
+        self._later: dict[tuple[str, Signature, tuple[tuple[str, int], ...]], deque[Point]] = {}
         """of these those of later jobs than the first, about which the oracle is to be asked"""
         self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
@@ -421,7 +422,7 @@ class Judge:
         """Rows along a fixed axis that do not depend on each other, and how many of them are enough, as `Point.rows` says it; None
         where there are none, the point is small, or an operand has more than `most` elements. Seen from what the oracle answered at
         the point: some of its rows have to come out of the same rows of its operands."""
-        key = signature.key, point.sizes
+        key = signature, point.sizes
         if key not in self._rows:
             self._rows[key] = self._found_rows(signature, point, most)
         return self._rows[key]
@@ -449,8 +450,8 @@ class Judge:
     def _known_of(self, signature: Signature) -> _Answers:
         """The oracle's answers on a signature; those on others but for the last ones are forgotten."""
         with self._keeping:
-            found = self._answers.pop(signature.key, None) or _Answers()
-            self._answers[signature.key] = found
+            found = self._answers.pop(signature, None) or _Answers()
+            self._answers[signature] = found
             while (len(self._answers) > FOR_A_WORKER * self.elsewhere
                    and sum(each.held for each in self._answers.values()) > MOST_HELD):
                 del self._answers[next(iter(self._answers))]

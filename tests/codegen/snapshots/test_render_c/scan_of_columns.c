@@ -21,14 +21,14 @@ static void generated_nest0(void *context, int part, int parts) {
     /* sum */
     for (int64_t first = from, past; first < to; first = past) {
         past = tg_min(first + 256, to);
-        double running8[256];
-        for (int64_t at = 0; at < past - first; at++) running8[at] = 0;
+        double running3[256];
+        for (int64_t at = 0; at < past - first; at++) running3[at] = 0;
         for (int64_t _j3 = 0; _j3 < d_n; _j3++) {
             #pragma GCC ivdep
             for (int64_t _j4 = first; _j4 < past; _j4++) {
-                const float v8 = x0[(64 * _j3 + _j4)];
-                running8[_j4 - first] += (double)v8;
-                y0[(64 * _j3 + _j4)] = (float)running8[_j4 - first];
+                const float v3 = x0[(64 * _j3 + _j4)];
+                running3[_j4 - first] += (double)v3;
+                y0[(64 * _j3 + _j4)] = (float)running3[_j4 - first];
             }
         }
     }

@@ -25,13 +25,13 @@ static void generated_nest0(void *context, int part, int parts) {
         (void)_j2p;
         /* sum, in parts */
         {
-            uint32_t total10 = 0;
-            #pragma omp simd reduction(+ : total10)
+            uint32_t total5 = 0;
+            #pragma omp simd reduction(+ : total5)
             for (int64_t _j2q = 0; _j2q < 16384; _j2q++) {
-                const int32_t v10 = x0[(16384 * _j2p + _j2q)];
-                total10 += (uint32_t)v10;
+                const int32_t v5 = x0[(16384 * _j2p + _j2q)];
+                total5 += (uint32_t)v5;
             }
-            y0p[_j2p] = (int32_t)total10;
+            y0p[_j2p] = (int32_t)total5;
         }
     }
 }
@@ -45,23 +45,23 @@ static void generated_nest1(void *context, int part, int parts) {
     (void)from, (void)to;
     /* before each part */
     {
-        uint32_t running11 = 0;
+        uint32_t running6 = 0;
         for (int64_t begin = 0, end; begin < 5; begin = end) {
             end = tg_min(begin + 128, 5);
-            int32_t block11[129];
-            block11[0] = (int32_t)running11;
+            int32_t block6[129];
+            block6[0] = (int32_t)running6;
             #pragma GCC ivdep
             for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-                const int32_t v11 = y0p[_j2t];
-                block11[_j2t - begin + 1] = v11;
+                const int32_t v6 = y0p[_j2t];
+                block6[_j2t - begin + 1] = v6;
             }
             for (int64_t at = 1; at < end - begin + 1; at++) {
-                running11 += (uint32_t)block11[at];
-                block11[at] = (int32_t)running11;
+                running6 += (uint32_t)block6[at];
+                block6[at] = (int32_t)running6;
             }
             #pragma GCC ivdep
             for (int64_t _j2t = begin; _j2t < end; _j2t++) {
-                y0b[_j2t] = block11[_j2t - begin];
+                y0b[_j2t] = block6[_j2t - begin];
             }
         }
     }
@@ -79,23 +79,23 @@ static void generated_nest2(void *context, int part, int parts) {
         (void)_j2p;
         /* sum */
         {
-            const int32_t v12 = y0b[_j2p];
-            uint32_t running10 = v12;
+            const int32_t v7 = y0b[_j2p];
+            uint32_t running5 = v7;
             for (int64_t begin = 0, end; begin < 16384; begin = end) {
                 end = tg_min(begin + 128, 16384);
-                int32_t block10[128];
+                int32_t block5[128];
                 #pragma GCC ivdep
                 for (int64_t _j2q = begin; _j2q < end; _j2q++) {
-                    const int32_t v10 = x0[(16384 * _j2p + _j2q)];
-                    block10[_j2q - begin] = v10;
+                    const int32_t v5 = x0[(16384 * _j2p + _j2q)];
+                    block5[_j2q - begin] = v5;
                 }
                 for (int64_t at = 0; at < end - begin; at++) {
-                    running10 += (uint32_t)block10[at];
-                    block10[at] = (int32_t)running10;
+                    running5 += (uint32_t)block5[at];
+                    block5[at] = (int32_t)running5;
                 }
                 #pragma GCC ivdep
                 for (int64_t _j2q = begin; _j2q < end; _j2q++) {
-                    y0[(16384 * _j2p + _j2q)] = block10[_j2q - begin];
+                    y0[(16384 * _j2p + _j2q)] = block5[_j2q - begin];
                 }
             }
         }

@@ -22,19 +22,19 @@ static void generated_nest0(void *context, int part, int parts) {
         (void)_i3;
         /* sum */
         {
-            double running8 = 0;
+            double running3 = 0;
             for (int64_t begin = 0, end; begin < 64; begin = end) {
                 end = tg_min(begin + 128, 64);
-                float block8[128];
+                float block3[128];
                 #pragma GCC ivdep
                 for (int64_t _j4 = begin; _j4 < end; _j4++) {
-                    const float v8 = x0[(64 * _i3 + _j4)];
-                    block8[_j4 - begin] = v8;
+                    const float v3 = x0[(64 * _i3 + _j4)];
+                    block3[_j4 - begin] = v3;
                 }
-                f32_running_sum(block8, end - begin, &running8);
+                f32_running_sum(block3, end - begin, &running3);
                 #pragma GCC ivdep
                 for (int64_t _j4 = begin; _j4 < end; _j4++) {
-                    y0[(64 * _i3 + _j4)] = block8[_j4 - begin];
+                    y0[(64 * _i3 + _j4)] = block3[_j4 - begin];
                 }
             }
         }
