@@ -780,8 +780,8 @@ def _nested(function: str, of: Sequence[str]) -> str:
 
 
 def _may_overflow(s: Stage) -> bool:
-    """Return whether a sum of f32 may leave the range of f32 while its result, which stays f64, does not. Kept values of a row, such
-    as exponentials, are not that large."""
+    """Return whether a sum of f32 may leave the range of f32 while its result, which stays f64, does not. Kept values of a row,
+    such as exponentials, are not that large."""
     if s.target.dtype is not f64 or s.product:
         return False
     return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
