@@ -207,7 +207,8 @@ def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if not is_long(x):
         return np.asarray(np.matmul(x, y))
     parts = [slice(begin, begin + LONG_SUM) for begin in range(0, x.shape[-1], LONG_SUM)]
-    return np.asarray(sum(np.matmul(x[..., part], y[part] if y.ndim == 1 else y[..., part, :]).astype(np.float64) for part in parts))
+    sums = [np.matmul(x[..., part], y[part] if y.ndim == 1 else y[..., part, :]) for part in parts]
+    return np.asarray(np.sum(sums, axis=0, dtype=np.float64))
 
 
 @row("dot")

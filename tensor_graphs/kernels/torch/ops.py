@@ -153,7 +153,7 @@ def _all_between(x: Any, low: float, high: float) -> bool:
 
 
 def normalised(x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """torch's layer_norm over the last axis; in f64 where squares leave the range of f32, or a mean is large next to the deviations."""
+    """torch's layer_norm over the last axis; in f64 where squares leave the range of f32, or a mean is far from 0."""
     import torch
 
     y, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
