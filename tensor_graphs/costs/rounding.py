@@ -106,14 +106,15 @@ def _turns(node: Node) -> _LoopRoundings:
         return _LoopRoundings()
     turns = Turns(node.inputs, node.attrs)
     carried = turns.step.arguments[:len(turns.carries)]
+    written = expand_all(turns.step.outputs[:len(carried)])
     depth = dict.fromkeys(carried, 0)                               # roundings from a carry to what depends on it
     adds = True
-    for inner in walk(expand_all(turns.step.outputs[:len(carried)], lambda n: LIBRARY.get(n.op.name) is n.op)):
+    for inner in walk(written):
         before = [depth[i] for i in inner.inputs if i in depth]
         if before:
             depth[inner] = max(before) + (unit_roundoff(inner) > 0)
-            adds = adds and (inner.op.name in ("add", "sub") or inner.op.facts.view or inner.op.facts.exact)
-    each = max((depth.get(o, 0) for o in turns.step.outputs[:len(carried)]), default=0)
+            adds = adds and (inner.op is ATOMIC["add"] or inner.op.facts.view or inner.op.facts.exact)
+    each = max((depth.get(o, 0) for o in written), default=0)
     return _LoopRoundings(max(1, each * d.bounds(turns.sliced[0].shape[0])[1]), adds)
 
 
