@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -121,27 +121,27 @@ def _turns(node: Node) -> _LoopRoundings:
 def unpredictable(graph: Graph, tolerance: float) -> str:
     """Why nothing is known of a graph's error: the first op that leaps on a computed float, or a loop whose roundings may come to
     more than a tolerance; "" where the prediction holds."""
-    rounded: dict[Node, bool] = {}
-    for node in walk(expand_all(graph.roots, lambda n: LIBRARY.get(n.op.name) is n.op)):
-        computed = any(rounded[i] and i.types[0].dtype.is_float for i in node.inputs)
-        if computed and _leaps(node):
-            return f"{node.op.name} of computed floats may leap"
+    for node, computed in _computed(graph):
         unit, turns = unit_roundoff(node), _turns(node)
+        if any(computed) and _leaps(node):
+            return f"{node.op.name} of computed floats may leap"
         if not turns.adds and turns.roundings * unit > tolerance:
             return f"{node.op.name} carries {turns.roundings} roundings, which may grow or fade"
-        rounded[node] = unit > 0 or any(rounded[i] for i in node.inputs)
     return ""
 
 
 def centred(graph: Graph) -> str:
     """The first op that takes a mean off computed floats, "" where there is none. What is left has their error times |mean| over
     standard deviation, of which a graph alone knows nothing."""
+    return next((str(node.op.name) for node, computed in _computed(graph) if node.op.facts.centres and computed[0]), "")
+
+
+def _computed(graph: Graph) -> Iterator[tuple[Node, list[bool]]]:
+    """Each node, and which of its operands are floats that were rounded."""
     rounded: dict[Node, bool] = {}
     for node in walk(expand_all(graph.roots, lambda n: LIBRARY.get(n.op.name) is n.op)):
-        if node.op.facts.centres and rounded[node.inputs[0]]:
-            return str(node.op.name)
         rounded[node] = unit_roundoff(node) > 0 or any(rounded[i] for i in node.inputs)
-    return ""
+        yield node, [rounded[i] and i.types[0].dtype.is_float for i in node.inputs]
 
 
 def _leaps(node: Node) -> bool:
