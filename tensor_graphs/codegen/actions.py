@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from tensor_graphs.codegen import columns, render_c
 from tensor_graphs.codegen.arrange import CHUNK, advise, cut_along, in_parts, merged, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.stages import Nest, Stage, StageProgram
+from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, across
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
@@ -180,7 +180,7 @@ class SumBlock(_OfStage):
     def unfit(self, stage: Stage) -> str | None:
         if stage.scan is not None:
             return None if stage.scan.axis is stage.axes[-1] else "its scan does not run along memory"
-        blocks = stage.monoid == "sum" and stage.value.dtype.is_float and not render_c.across(stage)
+        blocks = stage.monoid == "sum" and stage.value.dtype.is_float and not across(stage)
         return None if blocks else "it is no sum of floats along memory"
 
 
@@ -194,7 +194,7 @@ class Accumulators(_OfStage):
     field, most = "lanes", 8
 
     def unfit(self, stage: Stage) -> str | None:
-        return None if stage.reduce and not render_c.across(stage) else "it is no reduction along memory"
+        return None if stage.reduce and not across(stage) else "it is no reduction along memory"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Columns(_OfStage):
 
     def unfit(self, stage: Stage) -> str | None:
         beside = stage.scan is not None and stage.scan.axis is not stage.axes[-1]
-        return None if beside or render_c.across(stage) else "it does not run across memory"
+        return None if beside or across(stage) else "it does not run across memory"
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class NarrowRows(_OfStage):
 
     def unfit(self, stage: Stage) -> str | None:
         narrow = stage.monoid == "sum" and stage.value.dtype.name == "f32"
-        return None if narrow and render_c.across(stage) else "it is no sum of f32 across memory"
+        return None if narrow and across(stage) else "it is no sum of f32 across memory"
 
 
 Schedule = tuple[Action, ...]

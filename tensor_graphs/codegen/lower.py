@@ -29,6 +29,7 @@ from tensor_graphs.codegen.stages import (
     Values,
     computed_in,
 )
+from tensor_graphs.codegen.statistics import with_wide_statistics
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
@@ -126,6 +127,8 @@ def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
         why = _strange(node)
         if why is not None:
             return why
+    roots = with_wide_statistics(roots)
+    order = walk(roots)
     dims = _dims(order)
     for dim in dims:
         if str(dim).startswith("_"):

@@ -108,8 +108,15 @@ TG_INLINE float f32_rest(double x) {
     return rest == rest ? rest : 0; /* of an infinity */
 }
 
+/* Returns whether a sum of f32 is infinite or NaN; out_of_range: or a sum of squares so small that f32 has fewer digits of them. */
+TG_INLINE int overflowed(double x) { return !(__builtin_fabs(x) < INFINITY); }
+TG_INLINE int out_of_range(double x) { return !(__builtin_fabs(x) < INFINITY && __builtin_fabs(x) > 0x1p-90); }
+
 /* x / d, rounded once, by high + low = 1 / d where f32 has that; of a loop over x the compiler makes two. */
-TG_INLINE int bool_inverted(double inverse) { return __builtin_fabs(inverse) < 0x1p126 && __builtin_fabs(inverse) > 0x1p-100; }
+TG_INLINE int bool_inverted(double inverse) {
+    const double size = __builtin_fabs(inverse), beyond = 0x1.000002p-128; /* of a finite d that is infinite as an f32 */
+    return (size < 0x1p126 && size > 0x1p-100) || (size > 0 && size < beyond);
+}
 TG_INLINE float f32_over(float x, float d, int inverted, float high, float low) {
     if (inverted) return f32_fma(x, high, x * low);
     return x / d;

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, takewhile
 
 from tensor_graphs.codegen.conditions import Limits, limits
@@ -25,16 +26,17 @@ from tensor_graphs.codegen.stages import (
     Stage,
     StageProgram,
     Value,
+    across,
     computed_in,
     dim_of,
     lies_across,
     of_a_floor,
     values_in,
 )
-from tensor_graphs.codegen.unrounded import unrounded
+from tensor_graphs.codegen.unrounded import KEPT, in_f64, unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, i64
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
 
 TILE = 64
 """turns of each of the two axes of a block at most, as TILE of numbers.h: a row of a block is as long"""
@@ -51,9 +53,6 @@ WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3"
 
 NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
 """and the one that rounds an f32 to what is stored"""
-
-WINDOW, NEAR = 8, (1, 2, 3, 4)
-"""the longest window; how far apart in memory its places are, at most, so that many of them are taken beside each other"""
 
 _COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
@@ -409,6 +408,8 @@ class _Renderer:
             return f"{args[0]} > {args[1]} ? {args[0]} : {args[1]}"
         if v.op == "idiv":
             return f"idiv_{t.name}({args[0]}, {args[1]})"
+        if v.op == "beside_first":
+            return f"{args[0]} - first{v.number}"
         if v.op == "reciprocal":
             return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
         if v.op == "div":
@@ -522,6 +523,7 @@ class _Renderer:
         kind, start, combine, done = self.monoid(s)
         blocks = s.monoid == "sum" and t is f32                     # a lane holds few values, and f64 goes on with their sum
         write(f"{'double' if blocks else kind} {total} = {start};")
+        first = self.first(s)
         for axis in s.reduce[:-1]:
             self.loop(axis)
             self.declare(s.value, only_ready=True)
@@ -530,6 +532,10 @@ class _Renderer:
             write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
             write(f"double {part} = 0;")
             self.taken(s, ("begin", "end"), kind, part, "0", combine)
+            if first:
+                write(f"{part} += (double){first} * (double)(end - begin);")
+            if _may_overflow(s):
+                self.again(s, part)
             write(f"{total} += {part};")
             write.close()
         else:
@@ -538,6 +544,39 @@ class _Renderer:
             self.end(axis)
         kept = c_type(s.target.dtype)
         self.put(s, f"({kept}){total}" if s.monoid == "sum" and t.is_float and kept != "double" else done.format(total))
+
+    def first(self, s: Stage) -> str:
+        """The name of the first value of a sum, which is taken off all of them before they are added up in f32; "": nothing is."""
+        if s.value.op != "beside_first":
+            return ""
+        name, (of,) = f"first{s.value.number}", s.value.args
+        self.write(f"float {name} = 0;")
+        self.write.open("")
+        self.scopes.append(set())
+        for axis in s.reduce:
+            self.write(f"const int64_t {axis.name} = 0;")
+            self.open_axes.append(axis.name)
+        some = [f"{c_of(axis.size)} > 0" for axis in s.reduce if d.bounds(axis.size)[0] < 1]
+        self.write.open(f"if ({' && '.join(some)})" if some else "")
+        self.declare(of)
+        self.write(f"if (__builtin_fabsf({self.ref(of)}) < INFINITY) {name} = {self.ref(of)};")
+        self.write.close()
+        for axis in reversed(s.reduce):
+            self.write(f"(void){axis.name};")
+            assert self.open_axes.pop() == axis.name
+        self.scopes.pop()
+        self.write.close()
+        return name
+
+    def again(self, s: Stage, part: str) -> None:
+        """What a block comes to, in f64 where that of f32 left the range in which it holds."""
+        exact = replace(s, value=in_f64(self.program.values, s.value, KEPT), advice=replace(s.advice, lanes=1))
+        self.write.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))")
+        self.scopes.append(set())
+        self.write(f"{part} = 0;")
+        self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
+        self.scopes.pop()
+        self.write.close()
 
     def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
         """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
@@ -740,6 +779,14 @@ def _nested(function: str, of: Sequence[str]) -> str:
     return of[0] if len(of) == 1 else f"{function}({of[0]}, {_nested(function, of[1:])})"
 
 
+def _may_overflow(s: Stage) -> bool:
+    """Return whether a sum of f32 may leave the range of f32 while its result, which stays f64, does not. Kept values of a row,
+    such as exponentials, are not that large."""
+    if s.target.dtype is not f64 or s.product:
+        return False
+    return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
+
+
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
     """Whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that the
     first writes at another turn."""
@@ -748,25 +795,6 @@ def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
     if s.axes != after.axes or s.advice != after.advice:
         return False
     return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] is s.target)
-
-
-def across(s: Stage) -> bool:
-    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced, or that one is
-    shorter than a vector, as windows are."""
-    if s.monoid is None or s.scan is not None or not s.axes:
-        return False
-    if any(str(x) == s.axes[-1].name for axis in s.reduce for x in d.symbols(axis.size)):
-        return False                                                # how long it is is known only inside of that axis
-    own, over, steps = 0, 0, []
-    for v in values_in(s.value):
-        if v.op == "load":
-            size = d.bounds(v.attr[0].size)[1]
-            steps.append(d.coefficient(v.attr[1], s.axes[-1].name))
-            own += size if steps[-1] == 1 else 0
-            over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
-    longest, last = d.bounds(s.reduce[-1].size)[1], d.bounds(s.axes[-1].size)[0]
-    window = longest <= WINDOW < last and all(step in NEAR for step in steps)
-    return own > over or window
 
 
 def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:

@@ -35,6 +35,9 @@ from tensor_graphs.language.dtypes import DType, f32
 
 Pairs = tuple[tuple[int, int], ...]
 
+WINDOW, NEAR = 8, (1, 2, 3, 4)
+"""the longest window; how far apart in memory its places are, at most, so that many of them are taken beside each other"""
+
 Monoid = Literal["sum", "max", "product"]
 """how values are taken together: an associative operation with an identity (0, the least number or −∞, 1)"""
 
@@ -287,6 +290,25 @@ class Nest:
     stages: list[Stage]
     tile: Axis | None = None
     advice: NestAdvice = NestAdvice()
+
+
+def across(s: Stage) -> bool:
+    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced, or that one is
+    shorter than a vector, as windows are."""
+    if s.monoid is None or s.scan is not None or not s.axes:
+        return False
+    if any(str(x) == s.axes[-1].name for axis in s.reduce for x in d.symbols(axis.size)):
+        return False                                                # how long it is is known only inside of that axis
+    own, over, steps = 0, 0, []
+    for v in values_in(s.value):
+        if v.op == "load":
+            size = d.bounds(v.attr[0].size)[1]
+            steps.append(d.coefficient(v.attr[1], s.axes[-1].name))
+            own += size if steps[-1] == 1 else 0
+            over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
+    longest, last = d.bounds(s.reduce[-1].size)[1], d.bounds(s.axes[-1].size)[0]
+    window = longest <= WINDOW < last and all(step in NEAR for step in steps)
+    return own > over or window
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tensor_graphs.compiler.form import REWRITTEN, Intermediates
 from tensor_graphs.compiler.reach import check_reach
 from tensor_graphs.compiler.request import Request, Wanted
-from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.costs.rounding import centred, predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import phase
@@ -27,10 +27,13 @@ class IntermediatesError(TensorGraphsError):
     """Another word for the dtype of intermediates than those of WANTED."""
 
 
-def as_written(graph: Graph, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
+def as_written(graph: Graph, tolerance: float, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
     """The graph as it is."""
     predicted = predicted_error(graph, backends)
-    return Intermediates(graph, False, predicted, why or f"as written, predicted error {predicted:.1e}")
+    unknown, norm = unpredictable(graph, tolerance), centred(graph)
+    of_rows = f", times |mean| / deviation of the rows of {norm} where that is above 1" if norm else ""
+    said = f"as written, predicted error {f'unknown: {unknown}' if unknown else f'{predicted:.1e}{of_rows}'}"
+    return Intermediates(graph, False, predicted, why or said)
 
 
 @phase("prepare")
@@ -40,13 +43,13 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     beyond = _beyond(graph, tolerance, backends)
     if wanted == "as_written" or (wanted == "auto" and not beyond):
-        return as_written(graph, beyond and f"as written, asked for{beyond}", backends)
+        return as_written(graph, tolerance, beyond and f"as written, asked for{beyond}", backends)
     from tensor_graphs.compiler import widening  # a door: most graphs run as they are written
 
     if wanted != "auto":
         found = widening.rewritten(graph, wanted, backends=backends)
         return replace(found, why=f"{found.why}{_beyond(found.graph, tolerance, backends)}")
-    return widening.within(graph, tolerance, backends) or as_written(graph, backends=backends)
+    return widening.within(graph, tolerance, backends) or as_written(graph, tolerance, backends=backends)
 
 
 def _beyond(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
@@ -69,7 +72,7 @@ def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
     if request.intermediates != "auto":
         return
     if decided.wide:
-        yield as_written(graph, f"as written, since no path with wider values between the ops is within the tolerance "
+        yield as_written(graph, tolerance, f"as written, since no path with wider values between the ops is within the tolerance "
                                 f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too", backends)
         return
     from tensor_graphs.compiler import widening  # as above

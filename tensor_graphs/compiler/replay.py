@@ -32,7 +32,7 @@ def form_of(request: Request, given: Given, database: Database | bool) -> tuple[
     graph, here, key, tried = request.graph, request.here, given.graph_key, list[PreparedGraph]()
     for made in _forms(graph, request.simplify, database, here):
         if made.graph.structural_key == key:
-            return made, as_written(made.graph)
+            return made, as_written(made.graph, request.allowed)
         tried.append(made)
     for made in tried:                                              # later, as a graph of loops alone is the same in wider values
         for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, request.allowed, w, here)):

@@ -12,20 +12,29 @@ much depends on the numbers; the factor is fitted to one model of random weights
 
 What only chooses or moves values rounds nothing, and neither do leaves: a bf16 weight is exactly the number that it is. A kernel's
 own inner roundings count as its one; how good kernels are is measured, each by itself. A composite that no kernel computes runs by
-its definition, of which every value rounds. States are taken as exact, so what a recurrence adds up over many steps is not seen.
+its definition, of which every value rounds. A loop that adds to what it carries rounds that in each turn: n·u. States are taken as
+exact, so what a recurrence adds up over many steps is not seen.
+
+The model takes it that nothing cancels: rows of a norm lie about 0, or `centred` says which norm takes a mean off computed floats.
+It knows nothing of the error of what leaps (a floor, an index or a comparison of a computed float: the smallest error moves it by
+a whole step) or of a long loop that multiplies what it carries. There `unpredictable` says so.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
+from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
+from tensor_graphs.language.body import Turns
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
+from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
@@ -75,9 +84,71 @@ def amplified(roots: Sequence[Node], loses: Loses | None = None, counts: Loses |
 
 
 def unit_roundoff(node: Node) -> float:
-    """Half the gap between 1 and the next larger float of the node's narrowest float output; 0 when the node rounds nothing."""
+    """Half the gap between 1 and the next larger float of the node's narrowest float output; 0 when the node rounds nothing. Of a
+    loop that adds to what it carries: in all turns together."""
     floats = [t.dtype for t in node.types if t.dtype.is_float]
-    return max(dtype.epsilon for dtype in floats) / 2 if floats and _rounds(node) else 0.0
+    if not floats or not _rounds(node):
+        return 0.0
+    turns = _turns(node)
+    return max(dtype.epsilon for dtype in floats) / 2 * (turns.roundings if turns.adds else 1)
+
+
+@dataclass(frozen=True)
+class _LoopRoundings:
+    """roundings: of what is carried, in all turns, at the largest size. adds: a turn adds to it, and nothing else."""
+
+    roundings: int = 1
+    adds: bool = True
+
+
+def _turns(node: Node) -> _LoopRoundings:
+    if not isinstance(node.op, ScanOp):
+        return _LoopRoundings()
+    turns = Turns(node.inputs, node.attrs)
+    carried = turns.step.arguments[:len(turns.carries)]
+    written = expand_all(turns.step.outputs[:len(carried)])
+    depth = dict.fromkeys(carried, 0)                               # roundings from a carry to what depends on it
+    adds = True
+    for inner in walk(written):
+        before = [depth[i] for i in inner.inputs if i in depth]
+        if before:
+            depth[inner] = max(before) + (unit_roundoff(inner) > 0)
+            adds = adds and (inner.op is ATOMIC["add"] or inner.op.facts.view or inner.op.facts.exact)
+    each = max((depth.get(o, 0) for o in written), default=0)
+    return _LoopRoundings(max(1, each * d.bounds(turns.sliced[0].shape[0])[1]), adds)
+
+
+def unpredictable(graph: Graph, tolerance: float) -> str:
+    """Why nothing is known of a graph's error: the first op that leaps on a computed float, or a loop whose roundings may come to
+    more than a tolerance; "" where the prediction holds."""
+    for node, computed in _computed(graph):
+        unit, turns = unit_roundoff(node), _turns(node)
+        if any(computed) and _leaps(node):
+            return f"{node.op.name} of computed floats may leap"
+        if not turns.adds and turns.roundings * unit > tolerance:
+            return f"{node.op.name} carries {turns.roundings} roundings, which may grow or fade"
+    return ""
+
+
+def centred(graph: Graph) -> str:
+    """The first op that takes a mean off computed floats, "" where there is none. What is left has their error times |mean| over
+    standard deviation, of which a graph alone knows nothing."""
+    return next((str(node.op.name) for node, computed in _computed(graph) if node.op.facts.centres and computed[0]), "")
+
+
+def _computed(graph: Graph) -> Iterator[tuple[Node, list[bool]]]:
+    """Each node, and which of its operands are floats that were rounded."""
+    rounded: dict[Node, bool] = {}
+    for node in walk(expand_all(graph.roots, lambda n: LIBRARY.get(n.op.name) is n.op)):
+        rounded[node] = unit_roundoff(node) > 0 or any(rounded[i] for i in node.inputs)
+        yield node, [rounded[i] and i.types[0].dtype.is_float for i in node.inputs]
+
+
+def _leaps(node: Node) -> bool:
+    """Whether the smallest change of a float operand may change the result by a whole step."""
+    if node.op.name == "cast":
+        return node.inputs[0].dtype.is_float and not node.dtype.is_float
+    return node.op.facts.leaps or node.op.facts.compares
 
 
 def _rounds(node: Node) -> bool:

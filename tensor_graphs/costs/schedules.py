@@ -17,7 +17,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.actions import OF_STAGE
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.steps import stage_weight
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.costs.roofline import work
@@ -109,7 +109,7 @@ def _loops(program: StageProgram, at: Mapping[str, int]) -> Iterator[_SizedStage
         for stage in nest.stages:
             turns = math.prod(_extent(a, at) for a in (*nest.axes[:stage.level], *stage.own))
             inner = (*stage.axes[-1:], *stage.reduce[-1:]) or nest.axes[-1:]
-            along = stage.reduce[-1:] if stage.reduce and not render_c.across(stage) else inner[:1]
+            along = stage.reduce[-1:] if stage.reduce and not across(stage) else inner[:1]
             yield _SizedStage(nest, stage, turns * stage_weight(nest, stage), math.prod(_extent(a, at) for a in along))
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.loops import definition_of, loops_of
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -96,7 +96,7 @@ def _add_stages(program: StageProgram, found: Shapes) -> None:
         "stages": float(len(stages)), "stages: nests": float(len(program.nests)),
         "stages: reductions": float(sum(bool(s.reduce) for _, s in stages)),
         "stages: scans": float(sum(s.scan is not None for _, s in stages)),
-        "stages: across memory": float(sum(render_c.across(s) for _, s in stages)),
+        "stages: across memory": float(sum(across(s) for _, s in stages)),
         "stages: in tiles": float(sum(n.tile is not None for n in program.nests)),
         "stages: loads": float(len(loads)), "stages: loads with gaps": float(sum(s not in (0, 1) for s in step)),
         "stages: dear values": float(sum(v.op in DEAR for _, s in stages for root in s.roots() for v in values_in(root))),

@@ -33,6 +33,8 @@ class OpFacts:
     bits: made of the bits of its operands, whatever these mean.
     dtype_matters: another meaning in another dtype, not only another rounding.
     compares, selects: the order of the operands decides: a boolean, or one of them.
+    leaps: the smallest change of a float operand may move the result by a whole step.
+    centres: takes the mean of rows of its first operand off them.
     positive: of a float below 0 there is no result.
     assumes: what a proof over the real numbers takes for granted of its float operands.
     reads, writes: the rows of a larger tensor that it touches, and no others.
@@ -61,6 +63,8 @@ class OpFacts:
     dtype_matters: bool = False
     compares: bool = False
     selects: bool = False
+    leaps: bool = False
+    centres: bool = False
     positive: bool = False
     assumes: str = ""
     reads: Rows | None = None

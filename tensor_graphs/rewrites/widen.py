@@ -12,7 +12,8 @@ from typing import Any
 from tensor_graphs.costs.rounding import unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
-from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
+from tensor_graphs.language.body import Body
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all, is_loop
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import LanguageError, written_at
@@ -99,6 +100,16 @@ def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
     return made
 
 
+def _wide_step(step: Body, to: DType) -> Body:
+    """A turn of a loop on wider carries and slices, of which it makes wider ones."""
+    wide = [leaves.input(f"x{n}", a.shape, to if _narrower(a.dtype, to) else a.dtype) for n, a in enumerate(step.arguments)]
+    narrow = [_to(x, a.dtype) for x, a in zip(wide, step.arguments, strict=True)]
+    outputs = [_to(y, to) if _narrower(y.dtype, to) else y for y in over(step.outputs, step.arguments, narrow)]
+    made = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).outputs.values())
+    arguments = [leaves.argument(n, x.type) for n, x in enumerate(wide)]
+    return Body(arguments, over(made, wide, arguments))
+
+
 def _narrower(dtype: DType, than: DType) -> bool:
     return dtype.is_float and dtype.itemsize < than.itemsize
 
@@ -170,7 +181,8 @@ class _Widening:
         inputs = [self.value(i) for i in node.inputs]
         if op is leaves.COPY_TO:
             return (self.copied(node, inputs[0]),)
-        if op.facts.dtype_matters or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
+        as_written = op.facts.dtype_matters and not is_loop(op)
+        if as_written or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
             if isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque):      # others of a user's own were written out
                 exact = [self.exactly(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)]
                 inputs = [x if e is None else e for x, e in zip(inputs, exact, strict=True)]
@@ -180,7 +192,8 @@ class _Widening:
             return (inputs[0],)
         if _moves(op) and inputs[0].dtype.is_float:
             return (apply(op, inputs, node.attrs),)
-        attrs = {k: self.wide(v) if isinstance(v, DType) else v for k, v in node.attrs.items()}
+        attrs = {k: self.wide(v) if isinstance(v, DType) else _wide_step(v, self.to) if isinstance(v, Body) else v
+                 for k, v in node.attrs.items()}
         wide = [_to(x, self.wide(i.dtype)) for x, i in zip(inputs, node.inputs, strict=True)]
         return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs, op)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error
+from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error, unpredictable
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
@@ -89,3 +90,51 @@ def test_what_no_kernel_computes_is_as_accurate_as_is_asked_for(build, x, y, bac
     plan = tg.compile(graph, database=tmp_path / "own.db", backends=backends)
     right = tg.interpret(graph, given).outputs["out"]
     assert measure(tg.bind(plan, {}).run(given)["out"], right, tg.bf16).within(plan.tolerance)
+
+
+def looped(turns: int | tg.Dim, gives: Callable[[Node, Node], Node]) -> Node:
+    last, _ = tg.scan(lambda c, x: (gives(c, x), None), tg.input("c", ()), tg.input("x", (turns,)))
+    return last
+
+
+def test_a_loop_that_adds_to_what_it_carries_rounds_in_each_turn() -> None:
+    for turns in (1, 100, 1 << 18):
+        assert predicted_error(tg.graph(looped(turns, lambda c, x: c + x))) == turns * U32
+        assert predicted_error(tg.graph(looped(turns, lambda c, x: c + x + 1.0))) == 2 * turns * U32
+    assert predicted_error(tg.graph(looped(100, tg.maximum))) == U32
+    assert predicted_error(tg.graph(looped(tg.dim("n", 0, 1000), lambda c, x: c + x))) == 1000 * U32
+
+
+@pytest.mark.parametrize("leap", [
+    tg.floor(tg.softmax(X).sum(axis=1)), tg.round(X * 2.0), tg.mod(X + X, 3.0), tg.cast(X + X, tg.i32), tg.less(X * 3.0, 0.5),
+    tg.where(tg.less(0.0, X * 3.0), X, 1.0), atomic.bitcast(X + X, tg.i32), looped(1 << 18, lambda c, x: tg.tanh(c * 0.5 + x))],
+    ids=lambda n: n.op.name)
+def test_nothing_is_known_of_what_leaps_on_a_computed_float_or_of_a_long_loop_that_multiplies(leap: Node) -> None:
+    assert unpredictable(tg.graph(leap), 1e-3)
+
+
+@pytest.mark.parametrize("smooth", [
+    tg.softmax(X + X), tg.floor(X), tg.where(tg.less(X, 0.0), X * 2.0, X), tg.argmax(X + X), tg.gelu(X + X), tg.relu(X + X),
+    tg.cast(tg.input("i", (4,), tg.i32) * 3, tg.f32), tg.topk(X + X, k=2)[0], looped(100, lambda c, x: tg.tanh(c * 0.5 + x)),
+    looped(1 << 18, lambda c, x: c + x)], ids=lambda n: n.op.name)
+def test_a_prediction_holds_where_nothing_leaps(smooth: Node) -> None:
+    assert not unpredictable(tg.graph(smooth), 1e-3)
+
+
+def test_a_model_is_predicted() -> None:
+    assert not unpredictable(model_graph("gemma-3-270m"), 1e-3)
+    assert not unpredictable(bert_graph(MINILM), 1e-3)
+
+
+def test_the_plan_says_that_an_error_is_not_known() -> None:
+    plan = tg.compile(tg.graph(tg.floor(tg.softmax(X).sum(axis=1))), backends=("numpy",))
+    assert plan.intermediates == "as written, predicted error unknown: floor of computed floats may leap"
+
+
+def test_the_plan_says_for_which_rows_of_a_norm_its_error_holds() -> None:
+    y = tg.input("y", (4, 8))
+    plan = tg.compile(tg.graph(tg.layer_norm(X + y)), backends=("numpy",))
+    assert plan.intermediates == ("as written, predicted error 3.0e-07, times |mean| / deviation of the rows of layer_norm where "
+                                  "that is above 1")
+    assert "deviation" not in tg.compile(tg.graph(tg.layer_norm(X)), backends=("numpy",)).intermediates     # its rows are exact
+    assert "deviation" not in tg.compile(tg.graph(tg.rms_norm(X + y)), backends=("numpy",)).intermediates

@@ -135,3 +135,15 @@ def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LIBRARY["uniform"], "facts", UNKNOWN)
     with pytest.raises(AssertionError, match="Mismatched elements"):
         test_every_op_means_the_same_when_its_dtype_is_wider("uniform")
+
+
+def test_a_loop_carries_wider_values() -> None:
+    v = tg.input("v", (1 << 12,))
+    last, rows = tg.scan(lambda c, x: (c + x, c * 2.0), tg.input("c", ()), v)
+    wide = widen(tg.graph({"last": last, "rows": rows}))
+    (loop,) = (n for n in wide.nodes if n.op.name == "scan")
+    assert [str(t) for t in loop.types] == ["f64[]", "f64[4096]"]
+    values = {"v": np.full(1 << 12, 0.1, np.float32), "c": np.float32(0)}
+    written = tg.interpret(tg.graph({"last": last, "rows": rows}), values).outputs
+    for name, y in tg.interpret(wide, values).outputs.items():
+        np.testing.assert_array_equal(y, written[name])

@@ -8,6 +8,8 @@ TG_INLINE double sum_squares(const float *x, int64_t d) {
         for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * x[i + l];
     double total = lanes_total(lane);
     for (; i < d; i++) total += (double)x[i] * x[i];
+    if (out_of_range(total))
+        for (total = 0, i = 0; i < d; i++) total += (double)x[i] * x[i];
     return total;
 }
 

@@ -15,6 +15,10 @@ TG_INLINE double lanes_total(const real *lane) {
     return part[0];
 }
 
+/* Whether what lanes of f32 came to left their range: a sum is infinite or NaN, one of squares also too small for all digits. */
+TG_INLINE int overflowed(double total) { return sizeof(real) == 4 && !(__builtin_fabs(total) < __builtin_inf()); }
+TG_INLINE int out_of_range(double squares) { return overflowed(squares) || (sizeof(real) == 4 && squares < 0x1p-90); }
+
 TG_INLINE double sum(const real *x, int64_t d) {
     real lane[LANES] = {0};
     int64_t i = 0;
@@ -22,6 +26,8 @@ TG_INLINE double sum(const real *x, int64_t d) {
         for (int l = 0; l < LANES; l++) lane[l] += x[i + l];
     double total = lanes_total(lane);
     for (; i < d; i++) total += x[i];
+    if (overflowed(total))
+        for (total = 0, i = 0; i < d; i++) total += x[i];
     return total;
 }
 
@@ -40,6 +46,11 @@ TG_INLINE void moments(const real *x, int64_t d, real centre, double *first, dou
         double v = (double)x[i] - centre;
         *first += v, *second += v * v;
     }
+    if (out_of_range(*second))
+        for (*first = *second = 0, i = 0; i < d; i++) {
+            double v = (double)x[i] - centre;
+            *first += v, *second += v * v;
+        }
 }
 
 /* Calls f(..., dtype) with a constant dtype; only what is f64 has weights of f64. */

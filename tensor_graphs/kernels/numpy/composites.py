@@ -166,14 +166,59 @@ def layer_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][...] = y if bias is None else y + bias.astype(np.float64)
 
 
+@row("group_norm")
+def group_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    names, x = ("x", "weight", "bias"), ins[0]
+    rows = x.reshape(len(x), attrs["groups"], -1) if x.size else x
+    y = np.empty(rows.shape)
+    layer_norm((y,), (rows,), {"absent": names[1:], "eps": attrs["eps"]})
+    y = y.reshape(x.shape)
+    for name, apply in (("weight", np.multiply), ("bias", np.add)):
+        v = operand(ins, attrs, names, name)
+        if v is not None:
+            apply(y, v.astype(np.float64).reshape(-1, *(1,) * (x.ndim - 2)), out=y)
+    outs[0][...] = y
+
+
+@row("var")
+def var(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    axes, x = attrs["axes"], ins[0]
+    axes = tuple(range(x.ndim)) if axes is None else axes if isinstance(axes, int) else tuple(axes)
+    count = x.size // outs[0].size if outs[0].size and x.size else 0
+    with np.errstate(all="ignore"):
+        wide64 = x.astype(np.float64)
+        centred = wide64 - (np.sum(wide64, axis=axes, keepdims=True) / count if count else np.nan)
+        outs[0][...] = np.sum(np.square(centred), axis=axes, keepdims=attrs["keepdims"]) / count if count else np.nan
+
+
+ACCEPTS["var"] = only_floats
+
+
+LONG_SUM = 1 << 16
+"""terms of a product that numpy adds up in f32: of 2^20 equal ones it was off by 7e-4"""
+
+
+def is_long(x: np.ndarray) -> bool:
+    return x.dtype == np.float32 and x.shape[-1] > LONG_SUM
+
+
+def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x @ y; of more terms of f32 than LONG_SUM, of parts that are added up in f64."""
+    if not is_long(x):
+        return np.asarray(np.matmul(x, y))
+    parts = [slice(begin, begin + LONG_SUM) for begin in range(0, x.shape[-1], LONG_SUM)]
+    sums = [np.matmul(x[..., part], y[part] if y.ndim == 1 else y[..., part, :]) for part in parts]
+    return np.asarray(np.sum(sums, axis=0, dtype=np.float64))
+
+
 @row("dot")
 def dot(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     a, b = ins
     with np.errstate(all="ignore"):
-        if is_float(a) and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim:
+        if is_float(a) and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim and not is_long(a):
             np.matmul(a, b, out=outs[0])
         else:
-            outs[0][...] = np.matmul(wide(a), wide(b))
+            outs[0][...] = product(wide(a), wide(b))
 
 
 @row("linear")
@@ -182,7 +227,7 @@ def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, weight = wide(ins[0]), wide(ins[1]).astype(wide(ins[0]).dtype, copy=False)
     bias = operand(ins, attrs, names, "bias")
     with np.errstate(all="ignore"):
-        y = np.matmul(x, weight.T)
+        y = product(x, weight.T)
         outs[0][...] = y if bias is None else y + wide(bias)
 
 

@@ -132,27 +132,66 @@ def rms_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mappi
 
     x = tensor(ins[0])
     weight = operand(ins, attrs, ("x", "weight"), "weight")
-    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + attrs["eps"])
+    squares = x.pow(2).mean(-1, keepdim=True)
+    if not _all_between(squares, LEAST_SQUARE, math.inf):
+        x = x.double()
+        squares = x.pow(2).mean(-1, keepdim=True)
+    y = x * torch.rsqrt(squares + attrs["eps"])
     tensor(outs[0]).copy_(y if weight is None else y * (attrs["offset"] + tensor(weight).to(x.dtype)))
+
+
+LEAST_SQUARE = 2.0 ** -90
+"""a mean of squares of f32 below which some of them have fewer digits than f32 has"""
+
+MOST_APART = 64.0
+"""standard deviations from 0 that a row's mean may be: torch's variance of f32 loses six of its bits then"""
+
+
+def _all_between(x: Any, low: float, high: float) -> bool:
+    """Whether numbers of f32 lie in a range; not asked of a GPU, where no launch may wait for an answer."""
+    return x.is_cuda or bool(((x > low) & (x < high)).all())
+
+
+def normalised(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """torch's layer_norm over the last axis; in f64 where squares leave the range of f32, or a mean is far from 0."""
+    import torch
+
+    y, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+    if _all_between(inverse, 0, LEAST_SQUARE ** -0.5) and _all_between((mean * inverse).abs(), -1, MOST_APART):
+        return y
+    return torch.nn.functional.layer_norm(x.double(), x.shape[-1:], *(v if v is None else v.double() for v in (weight, bias)), eps)
 
 
 @row("layer_norm", wide_floats)
 def layer_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     names = ("x", "weight", "bias")
     x = tensor(ins[0])
-    weight, bias = (operand(ins, attrs, names, n) for n in ("weight", "bias"))
-    tensor(outs[0]).copy_(torch.nn.functional.layer_norm(
-        x, x.shape[-1:], None if weight is None else tensor(weight).to(x.dtype),
-        None if bias is None else tensor(bias).to(x.dtype), attrs["eps"]))
+    weight, bias = (None if (v := operand(ins, attrs, names, n)) is None else tensor(v).to(x.dtype) for n in ("weight", "bias"))
+    tensor(outs[0]).copy_(normalised(x, weight, bias, attrs["eps"]))
+
+
+LONG_SUM = 1 << 14
+"""terms of a product that torch adds up in f32: of 2^20 equal ones it was off by a hundredth, of 2^14 by 2e-4"""
+
+
+def product(x: Any, y: Any) -> Any:
+    """x @ y; of more terms than LONG_SUM, of parts that are added up in f64."""
+    import torch
+
+    inner = x.shape[-1]
+    if inner <= LONG_SUM or x.dtype != torch.float32:
+        return torch.matmul(x, y)
+    rows = y.dim() - 2 if y.dim() > 1 else 0
+    total: Any = 0.0
+    for begin in range(0, inner, LONG_SUM):
+        many = min(LONG_SUM, inner - begin)
+        total = total + torch.matmul(x.narrow(-1, begin, many), y.narrow(rows, begin, many)).double()
+    return total
 
 
 @row("dot", wide_floats)
 def dot(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
-    tensor(outs[0]).copy_(torch.matmul(tensor(ins[0]), tensor(ins[1])))
+    tensor(outs[0]).copy_(product(tensor(ins[0]), tensor(ins[1])))
 
 
 @row("linear", wide_floats)
@@ -161,8 +200,12 @@ def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping
 
     x, weight = tensor(ins[0]), tensor(ins[1])
     bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
-    y = torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else tensor(bias).to(x.dtype))
-    tensor(outs[0]).copy_(y)
+    bias = None if bias is None else tensor(bias).to(x.dtype)
+    if x.shape[-1] > LONG_SUM:
+        y = product(x, weight.to(x.dtype).T)
+        tensor(outs[0]).copy_(y if bias is None else y + bias)
+        return
+    tensor(outs[0]).copy_(torch.nn.functional.linear(x, weight.to(x.dtype), bias))
 
 
 def visible_keys(n: int, s: int, mask: np.ndarray | None, attrs: Mapping[str, Any], device: Any) -> Any:
@@ -253,13 +296,11 @@ def avg_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mappi
 @row("group_norm", wide_floats)
 def group_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     """By layer_norm: torch's own group_norm makes a variance of a difference of squares, and is off by a tenth for small rows."""
-    import torch
-
     names, x, out = ("x", "weight", "bias"), tensor(ins[0]), tensor(outs[0])
     if not x.numel():
         return
     rows = x.reshape(len(x), attrs["groups"], -1)
-    out.copy_(torch.nn.functional.layer_norm(rows, rows.shape[2:], None, None, attrs["eps"]).reshape(x.shape))
+    out.copy_(normalised(rows, None, None, attrs["eps"]).reshape(x.shape))
     by_channel = (-1, *(1,) * (x.dim() - 2))
     if (weight := operand(ins, attrs, names, "weight")) is not None:
         out.mul_(tensor(weight).to(x.dtype).reshape(by_channel))

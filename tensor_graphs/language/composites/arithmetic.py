@@ -97,7 +97,7 @@ def rsqrt(x: Node) -> Node:
     return atomic.reciprocal(atomic.sqrt(x))
 
 
-@library()
+@library(facts=OpFacts(leaps=True))
 def sign(x: Node) -> Node:
     """−1, 0 or 1; NaN stays NaN.
 
@@ -110,7 +110,7 @@ def sign(x: Node) -> Node:
     return atomic.where(atomic.less(x, zero), _minus_one(x), positive)
 
 
-@library(facts=OpFacts(mentioned=True))
+@library(facts=OpFacts(leaps=True, mentioned=True))
 def ceil(x: Node) -> Node:
     """The smallest whole number ≥ x, for floats: −floor(−x).
 
@@ -120,7 +120,7 @@ def ceil(x: Node) -> Node:
     return _one(neg, atomic.floor(neg(x)))
 
 
-@library()
+@library(facts=OpFacts(leaps=True))
 def trunc(x: Node) -> Node:
     """x without its fraction, for floats.
 
@@ -130,7 +130,7 @@ def trunc(x: Node) -> Node:
     return atomic.where(atomic.less(x, _zeros(x)), ceil(x), atomic.floor(x))
 
 
-@library(facts=OpFacts(closed=True))
+@library(facts=OpFacts(leaps=True, closed=True))
 def round(x: Node) -> Node:
     """The nearest whole number, halves to the even one (IEEE 754 roundTiesToEven, as numpy.round), for floats.
 
@@ -215,7 +215,7 @@ def _div(x: Node, y: Node) -> Node:
     return atomic.mul(x, atomic.reciprocal(y))
 
 
-@library(name="floor_div", facts=OpFacts(mentioned=True))
+@library(name="floor_div", facts=OpFacts(leaps=True, mentioned=True))
 def _floor_div(x: Node, y: Node) -> Node:
     """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0.
 
@@ -225,7 +225,7 @@ def _floor_div(x: Node, y: Node) -> Node:
     return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
 
 
-@library(name="mod", facts=OpFacts(closed=True))
+@library(name="mod", facts=OpFacts(leaps=True, closed=True))
 def _mod(x: Node, y: Node) -> Node:
     """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0.
 
@@ -325,7 +325,7 @@ def _min(x: Node, y: Node) -> Node:
     return flip(atomic.max(flip(x), flip(y)))
 
 
-@library(name="equals", facts=OpFacts(mentioned=True))
+@library(name="equals", facts=OpFacts(leaps=True, mentioned=True))
 def _equals(x: Node, y: Node) -> Node:
     """True where x = y; NaN equals nothing.
 
@@ -335,7 +335,7 @@ def _equals(x: Node, y: Node) -> Node:
     return atomic.logical_not(atomic.not_equal(x, y))
 
 
-@library(name="less_equal", facts=OpFacts(mentioned=True))
+@library(name="less_equal", facts=OpFacts(leaps=True, mentioned=True))
 def _less_equal(x: Node, y: Node) -> Node:
     """True where x ≤ y; False beside NaN.
 

@@ -29,10 +29,10 @@ static void generated_nest0(void *context, int part, int parts) {
         /* sum */
         double t1;
         {
-            double total13 = 0;
+            double total24 = 0;
             for (int64_t begin = 0, end; begin < 64; begin = end) {
                 end = tg_min(begin + 512, 64);
-                double part13 = 0;
+                double part24 = 0;
                 float lane[VW];
                 for (int64_t l = 0; l < VW; l++) lane[l] = 0;
                 int64_t at = begin;
@@ -40,36 +40,46 @@ static void generated_nest0(void *context, int part, int parts) {
                     #pragma GCC ivdep
                     for (int64_t l = 0; l < VW; l++) {
                         const int64_t _r2 = at + l;
-                        const float v12 = x0[(_i0 * _s0_0 + _r2)];
-                        const float v13 = v12 * v12;
-                        lane[l] += v13;
+                        const float v13 = x0[(_i0 * _s0_0 + _r2)];
+                        const float v24 = v13 * v13;
+                        lane[l] += v24;
                     }
                 }
-                #pragma omp simd reduction(+ : part13)
+                #pragma omp simd reduction(+ : part24)
                 for (int64_t _r2 = at; _r2 < end; _r2++) {
-                    const float v12 = x0[(_i0 * _s0_0 + _r2)];
-                    const float v13 = v12 * v12;
-                    part13 += v13;
+                    const float v13 = x0[(_i0 * _s0_0 + _r2)];
+                    const float v24 = v13 * v13;
+                    part24 += v24;
                 }
-                part13 += v_sum_wide(v_load(lane));
-                total13 += part13;
+                part24 += v_sum_wide(v_load(lane));
+                if (out_of_range(part24)) {
+                    part24 = 0;
+                    #pragma omp simd reduction(+ : part24)
+                    for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                        const float v13 = x0[(_i0 * _s0_0 + _r2)];
+                        const double v14 = (double)v13;
+                        const double v15 = v14 * v14;
+                        part24 += v15;
+                    }
+                }
+                total24 += part24;
             }
-            t1 = total13;
+            t1 = total24;
         }
         /* mul */
-        const double v23 = 1.0 / 0x1.0000000000000p+6;
-        const double v24 = t1 * v23;
-        const double v26 = v24 + 0x1.0c6f7a0b5ed8dp-20;
-        const double v27 = f64_sqrt(v26);
-        const double v28 = 1.0 / v27;
-        const float v29 = (float)v28;
+        const double v3 = 1.0 / 0x1.0000000000000p+6;
+        const double v17 = t1 * v3;
+        const double v18 = v17 + 0x1.0c6f7a0b5ed8dp-20;
+        const double v19 = f64_sqrt(v18);
+        const double v20 = 1.0 / v19;
+        const float v21 = (float)v20;
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 64; _j1++) {
             const float v0 = x0[(_i0 * _s0_0 + _j1)];
-            const float v30 = v0 * v29;
-            const float v10 = x1[_j1];
-            const float v31 = v30 * v10;
-            y0[(64 * _i0 + _j1)] = v31;
+            const float v22 = v0 * v21;
+            const float v11 = x1[_j1];
+            const float v23 = v22 * v11;
+            y0[(64 * _i0 + _j1)] = v23;
         }
     }
 }
