@@ -304,12 +304,12 @@ class TensorOperators:
     def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The smallest element over the axes (all by default); NaN wins; of nothing: +inf, or the integers' maximum."""
         from tensor_graphs.language.composites.arithmetic import reduce_min
-        return cast("Node", reduce_min(self._self(), axis, keepdims))
+        return reduce_min(self._self(), axis, keepdims)
 
     def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The mean over the axes (all by default), in x's float dtype."""
         from tensor_graphs.language.composites.normalisation import mean
-        return cast("Node", mean(self._self(), axis, keepdims=keepdims))
+        return mean(self._self(), axis, keepdims=keepdims)
 
     def __getitem__(self, index: Any) -> Node:
         return index_tensor(self._self(), index)
