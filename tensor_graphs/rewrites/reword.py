@@ -87,7 +87,7 @@ class Reworded:
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
            budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
     """`stating` what `offers` finds."""
-    return stating(graph, offers(graph, rules, budget, rows), images)
+    return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
 
 
 def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> Reworded:
@@ -119,11 +119,12 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
     """The pieces of a graph that can be said otherwise, no two with a node in common.
 
     rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
-    recipes found by those are on file, and are put on file.
+    what they find is on file, and is put on file.
     """
     from tensor_graphs.rewrites.rules import ALL, allowed
 
-    rows, rules = (rows, allowed() if of_users else ALL) if rules is None else (None, rules)
+    if rules is None:
+        rules = allowed() if of_users else ALL
     users = not {r.name for r in rules}.isdisjoint(r.name for r in user_rules())
 
     def found_in(one: Graph) -> list[Offer]:
