@@ -116,7 +116,7 @@ def cross_entropy(logits: Node, target: Node, axis: int = -1) -> Node:
     ids = atomic.cast(target, i32) if target.dtype.itemsize < i32.itemsize else target    # as one_hot
     at = broadcast_to(atomic.reshape(ids, (*target.shape[:axis], 1, *target.shape[axis:])), logits.shape)
     chosen = arithmetic.equals(atomic.iota(logits.shape, axis, ids.dtype), at)
-    return -(atomic.sum(arithmetic.where(chosen, log_softmax(logits, axis), 0.0), (axis,)))
+    return -atomic.sum(arithmetic.where(chosen, log_softmax(logits, axis), 0.0), (axis,))
 
 
 def _logsumexp_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
