@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,7 @@ from tensor_graphs.kernels.kernel import HostCall, Kernel, NativeCall
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.profiling.distrust.memory_guards import Guarded
-from tensor_graphs.profiling.measure.concurrent_runs import (
-    RUNS,
-    keep_farthest,
-    meeting_in_c,
-    meeting_in_python,
-    run_beside_itself,
-)
+from tensor_graphs.profiling.measure.concurrent_runs import RUNS, run_beside_itself, run_interleaved
 from tensor_graphs.profiling.measure.single import single_kernel_plan
 
 SQUARE = signature_of(tg.square(tg.input("x", (4, 24), tg.f32)))
@@ -134,32 +126,14 @@ def test_outputs_of_a_call_that_met_another_are_kept_where_they_differ(kernels: 
                                                                       is_right: bool) -> None:
     out = {"y0": Guarded((4, 24), np.dtype(np.float32))}
     out["y0"].array[...] = X * X
-    meet = meeting_in_c(call_of(kernels[storage]), {"x0": X}, {"x0": Y}, out, {})
-    assert meet is not None
-    keep_farthest(meet, out, 0.0)
+    run_interleaved(call_of(kernels[storage]), {"x0": X}, {"x0": Y}, out, {}, 0.0)
     assert np.array_equal(out["y0"].array, X * X) is is_right
 
 
-def test_with_a_compiler_without_such_a_flag_no_calls_meet(kernels: Mapping[str, Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_without_such_a_flag_leaves_the_outputs_as_they_are(kernels: Mapping[str, Kernel],
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensor_graphs.kernels.c.interleaved.FLAGS", ("-fno-such-flag-at-all",))
     out = {"y0": Guarded((4, 24), np.dtype(np.float32))}
-    assert meeting_in_c(call_of(kernels["static"]), {"x0": X}, {"x0": Y}, out, {}) is None
-
-
-@pytest.mark.parametrize("kind", ["shared", "own", "locked"])
-def test_calls_in_python_meet_between_lines(kind: str) -> None:
-    shared, lock = np.empty_like(X), threading.Lock() if kind == "locked" else nullcontext()
-
-    def body(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-        buffer = np.empty_like(X) if kind == "own" else shared
-        with lock:
-            buffer[...] = ins[0]
-            np.multiply(buffer, buffer, out=outs[0])
-
-    kernel = Kernel("own.square", "numpy", "square", lambda spec: HostCall(body), lambda spec: None, "", __name__)
-    out, tracing, before = {"y0": Guarded((4, 24), np.dtype(np.float32))}, sys.gettrace(), threading.active_count()
     out["y0"].array[...] = X * X
-    plan = single_kernel_plan(SQUARE.graph, kernel)
-    keep_farthest(meeting_in_python(plan, {}, {"x0": X}, {"x0": Y}, out, {}), out, 0.0)
-    np.testing.assert_array_equal(out["y0"].array, Y * Y if kind == "shared" else X * X)
-    assert sys.gettrace() is tracing and threading.active_count() == before
+    run_interleaved(call_of(kernels["static"]), {"x0": X}, {"x0": Y}, out, {}, 0.0)
+    assert np.array_equal(out["y0"].array, X * X)

@@ -28,13 +28,7 @@ from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, Guarded, b
 from tensor_graphs.profiling.distrust.replies import MOST_RUNS, Name
 from tensor_graphs.profiling.measure.blocks import WARM_UP
 from tensor_graphs.profiling.measure.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
-from tensor_graphs.profiling.measure.concurrent_runs import (
-    Meet,
-    keep_farthest,
-    meeting_in_c,
-    meeting_in_python,
-    run_beside_itself,
-)
+from tensor_graphs.profiling.measure.concurrent_runs import run_beside_itself, run_interleaved
 from tensor_graphs.profiling.measure.inputs import (
     STORED,
     Form,
@@ -251,13 +245,8 @@ class Bench:
             apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)
             spec = signature_of_graph(self.graph).spec
             call = self.kernel.build(spec)
-            meet: Meet | None = None
-            if not isinstance(call, NativeCall):
-                meet = meeting_in_python(self.plan, parameters, own, theirs, out, binding)
-            elif call.image and not parameters and not self.kernel.sharing(spec).updated:
-                meet = meeting_in_c(call, own, theirs, out, binding)
-            if meet is not None:
-                keep_farthest(meet, out, apart)
+            if isinstance(call, NativeCall) and call.image and not parameters and not self.kernel.sharing(spec).updated:
+                run_interleaved(call, own, theirs, out, binding, apart)
         rows = {n: changed_rows(out[n].array, values[operand]) for n, operand in updates.items()}
         begins = self._keep(out, {n: g.bytes for n, g in out.items()}, rows)
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]

@@ -2,28 +2,20 @@
 
 What two runs share by mistake (a static buffer, a table without a lock) and what a race within a run spoils now and then shows in
 no single run. Each thread has operands and outputs of its own, of other values; of the runs of the first thread the outputs are
-kept that are farthest from those of a run alone. Then a second call is begun in the middle of a first: between lines of Python, or
-basic blocks of C. Whether they are right is for the judge to say: an honest kernel may add in
+kept that are farthest from those of a run alone. Whether they are right is for the judge to say: an honest kernel may add in
 another order each time.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 
-import tensor_graphs
 from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels.c.interleaved import Arguments, Interleaved
 from tensor_graphs.kernels.kernel import NativeCall
@@ -39,13 +31,8 @@ log = logging.getLogger(__name__)
 RUNS, SECONDS = 400, 0.2
 """runs of the first thread, or the time after which no other begins: 400 miss what is wrong 8 times of 300 once in 50,000"""
 
-MEETINGS, PATIENCE = 64, 0.02
-"""places in a call at which another one is run, and seconds that the first one waits for it"""
-
-PACKAGE = str(Path(tensor_graphs.__file__).parent) + os.sep
-"""where no calls meet"""
-
-DRAW = random.Random()
+MEETINGS = 64
+"""places in a call of a C kernel at which another one is run"""
 
 SHORT, MOST_CALLS, CALLS_SECONDS = 1e-4, 1024, 1e-3
 """seconds of a run that is mostly Python, how many native calls are in a list of such, and what a list of longer ones takes"""
@@ -99,86 +86,40 @@ def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: 
     return distance
 
 
-Meet = Callable[[int], int]
-"""Run a first call and, where it is at the step of this number (below 0: nowhere), a second one; returns its number of steps."""
-
-
-def meeting_in_c(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], out: Mapping[str, Guarded],
-                 binding: Mapping[str, int]) -> Meet | None:
-    """Calls of a C kernel from outside that meet at its basic blocks; None where the compiler has no way to do it."""
+def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray],
+                    out: Mapping[str, Guarded], binding: Mapping[str, int], distance: float) -> None:
+    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places. out: outputs, which
+    are replaced where those of such a call are farther than `distance` from what the same code computes alone. Nothing is run where
+    the compiler has no way to do it."""
     try:
         kernel = Interleaved(call.image)
     except ToolchainError as error:
         log.debug("no call is run in the middle of another: %s", error)
-        return None
+        return
     ints = [int(evaluate(each, binding)) for each in call.ints]
 
     def arguments(operands: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Arguments:
         given = list(operands.values())
         return Arguments([*outputs.values(), *(None if p is None else given[p] for p in call.pointers)], ints, call.floats)
 
-    return partial(kernel.run, arguments(inputs, {name: guard.array for name, guard in out.items()}),
-                   arguments(others, _fenced(out)))
-
-
-def meeting_in_python(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
-                      others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> Meet:
-    """Runs of a plan that meet between lines of Python that are not of this package."""
-    compiled, fenced = bind(plan, parameters), _fenced(out)
     arrays = {name: guard.array for name, guard in out.items()}
-
-    def meet(at: int) -> int:
-        steps, ended = 0, threading.Event()
-        other = threading.Thread(target=_run_noted, args=(partial(compiled.run, others, dims=binding, out=fenced), ended))
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal steps
-            if frame.f_code.co_filename.startswith(PACKAGE):
-                return None
-            if event == "line":
-                if steps == at:
-                    other.start()
-                    other.join(PATIENCE)                            # it may wait for a lock that this one holds
-                steps += 1
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            compiled.run(inputs, dims=binding, out=arrays)
-        finally:
-            sys.settrace(before)
-            if other.ident is not None:
-                other.join()
-        return steps
-
-    return meet
-
-
-def keep_farthest(meet: Meet, out: Mapping[str, Guarded], distance: float) -> None:
-    """Let two calls meet at MEETINGS places. out: outputs, which are replaced where those of such a call are farther than
-    `distance` from what the same code computes alone."""
-    arrays = {name: guard.array for name, guard in out.items()}
-    farthest, until, ended = {name: array.copy() for name, array in arrays.items()}, now() + SECONDS, threading.Event()
-    with _noted(ended):
-        count = meet(-1)
-        alone = {name: array.copy() for name, array in arrays.items()}
-        for meeting in range(MEETINGS):
-            if now() > until:
-                break
-            for guard in out.values():
-                guard.poison()
-            meet(int((meeting + DRAW.random()) * count / MEETINGS))
-            apart = max(_apart(array, alone[name]) for name, array in arrays.items())
-            if apart > distance:
-                farthest, distance = {name: array.copy() for name, array in arrays.items()}, apart
+    first = arguments(inputs, arrays)
+    second = arguments(others, _fenced(out))
+    returned = {name: array.copy() for name, array in arrays.items()}
+    count = kernel.run(first, second)
+    alone = {name: array.copy() for name, array in arrays.items()}
+    farthest, until = returned, now() + SECONDS
+    for meeting in range(MEETINGS):
+        if now() > until:
+            break
+        for guard in out.values():
+            guard.poison()
+        kernel.run(first, second, int((meeting + np.random.default_rng().random()) * count / MEETINGS))
+        apart = max(_apart(array, alone[name]) for name, array in arrays.items())
+        if apart > distance:
+            farthest, distance = {name: array.copy() for name, array in arrays.items()}, apart
     for name, array in arrays.items():
         array[...] = farthest[name]
-
-
-def _run_noted(run: Callable[[], object], ended: threading.Event) -> None:
-    with _noted(ended):
-        run()
 
 
 @contextmanager
