@@ -19,7 +19,6 @@ from tensor_graphs.profiling.distrust.process_state import (
     changes,
     deployed,
     floating_point,
-    put_back,
     snapshot,
 )
 
@@ -87,15 +86,3 @@ def test_a_kernel_finds_the_arguments_of_who_asks_and_no_variable_of_the_worker(
 
 def test_two_looks_at_the_same_process_are_equal() -> None:
     assert changes(snapshot(), snapshot()) == []
-
-
-def test_what_two_calls_at_once_leave_behind_is_put_back() -> None:
-    before, home = snapshot(), os.environ.get("HOME")
-    with put_back():
-        os.chdir("/")
-        sys.setrecursionlimit(sys.getrecursionlimit() + 1000)
-        os.environ["TRIAL"], os.environ["HOME"] = "1", "/nowhere"
-        warnings.simplefilter("error")
-    after = snapshot()
-    assert not changes({name: before[name] for name in before if name != "warnings.filters"}, after)
-    assert after["warnings.filters"] == before["warnings.filters"] and os.environ.get("HOME") == home and "TRIAL" not in os.environ

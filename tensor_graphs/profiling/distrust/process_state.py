@@ -199,22 +199,6 @@ def deployed(argv: Sequence[str]) -> Iterator[None]:
         sys.argv = given
 
 
-@contextmanager
-def put_back() -> Iterator[None]:
-    """Context manager: put back the folder, the environment, the recursion limit and the filters of warnings: of two calls at once
-    that each put back what they found, one found what the other had set."""
-    folder, environment, limit = os.getcwd(), dict(os.environb), sys.getrecursionlimit()
-    with warnings.catch_warnings():
-        try:
-            yield
-        finally:
-            os.chdir(folder)
-            sys.setrecursionlimit(limit)
-            for name in os.environb.keys() - environment.keys():
-                del os.environb[name]
-            os.environb.update({name: value for name, value in environment.items() if os.environb.get(name) != value})
-
-
 class StateGuard:
     """Compares what the process is set to before and after runs.
 

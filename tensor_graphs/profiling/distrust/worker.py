@@ -86,7 +86,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.origin import load
     from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point, put_back
+    from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.measure.bench import Bench
     from tensor_graphs.profiling.measure.single import plain_plan, prepared_names
     from tensor_graphs.runtime.compiled_graph import bind
@@ -119,7 +119,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
             if job.get("many_calls") and number == half:
                 with guard.unchanged("one of many calls in a row"):
                     bench.call_often(job["points"][half:])
-            with put_back() if point.beside else guard.unchanged(point):
+            with guard.unchanged(point):
                 bench.show(point)
     bench.look_at_large()
     shown = len(bench.replies)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -44,9 +43,7 @@ SWITCH_SECONDS = 1e-5
 def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
                       others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
     """Run a plan on `inputs` while another thread runs it on `others`. out: the outputs of a run alone on `inputs`, then those of
-    the run that is farthest from it. Returns how far that is.
-
-    Where a run raises, no other begins: a kernel that is loud about it gives no wrong answer."""
+    the run that is farthest from it. Returns how far that is. Raises what a run raises."""
     compiled = bind(plan, parameters)
     beside = bind(plan, parameters) if compiled.executors[0].one_native_call else compiled      # what it keeps is to be shared
     for segment in beside.executors[0].segments:
@@ -55,32 +52,35 @@ def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: 
     alone = {name: guard.array.copy() for name, guard in out.items()}
     fenced = _fenced(out)
     farthest, distance = alone, 0.0
-    ended = threading.Event()
+    ended, errors = threading.Event(), list[BaseException]()
 
     def run_others() -> None:
-        with _noted(ended):
+        try:
             while not ended.is_set():
                 beside.run(others, dims=binding, out=fenced)
+        except BaseException as error:
+            errors.append(error)
 
     thread, interval = threading.Thread(target=run_others), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     thread.start()
     try:
         until = now() + SECONDS
-        with _noted(ended):
-            for _ in range(RUNS):
-                for guard in out.values():
-                    guard.poison()
-                compiled.run(inputs, dims=binding, out={name: guard.array for name, guard in out.items()})
-                apart = max(_apart(guard.array, alone[name]) for name, guard in out.items())
-                if apart > distance:
-                    farthest, distance = {name: guard.array.copy() for name, guard in out.items()}, apart
-                if ended.is_set() or now() > until:
-                    break
+        for _ in range(RUNS):
+            for guard in out.values():
+                guard.poison()
+            compiled.run(inputs, dims=binding, out={name: guard.array for name, guard in out.items()})
+            apart = max(_apart(guard.array, alone[name]) for name, guard in out.items())
+            if apart > distance:
+                farthest, distance = {name: guard.array.copy() for name, guard in out.items()}, apart
+            if now() > until:
+                break
     finally:
         ended.set()
         thread.join()
         sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
     for name, guard in out.items():
         guard.array[...] = farthest[name]
     return distance
@@ -120,16 +120,6 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
             farthest, distance = {name: array.copy() for name, array in arrays.items()}, apart
     for name, array in arrays.items():
         array[...] = farthest[name]
-
-
-@contextmanager
-def _noted(ended: threading.Event) -> Iterator[None]:
-    """Context manager: log what a run raises, and let the other thread end."""
-    try:
-        yield
-    except Exception as error:
-        log.debug("a run beside another raised %r", error)
-        ended.set()
 
 
 def _fenced(out: Mapping[str, Guarded]) -> dict[str, np.ndarray]:
