@@ -311,21 +311,6 @@ def loses_a_race_eight_times_of_three_hundred(is_wrong: bool) -> Body:
     return body
 
 
-_shared: dict[tuple[int, ...], np.ndarray] = {}
-
-
-@pair("square")
-def keeps_a_buffer_for_all_runs(is_wrong: bool) -> Body:
-    def body(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-        x = ins[0]
-        buffer = _shared.setdefault(x.shape, np.empty_like(x)) if is_wrong else np.empty_like(x)
-        with np.errstate(all="ignore"):
-            buffer[...] = x
-            np.multiply(buffer, buffer, out=outs[0])
-
-    return body
-
-
 C_SOURCE = """
 #include "tg.h"
 #include <pthread.h>

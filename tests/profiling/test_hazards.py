@@ -133,4 +133,4 @@ def test_a_kernel_is_run_beside_itself_at_small_sizes_and_at_the_largest() -> No
     points = [base, Point((("n", 4096),), 2), Point((("n", 4000),), 3, extreme="huge"), Point((("n", 90),), 4, form="windows")]
     found = concurrent_points(signature, base, points)
     assert [(p.binding["n"], p.beside, p.seed) for p in found] == [(17, True, 1), (4096, True, 2)]
-    assert found[0].values == base and "in two threads at once" in str(found[0])
+    assert found[0].values == base and "one of many runs under load" in str(found[0])

@@ -1,4 +1,4 @@
-"""concurrent_runs: a kernel is run again and again in two threads at once, as two sessions of one service run it.
+"""concurrent_runs: a kernel is run again and again under load; one in C in two threads at once, as two sessions of a service do.
 
 What two runs share by mistake (a static buffer, a table without a lock) and what a race within a run spoils now and then shows in
 no single run. Each thread has operands and outputs of its own, of other values; of the runs of the first thread the outputs are
@@ -42,22 +42,26 @@ SWITCH_SECONDS = 1e-5
 
 def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
                       others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
-    """Run a plan on `inputs` while another thread runs it on `others`. out: the outputs of a run alone on `inputs`, then those of
-    the run that is farthest from it. Returns how far that is. Raises what a run raises."""
-    compiled = bind(plan, parameters)
-    beside = bind(plan, parameters) if compiled.executors[0].one_native_call else compiled      # what it keeps is to be shared
+    """Run a plan on `inputs` while another thread runs it on `others`. Where its kernel is Python, which may keep scratch memory
+    for all runs and set what it puts back, the other thread does work of its own. out: the outputs of a run alone on `inputs`,
+    then those of the run that is farthest from it. Returns how far that is. Raises what a run raises."""
+    compiled, beside = bind(plan, parameters), bind(plan, parameters)
+    is_native = compiled.executors[0].one_native_call
     for segment in beside.executors[0].segments:
         if isinstance(segment, NativeList):                         # thousands of short calls without the interpreter in between
             segment.steps = np.tile(segment.steps, _calls_at_once(compiled, others, _fenced(out), binding))
     alone = {name: guard.array.copy() for name, guard in out.items()}
-    fenced = _fenced(out)
+    fenced, load = _fenced(out), np.ones(1 << 14)
     farthest, distance = alone, 0.0
     ended, errors = threading.Event(), list[BaseException]()
 
     def run_others() -> None:
         try:
             while not ended.is_set():
-                beside.run(others, dims=binding, out=fenced)
+                if is_native:
+                    beside.run(others, dims=binding, out=fenced)
+                else:
+                    np.sqrt(load, out=load)
         except BaseException as error:
             errors.append(error)
 

@@ -308,6 +308,6 @@ def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
     kinds: set[str] = {p.extreme for p in points if p.extreme is not None}
     kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
     kinds |= {"integers of full range"} if any(p.integers for p in points) else set()
-    kinds |= {"two runs at once"} if any(p.beside for p in points) else set()
+    kinds |= {"many runs under load"} if any(p.beside for p in points) else set()
     return {"points": len(set(points)),
             "sizes": sizes, "values": sorted(kinds), "layouts": sorted({p.form for p in points} - {"apart"})}

@@ -5,7 +5,7 @@
     a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else
     a comparison of operands      neighbours of one dtype
 
-Any kernel from outside is run many times beside itself, at small sizes and at large ones.
+Any kernel from outside is run many times under load, at small sizes and at large ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def long_sums(signature: Signature, seed: int) -> list[Point]:
 
 
 def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]) -> list[Point]:
-    """Those at which a kernel is run many times, while another thread runs it too: the base, and the largest of these points that
+    """Those at which a kernel is run many times, while another thread works: the base, and the largest of these points that
     has ordinary values."""
     def cost(point: Point) -> float:
         return seconds(signature, point.binding, by_rows=True)

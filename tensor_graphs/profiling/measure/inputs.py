@@ -83,7 +83,7 @@ class Point:
     pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
     floats), or, of `STORED` forms, that lies so (else: all). integers: those of full range, and the ends of tables. rows: a dim,
     or a fixed axis (fixed_rows.py), and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
-    beside: it is run many times, while another thread runs it too (concurrent_runs.py).
+    beside: it is run many times, while another thread works (concurrent_runs.py).
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -121,7 +121,7 @@ class Point:
                  *(["integers of full range, ends of tables"] if self.integers else []),
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.stirred or self.anew else []),
-                 *(["run in two threads at once"] if self.beside else []),
+                 *(["one of many runs under load"] if self.beside else []),
                  *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
                    if self.form != "apart" else [])]
         return f"{where} ({', '.join(notes)})" if notes else where
