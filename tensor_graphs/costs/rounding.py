@@ -89,7 +89,7 @@ def unit_roundoff(node: Node) -> float:
     floats = [t.dtype for t in node.types if t.dtype.is_float]
     if not floats or not _rounds(node):
         return 0.0
-    turns = _turns(node)
+    turns = loop_roundings(node)
     return max(dtype.epsilon for dtype in floats) / 2 * (turns.roundings if turns.adds else 1)
 
 
@@ -101,7 +101,7 @@ class _LoopRoundings:
     adds: bool = True
 
 
-def _turns(node: Node) -> _LoopRoundings:
+def loop_roundings(node: Node) -> _LoopRoundings:
     if not isinstance(node.op, ScanOp):
         return _LoopRoundings()
     turns = Turns(node.inputs, node.attrs)
@@ -122,7 +122,7 @@ def unpredictable(graph: Graph, tolerance: float) -> str:
     """Why nothing is known of a graph's error: the first op that leaps on a computed float, or a loop whose roundings may come to
     more than a tolerance; "" where the prediction holds."""
     for node, computed in _computed(graph):
-        unit, turns = unit_roundoff(node), _turns(node)
+        unit, turns = unit_roundoff(node), loop_roundings(node)
         if any(computed) and _leaps(node):
             return f"{node.op.name} of computed floats may leap"
         if not turns.adds and turns.roundings * unit > tolerance:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.costs.rounding import unit_roundoff
+from tensor_graphs.costs.rounding import loop_roundings, unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.body import Body
-from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all, is_loop
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import LanguageError, written_at
@@ -181,7 +181,9 @@ class _Widening:
         inputs = [self.value(i) for i in node.inputs]
         if op is leaves.COPY_TO:
             return (self.copied(node, inputs[0]),)
-        as_written = op.facts.dtype_matters and not is_loop(op)
+        loop = loop_roundings(node)
+        adds = loop.adds and loop.roundings > 1                     # other loops run in the dtypes of their bodies
+        as_written = op.facts.dtype_matters and not adds
         if as_written or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
             if isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque):      # others of a user's own were written out
                 exact = [self.exactly(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)]

@@ -287,7 +287,7 @@ def test_two_integer_tensors_at_once_are_refused():
 @pytest.mark.parametrize(("used", "sign"), [
     (lambda x: divmod(x, 2), "divmod"), (lambda x: divmod(2, x), "divmod"), (lambda x: 3 @ x, "@"),
     (round, "round"), (lambda x: +x, "unary +"), (lambda x: 1 in x, "in"),
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_an_operator_that_tensors_do_not_have_says_what_to_write(used, sign):
     with pytest.raises(TensorGraphsError, match=rf"(?s)there is no operator {re.escape(sign)} here.*fix: ") as caught:
         used(tg.input("x", (2, 3), tg.i32))
