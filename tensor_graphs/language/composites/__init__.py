@@ -4,8 +4,8 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py, writes.py,
-random.py; scan.py (loops).
+then gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py,
+writes.py, random.py; scan.py (loops).
 Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
 them by name.
 
@@ -52,6 +52,7 @@ from tensor_graphs.language.composites.arithmetic import sub as sub
 from tensor_graphs.language.composites.arithmetic import sum as sum
 from tensor_graphs.language.composites.arithmetic import trunc as trunc
 from tensor_graphs.language.composites.arithmetic import where as where
+from tensor_graphs.language.composites.batches import attention as attention
 from tensor_graphs.language.composites.constructors import arange as arange
 from tensor_graphs.language.composites.constructors import full as full
 from tensor_graphs.language.composites.constructors import ones as ones
@@ -101,7 +102,6 @@ from tensor_graphs.language.composites.normalisation import softmax as softmax
 from tensor_graphs.language.composites.normalisation import var as var
 from tensor_graphs.language.composites.positions import rope as rope
 from tensor_graphs.language.composites.positions import rope_table as rope_table
-from tensor_graphs.language.composites.products import attention as attention
 from tensor_graphs.language.composites.products import dot as dot
 from tensor_graphs.language.composites.products import gather_linear as gather_linear
 from tensor_graphs.language.composites.products import linear as linear

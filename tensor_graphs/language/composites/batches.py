@@ -1,0 +1,51 @@
+"""batches: attention of several sequences, as attention of one (products.py)."""
+
+from __future__ import annotations
+
+from tensor_graphs.language import atomic
+from tensor_graphs.language.atomic import same_dim, show
+from tensor_graphs.language.composites import products
+from tensor_graphs.language.composites.indexing import stack
+from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.errors import ShapeError
+from tensor_graphs.language.node import Node
+
+SEQUENCES = 32
+"""up to this many sequences of a batch are one attention each, on views of what is given; of more, whose number may be a dim, the
+batch becomes heads, which copies q, k and v"""
+
+
+def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
+              window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
+    """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
+
+    All three may have an axis of sequences in front: q[b, n, hq, d], k[b, s, hkv, d], v[b, s, hkv, e] -> [b, n, hq, e].
+    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype; below f32 the whole is
+    computed in f32. Query i is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s]
+    (bool, or [b, n, s] with one for each sequence) says so, with causal if j ≤ start + i, with window > 0 if
+    start + i − j < window. softcap c > 0 replaces a score x by c · tanh(x / c). A row that sees no key is zero. v has to be finite
+    at invisible keys too (0 · ∞ is NaN). Raises ShapeError, DTypeError, AttributeValueError.
+
+    Sources: Vaswani et al. 2017; grouped heads, Ainslie et al. 2023; soft cap, the report on Gemma 2, 2024.
+    """
+    attributes = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
+
+    def one(*operands: Node | None) -> Node:
+        made: Node = products.attention(*(x for x in operands if x is not None), **attributes)
+        return made
+
+    if q.rank != 4:
+        return one(q, k, v, mask)
+    for name, x in (("k", k), ("v", v)):
+        if x.rank != 4 or not same_dim(x.shape[0], q.shape[0]):
+            raise ShapeError(f"attention of q {show(q)} and {name} {show(x)}: they differ in the number of sequences",
+                             fix=f"{name}[b, s, kv_heads, d] for q[b, n, heads, d]")
+    batch, each = q.shape[0], mask is not None and mask.rank == 3
+    if isinstance(batch, int) and 0 < batch <= (batch if each else SEQUENCES):
+        return stack(*(one(q[i], k[i], v[i], mask[i] if each and mask is not None else mask) for i in range(batch)))
+    if each:
+        raise ShapeError(f"attention: a mask for each of {format_dim(batch)} sequences needs a number of sequences that is known",
+                         fix="mask[n, s] for all sequences, or an int as the first axis of q")
+    folded = (atomic.reshape(atomic.permute(x, (1, 0, 2, 3)), (x.shape[1], batch * x.shape[2], x.shape[3])) for x in (q, k, v))
+    out = one(*folded, mask)
+    return atomic.permute(atomic.reshape(out, (q.shape[1], batch, q.shape[2], v.shape[3])), (1, 0, 2, 3))
