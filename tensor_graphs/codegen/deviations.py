@@ -14,7 +14,7 @@
 Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
 has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
 1979). That holds around whatever number m and b are, as sd says what rounding m leaves, if it is the same number everywhere: m is
-kept, and means of f32 are rounded from f64, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
+kept, and means are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
 of squares. A part stays in registers between its sums.
 
 In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
@@ -146,7 +146,7 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
         return x if x.dtype is to else values.make("cast", to, x)
 
     def mean(of: Value, count: int) -> Value:
-        return cast(times(of, values.make("reciprocal", f64, values.constant(float(count), f64))), dtype)
+        return cast(values.make("div", f64, of, values.constant(float(count), f64)), dtype)       # exact where elements are equal
 
     def number(letter: str, kind: DType, at: int) -> Array:
         return Array(f"{name}{letter}", "scratch", 0, kind, 1, at)
