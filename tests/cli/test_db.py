@@ -423,13 +423,13 @@ def test_what_is_installed_here_is_used_at_once_and_an_import_says_so(ask, answe
 
 def test_an_export_replaces_nothing_unless_forced_and_never_the_database(ask, answer, complains, db: Path, tmp_path: Path) -> None:
     other, empty = tmp_path / "other.sqlite", tmp_path / "empty.db"
-    assert ask("export", "n=4", "--db", db).returncode == 0
+    assert ask("export", other, "--db", db).returncode == 0
     with open_database(empty):
         pass
-    complains(("export", "n=4", "--db", empty), "other.sqlite is there already", "--force")
+    complains(("export", other, "--db", empty), "other.sqlite is there already", "--force")
     assert answer("stats", "--db", other)["rows"]["benchmark_traces"] == 3
     for force in ((), ("--force",)):
-        complains(("export", "n=4", "--db", other, *force), "is the database itself")
+        complains(("export", other, "--db", other, *force), "is the database itself")
         (tmp_path / "link.sqlite").unlink(missing_ok=True)
         (tmp_path / "link.sqlite").symlink_to(other)
         complains(("export", tmp_path / "link.sqlite", "--db", other, *force), "is the database itself")
