@@ -146,7 +146,7 @@ def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
 def vocabulary_of(compiled: CompiledGraph) -> int:
     """How many tokens a decoder's graph knows: the rows of the table in which it looks `ids` up."""
     graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may have taken the look-up in
-    rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.name in ("embedding", "gather")
+    rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.facts.reads is not None
             and graph.inputs["ids"] in n.inputs[1:]]
     return min(rows, default=sys.maxsize)
 

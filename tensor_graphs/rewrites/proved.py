@@ -16,6 +16,7 @@ from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
@@ -33,7 +34,7 @@ from tensor_graphs.rewrites.rule import REASSOCIATING
 PROVED = "proved/"
 """how the name of what leads to such words begins, in place of a rule's"""
 
-REDUCTIONS = frozenset({"sum", "reduce_max"})
+REDUCTIONS = frozenset(name for name, row in ATOMIC.items() if row.facts.telling and (row.facts.ring or row.facts.selects))
 """a composite without one is a loop over elements, which is written as well from the words that stand there"""
 
 LARGEST_SIZE = 1 << 31

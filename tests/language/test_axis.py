@@ -32,7 +32,8 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "iota": lambda a: tg.iota((2, 3), a), "scan": lambda a: tg.scan(lambda h, x: (h, x), tg.constant(0.0), X, a)[1],
     "scatter": lambda a: tg.scatter(X, along(a), X, a),
     "write_rows": lambda a: tg.write_rows(X, Y, start=0, axis=a), "write_at": lambda a: tg.write_at(X, Y, 0, a),
-    "write_at_index": lambda a: tg.write_at_index(X, X, along(a), axis=a),
+    "write_at_index": lambda a: tg.write_at_index(X, X, along(a), axis=a), "split": lambda a: tg.split(X, 1, a)[0],
+    "cross_entropy": lambda a: tg.cross_entropy(X, along(1 - a % 2 if isinstance(a, (int, np.integer)) and -2 <= a < 2 else a), a),
 }
 SEVERAL: dict[str, Callable[[Any], Node]] = {
     "sum": lambda a: tg.sum(X, a), "mean": lambda a: tg.mean(X, a), "var": lambda a: tg.var(X, a), "prod": lambda a: tg.prod(X, a),
@@ -40,7 +41,8 @@ SEVERAL: dict[str, Callable[[Any], Node]] = {
     "reduce_min": lambda a: tg.reduce_min(X, a), "any": lambda a: tg.any(B, a), "all": lambda a: tg.all(B, a),
     "flip": lambda a: tg.flip(X, a),
 }
-METHODS: dict[str, Callable[[Any], Node]] = {"x.sum": lambda a: X.sum(a), "x.max": lambda a: X.max(a)}
+METHODS: dict[str, Callable[[Any], Node]] = {"x.sum": lambda a: X.sum(a), "x.max": lambda a: X.max(a),
+                                                   "x.min": lambda a: X.min(a), "x.mean": lambda a: X.mean(a)}
 BY_ITSELF = {"permute"}           # an order of all axes: tested below
 
 

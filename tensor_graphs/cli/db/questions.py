@@ -368,14 +368,12 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
     graphs = (written, prepared, next(forms(prepared, Request(prepared, tolerance))).graph)
     keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
     table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
+    top = {signature_of(node).key for node in prepared.nodes if node.op.kind in ("atomic", "composite")}
     unless_timed = {}
-    for node in prepared.nodes:
-        if node.op.kind in ("atomic", "composite"):
-            signature = signature_of(node)
-            kernels = matching(signature.spec, table)
-            if kernels:
-                part = isinstance(node.op, PartOp)
-                unless_timed[signature.key] = f"--kernel {kernels[0].name}" if part else f"--op {node.op.name}"
+    for s in signatures_of(prepared):                               # a part may stand in a recipe of another one
+        part = isinstance(s.spec.op, PartOp)
+        if (part or s.key in top) and (kernels := matching(s.spec, table)):
+            unless_timed[s.key] = f"--kernel {kernels[0].name}" if part else f"--op {s.spec.op.name}"
     return list(dict.fromkeys(keys)), unless_timed
 
 

@@ -97,8 +97,8 @@ def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set
                 found.add((names[node], node.dtype.kind))
         elif node.dtype.kind == "bool":
             left += [i for i in node.inputs if i.dtype.kind == "bool"]
-        elif node.op.facts.exact or node.op.name in ("cast", "add") or (
-                node.op.name == "mul" and len(varies.intersection(node.inputs)) == 1):
+        elif node.op.facts.exact or node.op.name == "cast" or (node.op.facts.ring and len(node.inputs) == 2 and (
+                node.op.name == "add" or len(varies.intersection(node.inputs)) == 1)):
             left += node.inputs
     return found
 
