@@ -176,7 +176,8 @@ class _Meant:
 
     def measured_by(self, timed: Collection[str]) -> str:
         """The command that measures what is not among the timed; "" where there is nothing like that."""
-        wanted = dict.fromkeys(words for key, words in self.unless_timed.items() if key not in timed)
+        done = {words for key, words in self.unless_timed.items() if key in timed}      # a part has a key for each wording
+        wanted = dict.fromkeys(words for words in self.unless_timed.values() if words not in done)
         return " ".join(["tg profile", self.what, *wanted, *self.imports]) if wanted else ""
 
 
