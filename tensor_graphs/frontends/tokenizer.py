@@ -18,6 +18,7 @@ from tensor_graphs.frontends.chat_template import render
 from tensor_graphs.frontends.errors import FolderError, TokenizerError
 from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_sentence
 from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.frontends.stop_texts import UntilStop
 from tensor_graphs.regular_file import read_text
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ class Tokenizer:
         return "".join("".join(self._added[i].content for i in run) if is_added else
                        str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
 
-    def stream(self, *, skip_special_tokens: bool = True) -> StreamingDecoder:
-        """A decoder that takes one id at a time."""
-        return StreamingDecoder(self, skip_special_tokens=skip_special_tokens)
+    def stream(self, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> StreamingDecoder:
+        """A decoder that takes one id at a time. stop_texts: the text ends before the first of them (see `UntilStop`)."""
+        return StreamingDecoder(self, skip_special_tokens=skip_special_tokens, stop_texts=stop_texts)
 
     @property
     def has_chat_template(self) -> bool:
@@ -144,18 +145,28 @@ class StreamingDecoder:
 
     What is returned, joined, is the decoding of all ids together. A character whose bytes come in several tokens
     appears with the last of them. (Where the ids are no valid UTF-8, replacement characters appear once no character
-    can come of them.)
+    can come of them.) With stop texts it is that decoding up to the first of them.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._until = UntilStop(stop_texts)
         self._window: list[int] = []  # the last tokens shown, whose end decides on spaces, then those not yet shown
         self._clean = 0  # how many tokens of the window are shown whole
         self._shown = ""  # the text of the window that has been returned
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text has occurred; there is no more text then."""
+        return self._until.stopped
+
     def push(self, token: int) -> str:
         """The text that is certain now and was not before; often "", when a character is not complete."""
+        return self._until.push(self._decoded(token))
+
+    def _decoded(self, token: int) -> str:
+        """The same without stop texts."""
         self._window += self._tokenizer._known([token])
         text = self._decode(self._window)
         settled = text.rstrip(_UNDECODED)
@@ -175,8 +186,9 @@ class StreamingDecoder:
 
     def finish(self) -> str:
         """What was held back, an incomplete character as U+FFFD; then the decoder is as new."""
-        new = self._rest(self._decode(self._window))
+        new = self._until.finish(self._rest(self._decode(self._window)))
         self._window, self._clean, self._shown = [], 0, ""
+        self._until = UntilStop(self._until.stop_texts)
         return new
 
     def _decode(self, ids: list[int]) -> str:
