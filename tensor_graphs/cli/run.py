@@ -149,6 +149,7 @@ def starts(
 ) -> list[Start]:
     """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
     from tensor_graphs.frontends.conversation import chat_tokenizer, system_message
+    from tensor_graphs.frontends.tokenizer import TOKENIZER_FILES
 
     if sum(given is not None for given in (prompt or None, prompts, ids)) != 1:
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,… (or --prompts FILE, one prompt a line)")
@@ -164,7 +165,7 @@ def starts(
             raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
     if loaded.tokenizer is None:
         raise options.NotPossible(
-            f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
+            f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
         )
     texts = prompt or [line for line in _lines(prompts or "") if line.strip()]
     if not texts:

@@ -20,7 +20,7 @@ from tensor_graphs.frontends.generate import Generation, cache_length, check_ids
 from tensor_graphs.frontends.huggingface import LoadedModel
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.frontends.stop_texts import UntilStop
-from tensor_graphs.frontends.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE, Tokenizer
+from tensor_graphs.frontends.tokenizer import TEMPLATE_FILE, TOKENIZER_FILES, Tokenizer
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 def chat_tokenizer(model: LoadedModel) -> Tokenizer:
     """The model's tokenizer, if it can write a chat. Raises TokenizerError: no tokenizer, or no chat template."""
     if model.tokenizer is None:
-        raise TokenizerError(f"{model.name} has no {TOKENIZER_FILE}, so text cannot become tokens", file=model.folder,
-                             fix="save the tokenizer in its fast form: tokenizer.save_pretrained(folder)")
+        raise TokenizerError(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so text cannot become tokens", file=model.folder,
+                             fix="save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
     if not model.tokenizer.has_chat_template:
         raise TokenizerError(
             f"{model.name} has no chat template, so nothing says how it takes the turns of a chat or a system text",
