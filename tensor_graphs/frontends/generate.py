@@ -139,7 +139,7 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
             return
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """Text of tokens that come one by one (`tokenizer.StreamingDecoder`)."""
 
     @property
@@ -150,7 +150,7 @@ class Decoder(Protocol):
     def finish(self) -> str: ...
 
 
-def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: Decoder, result: Generation,
+def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: TextDecoder, result: Generation,
                 *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
                 hidden: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
     """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
