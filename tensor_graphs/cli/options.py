@@ -123,7 +123,8 @@ def _import(values: list[str] | None) -> list[str] | None:
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="FILE", callback=_import,
-                 help="A Python module with kernels, composites or rules of yours: a path or a dotted name. Repeatable."),
+                 help="A Python module with kernels, composites, rules or families of models of yours: a path or a dotted name. "
+                 "Repeatable."),
 ]
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
 """the last line of a verb that measures, behind Ctrl-C"""

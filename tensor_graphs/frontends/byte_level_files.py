@@ -72,10 +72,11 @@ def read_byte_level(folder: Path, row: ByteLevelClass, prefix_space: bool) -> Sp
         raise TokenizerError(f"cannot read the merges: {error.strerror}", file=path) from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"the merges are not UTF-8 text (byte {error.start})", file=path) from error
-    pairs = [tuple(line.split(" ")) for line in lines if line.strip() and not line.startswith("#version")]
-    wrong = next((pair for pair in pairs if len(pair) != 2), None)
+    lines = [line for line in lines if line.strip() and not line.startswith("#version")]
+    wrong = next((line for line in lines if line.count(" ") != 1), None)
     if wrong is not None:
-        raise TokenizerError(f"the line {' '.join(wrong)[:60]!r} is no pair of tokens", file=path, fix="download the file again")
+        raise TokenizerError(f"the line {wrong[:60]!r} is no pair of tokens", file=path, fix="download the file again")
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     try:
         splitter = Tokenizer(models.BPE(read_json(folder / VOCABULARY_FILE), pairs))
     except (TypeError, ValueError, OverflowError) as error:

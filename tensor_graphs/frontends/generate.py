@@ -150,8 +150,8 @@ class TextDecoder(Protocol):
     def finish(self) -> str: ...
 
 
-def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: TextDecoder, result: Generation,
-                *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
+def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: TextDecoder,
+                result: Generation, *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
                 hidden: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
     """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
 
