@@ -257,24 +257,31 @@ def _read_fast(path: Path) -> Splitter:
 
 def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
     """The tokenizer of tokenizer.model, or of vocab.json and merges.txt, with the special tokens of the folder; and its settings,
-    where special tokens that the folder does not name are those of its class or its model. A text begins with bos_token unless
-    `add_bos_token` is false (tokenizer.model) or only where it is true (vocab.json)."""
+    where special tokens that the folder does not name are those of its class or its model.
+
+    What tokenizer_config.json leaves open is as in the tokenizer.json that is published for such folders: with tokenizer.model a text
+    begins with bos_token, and a space is put before each piece of text between special tokens (`legacy`).
+    """
     values, by_pieces = settings.values, path.name == SENTENCEPIECE_FILE
+
+    def flag(key: str, default: bool) -> bool:
+        return default if values.get(key) is None else bool(values[key])
+
     if by_pieces:
         model = read_sentencepiece(path)
         try:
-            splitter, around = model.splitter(first_only=not values.get("legacy", True)), False
+            splitter, around = model.splitter(first_only=not flag("legacy", True)), False
         except Exception as error:  # the library raises Exception itself
             raise TokenizerError(f"{path.name} makes no tokenizer: {error}", file=path, fix="download the file again") from error
         usual = {key: text for key, text in (("bos_token", model.bos), ("eos_token", model.eos)) if text is not None}
     else:
         row = byte_level_class(path.parent, values)
-        splitter, around = read_byte_level(path.parent, row, bool(values.get("add_prefix_space", False))), row.around
+        splitter, around = read_byte_level(path.parent, row, flag("add_prefix_space", False)), row.around
         usual = dict(row.special)
     special = {**usual, **settings.special}
     _add_tokens(splitter, path.parent, values, special)
-    before = "cls_token" if around else "bos_token" if values.get("add_bos_token", by_pieces) else ""
-    after = "sep_token" if around else "eos_token" if values.get("add_eos_token", False) else ""
+    before = "cls_token" if around else "bos_token" if flag("add_bos_token", by_pieces) else ""
+    after = "sep_token" if around else "eos_token" if flag("add_eos_token", False) else ""
     _put_around(splitter, special.get(before), special.get(after), path)
     return splitter, replace(settings, special=special)
 

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 from transformers import GemmaTokenizer, LlamaTokenizer
 
 from tensor_graphs.frontends.errors import TokenizerError
+from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
 from tensor_graphs.frontends.tokenizer import Tokenizer, load_tokenizer
+from tests.cli.command import TINY
 
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 MERGED = ["th", "▁t", "the", "▁the", "er", "in", "▁a", "▁▁", "he", "▁in", "11", "▁the▁"]
@@ -119,6 +122,16 @@ def test_ids_are_those_of_transformers(name: str, legacy: bool, bos: bool, tmp_p
         assert ids == theirs.encode(text), text
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
     assert ours.end_ids == (theirs.eos_token_id,)
+
+
+def test_a_model_folder_with_a_tokenizer_model_takes_text(tmp_path: Path) -> None:
+    """A setting of null is one that the folder leaves open."""
+    write_gemma3_folder(tmp_path / "gemma", TINY, seed=0)
+    loaded = load_model(folder_of(tmp_path / "gemma", MODELS["gemma"], add_bos_token=None, legacy=None))
+    assert loaded.tokenizer is not None and loaded.tokenizer.encode("the") == [2, GEMMA.index("the")]
+    settings = {"bos_token": "<s>", "add_bos_token": None, "legacy": None, "add_eos_token": None}
+    llama = load_tokenizer(folder_of(tmp_path / "llama", MODELS["llama"], **settings))
+    assert llama.encode("a</s>a") == [1, LLAMA.index("▁a"), 2, LLAMA.index("▁a")]
 
 
 def test_a_space_at_the_beginning_stays_beside_the_one_that_is_put_there(made: dict[str, Tokenizer]) -> None:
