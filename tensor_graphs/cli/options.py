@@ -167,7 +167,8 @@ System = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. [default: 0, or 1 with --top-k, --top-p, --min-p or --seed]"),
+    typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. "
+                 "[default: 0, or 1 with --top-k, --top-p, --min-p or --seed]"),
 ]
 TopK = Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off: from all.")]
 TopP = Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability; 1 is off.")]

@@ -259,8 +259,8 @@ def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
     """The tokenizer of tokenizer.model, or of vocab.json and merges.txt, with the special tokens of the folder; and its settings,
     where special tokens that the folder does not name are those of its class or its model.
 
-    What tokenizer_config.json leaves open is as in the tokenizer.json that is published for such folders: with tokenizer.model a text
-    begins with bos_token, and a space is put before each piece of text between special tokens (`legacy`).
+    What tokenizer_config.json leaves open is as in the tokenizer.json that is published for such folders: with tokenizer.model a
+    text begins with bos_token, and a space is put before each piece of text between special tokens (`legacy`).
     """
     values, by_pieces = settings.values, path.name == SENTENCEPIECE_FILE
 
