@@ -14,7 +14,7 @@ import typer
 from tensor_graphs.cli import ctrl_c, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
-from tensor_graphs.cli.run import sampling_of
+from tensor_graphs.cli.run import sampling_of, token_lines
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ def chat(
     temperature: options.Temperature = None,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = None,
+    stop: options.Stop = None,
     dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
     tolerance: options.GraphTolerance = None,
@@ -61,22 +64,25 @@ def chat(
     memory_limit: options.MemoryLimit = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
+    logprobs: options.Logprobs = False,
     json: options.Json = False,
+    jsonl: options.JsonLines = False,
 ) -> None:
     """Talk with a decoder model, turn by turn: /help says how."""
     with phase(IMPORT):
         from tensor_graphs.frontends.conversation import Conversation, chat_tokenizer
 
-    sampling = sampling_of(temperature, top_k, top_p, seed)
+    print_document = options.document_printer(json, jsonl, logprobs)
+    sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     chat_tokenizer(loaded)
     made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1}, quiet=json, plan=plan,
-                 memory_limit=memory_limit, greedy=sampling.greedy)
-    talk = Conversation(loaded, made.compiled, system=system, sampling=sampling)
-    answered = _Turns(talk, made, model, tokens, quiet=json).run()
-    if json:
-        options.print_json(_document(talk, made, answered.documents))
+                 largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1}, quiet=print_document is not None,
+                 plan=plan, memory_limit=memory_limit, greedy=not (sampling.needs_logits or logprobs))
+    talk = Conversation(loaded, made.compiled, system=system, sampling=sampling, stop_texts=stop_texts, log_probabilities=logprobs)
+    answered = _Turns(talk, made, model, tokens, quiet=print_document is not None, lines=jsonl).run()
+    if print_document is not None:
+        print_document(_document(talk, made, answered.documents))
     if answered.refused and not answered.by_hand:
         raise typer.Exit(1)
 
@@ -95,10 +101,11 @@ class _CtrlC:
 
 
 class _Turns:
-    """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns."""
+    """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns; quiet: a document is made of the
+    turns, and no answer is written; lines: their tokens are written as lines of JSON."""
 
-    def __init__(self, talk: Conversation, made: Ready, name: str, tokens: int | None, quiet: bool) -> None:
-        self.talk, self.made, self.name, self.tokens, self.quiet = talk, made, name, tokens, quiet
+    def __init__(self, talk: Conversation, made: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
+        self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, made, name, tokens, quiet, lines
         self.by_hand = sys.stdin is not None and sys.stdin.isatty()
         self.ctrl_c = _CtrlC()
         self.refused = 0
@@ -189,10 +196,13 @@ class _Turns:
 
         why: str | None = None
         pieces = self.talk.say(text, self.tokens)
+        show_line = token_lines({"turn": len(self.documents)})
         self.ctrl_c.asked, self.ctrl_c.answering = False, True
         try:
             for piece in pieces:
                 self._write(piece)
+                if self.lines:
+                    show_line(self.talk.last.ids[-1], piece, self.talk.last)
                 if self.ctrl_c.asked:
                     break
         except KeyboardInterrupt:
@@ -241,6 +251,7 @@ def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
         "prompt": text,
         "text": talk.answer if last.ids else None,
         "ids": last.ids,
+        **({} if last.log_probabilities is None else {"logprobs": last.log_probabilities}),
         "fed_tokens": talk.fed,
         "stopped": last.stopped,
         "prefill_ms": last.prefill_seconds * 1e3,

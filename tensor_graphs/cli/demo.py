@@ -34,7 +34,7 @@ def demo(
     from tensor_graphs.cli.compiling import ready
     from tensor_graphs.cli.embed import embeddings, print_similarities
     from tensor_graphs.cli.graphs import STEP
-    from tensor_graphs.cli.run import document, generate_and_print
+    from tensor_graphs.cli.run import document, generate_and_show, print_text
     from tensor_graphs.compiler.summary import summarise
     from tensor_graphs.frontends.huggingface import load_model
     from tensor_graphs.frontends.sampling import Sampling
@@ -60,13 +60,13 @@ def demo(
     start = [2, 9259, 10, 20, 30, 40, 50]
     made = ready(model, tolerance=1e-3, backends=None, database=db, threads=threads, at=STEP,
                  largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json, greedy=True)
-    result = generate_and_print(made, start, tokens, Sampling(), (), quiet=json)
+    text, result = generate_and_show(made, start, tokens, Sampling(), (), None if json else print_text)
     if json:
         embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}
-        options.print_json({"embed": embedded, "run": document(made, start, result)})
+        options.print_json({"embed": embedded, "run": document(made, start, text, result)})
         return
     print(
-        f"\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
+        f"\n\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
         f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"
     )
     options.print_summary(summarise(made.plan, STEP))

@@ -69,8 +69,11 @@ def embeddings(loaded: Any, texts: list[str], *, tolerance: float | None, backen
                threads: int | None, quiet: bool, plan: str | None = None,
                intermediates: Wanted = "auto") -> tuple[np.ndarray, Any, list[int]]:
     """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
+    from tensor_graphs.frontends.tokenizer import TOKENIZER_FILES
+
     if loaded.tokenizer is None:
-        raise options.NotPossible(f"{loaded.name} has no tokenizer.json, which embedding texts needs")
+        raise options.NotPossible(f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), which embedding texts needs\n"
+                                  "  fix: save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
     encoded = [loaded.tokenizer.encode_and_cut(t) for t in texts]
     ids, left_out = [i for i, _ in encoded], [cut for _, cut in encoded]
     for number, (one, cut) in enumerate(encoded, 1):

@@ -123,7 +123,8 @@ def _import(values: list[str] | None) -> list[str] | None:
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="FILE", callback=_import,
-                 help="A Python module with kernels, composites or rules of yours: a path or a dotted name. Repeatable."),
+                 help="A Python module with kernels, composites, rules or families of models of yours: a path or a dotted name. "
+                 "Repeatable."),
 ]
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
 """the last line of a verb that measures, behind Ctrl-C"""
@@ -166,11 +167,27 @@ System = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. [default: 0, or 1 with --top-k, --top-p or --seed]"),
+    typer.Option(help="Draw instead of taking the likeliest; 0 is greedy. "
+                 "[default: 0, or 1 with --top-k, --top-p, --min-p or --seed]"),
 ]
 TopK = Annotated[int, typer.Option(help="Draw from the k likeliest; 0 is off: from all.")]
 TopP = Annotated[float, typer.Option(help="Draw from the smallest set that holds this probability; 1 is off.")]
+MinP = Annotated[
+    float, typer.Option(help="Draw from tokens that have at least this share of the likeliest one's probability; 0 is off.")
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Make tokens of the text so far less likely: positive logits are divided by it; 1 is off.")
+]
 Seed = Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")]
+Stop = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="End before this text, once it is generated. Repeatable.")
+]
+Logprobs = Annotated[
+    bool, typer.Option("--logprobs", help="With --json or --jsonl: the log probability that the model gives each new token.")
+]
+JsonLines = Annotated[
+    bool, typer.Option("--jsonl", help="One JSON object a line for each token as it comes; the last line is the --json document.")
+]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 
@@ -298,6 +315,28 @@ def write_file(file: Path, text: str, option: str) -> None:
 
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, default=str, allow_nan=False) + "\n")
+
+
+def print_line(value: Any) -> None:
+    """Print a JSON object on one line, at once."""
+    sys.stdout.write(json.dumps(value, default=str, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def document_printer(json: bool, jsonl: bool, logprobs: bool) -> Callable[[Any], None] | None:
+    """What prints the document of --json or --jsonl; None where text is printed for people. Raises UsageError."""
+    if json and jsonl:
+        raise UsageError("--json and --jsonl are two forms of one document\n  fix: leave one of them out")
+    if logprobs and not json and not jsonl:
+        raise UsageError("--logprobs has its place in a JSON document\n  fix: --json or --jsonl")
+    return print_json if json else print_line if jsonl else None
+
+
+def stop_texts(values: list[str] | None) -> list[str]:
+    """The values of --stop. Raises UsageError for an empty one."""
+    if values and not all(values):
+        raise UsageError("--stop '' is no text that could be generated\n  fix: --stop TEXT")
+    return values or []
 
 
 def console() -> Console:

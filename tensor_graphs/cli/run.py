@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,9 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.phases import IMPORT, OURS, phase
+
+if TYPE_CHECKING:
+    from tensor_graphs.frontends.generate import Generation
 
 FEW = 256
 """positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
@@ -37,7 +41,10 @@ def run(
     temperature: options.Temperature = None,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = None,
+    stop: options.Stop = None,
     dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
@@ -51,37 +58,44 @@ def run(
     memory_limit: options.MemoryLimit = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
+    logprobs: options.Logprobs = False,
     json: options.Json = False,
+    jsonl: options.JsonLines = False,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
     with phase(IMPORT):
         from tensor_graphs.frontends.generate import check_room
 
-    sampling = sampling_of(temperature, top_k, top_p, seed)
+    print_document = options.document_printer(json, jsonl, logprobs)
+    sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)
     loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
     asked = starts(loaded, prompt, prompts, system, ids, chat)
+    if stop_texts and loaded.tokenizer is None:
+        raise options.NotPossible(f"{loaded.name} has no tokenizer, so --stop has no text to look at\n  fix: leave it out")
     for one in asked:
         check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
     longest = max(len(one.ids) for one in asked)
     positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
     made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": longest, "m": 1, "p": positions}, quiet=json, plan=plan, memory_limit=memory_limit,
-                 greedy=sampling.greedy)
-    stop = () if ignore_eos else loaded.end_ids
+                 largest={"n": longest, "m": 1, "p": positions}, quiet=print_document is not None, plan=plan,
+                 memory_limit=memory_limit, greedy=not (sampling.needs_logits or logprobs))
     several = prompts is not None or len(asked) > 1
     documents = []
     for number, one in enumerate(asked):
-        if several and not json:
+        if several and print_document is None:
             print(("\n" if number else "") + f"> {one.title}", flush=True)
-        result = generate_and_print(made, one.ids, tokens, sampling, stop, quiet=json)
-        if json:
-            said = document(made, one.ids, result)
-            documents.append({"prompt": one.text, **said} if several else said)
-        else:
+        show = (token_lines({"prompt": number} if several else {}) if jsonl else None if json else print_text)
+        text, result = generate_and_show(made, one.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
+                                         stop_texts=stop_texts, logprobs=logprobs)
+        if print_document is None:
+            print()
             _say_what_it_took(made, one.ids, result)
-    if json:
-        options.print_json(documents if several else documents[0])
+        else:
+            outcome = document(made, one.ids, text, result)
+            documents.append({"prompt": one.text, **outcome} if several else outcome)
+    if print_document is not None:
+        print_document(documents if several else documents[0])
 
 
 def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
@@ -94,8 +108,9 @@ def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
     )
 
 
-def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int | None) -> Any:
-    """The options as a Sampling: whoever asks for a top k, a top p or a seed wants draws, at temperature 1 unless they say another.
+def sampling_of(temperature: float | None, top_k: int, top_p: float, min_p: float, repetition_penalty: float,
+                seed: int | None) -> Any:
+    """The options as a Sampling: a top k, a top p, a min p or a seed means draws, at temperature 1 unless another is given.
 
     Raises UsageError for a value out of range.
     """
@@ -103,9 +118,10 @@ def sampling_of(temperature: float | None, top_k: int, top_p: float, seed: int |
         from tensor_graphs.frontends.errors import SamplingError
         from tensor_graphs.frontends.sampling import Sampling
 
-    draws = top_k != 0 or top_p != 1 or seed is not None
+    draws = top_k != 0 or top_p != 1 or min_p != 0 or seed is not None
     try:
-        return Sampling((1.0 if draws else 0.0) if temperature is None else temperature, top_k, top_p, seed or 0)
+        return Sampling((1.0 if draws else 0.0) if temperature is None else temperature, top_k, top_p, seed or 0, min_p,
+                        repetition_penalty)
     except SamplingError as e:
         raise options.UsageError(str(e)) from None
 
@@ -133,6 +149,7 @@ def starts(
 ) -> list[Start]:
     """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
     from tensor_graphs.frontends.conversation import chat_tokenizer, system_message
+    from tensor_graphs.frontends.tokenizer import TOKENIZER_FILES
 
     if sum(given is not None for given in (prompt or None, prompts, ids)) != 1:
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,… (or --prompts FILE, one prompt a line)")
@@ -148,7 +165,7 @@ def starts(
             raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
     if loaded.tokenizer is None:
         raise options.NotPossible(
-            f"{loaded.name} has no tokenizer.json, so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
+            f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
         )
     texts = prompt or [line for line in _lines(prompts or "") if line.strip()]
     if not texts:
@@ -171,30 +188,61 @@ def _lines(file: str) -> list[str]:
         raise options.NotPossible(f"--prompts {file} {why}") from None
 
 
-def generate_and_print(made: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, quiet: bool) -> Any:
-    """Generate, printing text (or ids) as it comes unless quiet."""
-    from tensor_graphs.frontends.generate import Generation, stream
-
-    result = Generation()
-    decoder = None if quiet or made.model.tokenizer is None else made.model.tokenizer.stream()
-    for number, token in enumerate(
-        stream(made.compiled, made.compiled.session(), start, tokens, sampling=sampling, stop=stop, result=result)
-    ):
-        if quiet:
-            continue
-        sys.stdout.write(decoder.push(token) if decoder is not None else f"{',' if number else ''}{token}")
-        sys.stdout.flush()
-    if not quiet:
-        sys.stdout.write((decoder.finish() if decoder is not None else "") + "\n")
-    return result
+Show = Callable[[int, str, "Generation"], None]
+"""a function of each new token, its text and what is known of the generation"""
 
 
-def document(made: Ready, start: list[int], result: Any) -> dict[str, Any]:
+def print_text(token: int, text: str, result: Generation) -> None:
+    """Write the text of a token as it comes."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def token_lines(before: dict[str, int]) -> Show:
+    """A function that prints each token as one line of JSON, `before` first."""
+    def show(token: int, text: str, result: Generation) -> None:
+        logprob = {} if result.log_probabilities is None else {"logprob": result.log_probabilities[-1]}
+        options.print_line({**before, "id": token, "text": text, **logprob})
+    return show
+
+
+class _Ids:
+    """The decoder of a model without a tokenizer: its text is the ids."""
+
+    stopped = False
+    _between = ""
+
+    def push(self, token: int) -> str:
+        text, self._between = f"{self._between}{token}", ","
+        return text
+
+    def finish(self) -> str:
+        return ""
+
+
+def generate_and_show(made: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
+                      stop_texts: Sequence[str] = (), logprobs: bool = False) -> tuple[str, Generation]:
+    """Generate, showing each token as it comes. Return the text (ids without a tokenizer), and what the generation did."""
+    from tensor_graphs.frontends.generate import Generation, stream_text
+
+    result = Generation(log_probabilities=[] if logprobs else None)
+    tokenizer = made.model.tokenizer
+    decoder = _Ids() if tokenizer is None else tokenizer.stream(stop_texts=stop_texts)
+    texts = []
+    for token, text in stream_text(made.compiled, made.compiled.session(), start, tokens, decoder, result, sampling=sampling,
+                                   stop=stop):
+        texts.append(text)
+        if show is not None:
+            show(token, text, result)
+    return "".join(texts), result
+
+
+def document(made: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
     use = made.plan.memory(n=len(start), m=1)
-    text = made.model.tokenizer.decode(result.ids) if made.model.tokenizer is not None else None
     return {
         "ids": result.ids,
-        "text": text,
+        "text": None if made.model.tokenizer is None else text,
+        **({} if result.log_probabilities is None else {"logprobs": result.log_probabilities}),
         "tokens_per_second": result.tokens_per_second,
         "prefill_ms": result.prefill_seconds * 1e3,
         "prompt_tokens": len(start),

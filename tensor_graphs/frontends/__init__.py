@@ -1,6 +1,6 @@
 """frontends: what comes from elsewhere — weights, configurations and tokenizers in files that other libraries write.
 
-In: a model folder (config.json, *.safetensors, tokenizer.json), or arguments of a request.  Out: read-only numpy arrays
+In: a model folder (config.json, *.safetensors, a tokenizer), or arguments of a request.  Out: read-only numpy arrays
 that share the file's bytes, frozen configurations, token ids, text.  Whatever is wrong with a file is a FileError that
 names it. From FlashInfer (flashinfer/): definitions, kernels and measurements, as graphs and rows of the database.
 May import: every room above, records for flashinfer alone.  Never: cli.  Nothing here reaches the network or runs code found in a

@@ -16,10 +16,11 @@ import logging
 from collections.abc import Generator, Sequence
 
 from tensor_graphs.frontends.errors import TokenizerError
-from tensor_graphs.frontends.generate import Generation, cache_length, check_ids, stream
+from tensor_graphs.frontends.generate import Generation, cache_length, check_ids, stream_text
 from tensor_graphs.frontends.huggingface import LoadedModel
 from tensor_graphs.frontends.sampling import Sampler, Sampling
-from tensor_graphs.frontends.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE, Tokenizer
+from tensor_graphs.frontends.stop_texts import UntilStop
+from tensor_graphs.frontends.tokenizer import TEMPLATE_FILE, TOKENIZER_FILES, Tokenizer
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ log = logging.getLogger(__name__)
 def chat_tokenizer(model: LoadedModel) -> Tokenizer:
     """The model's tokenizer, if it can write a chat. Raises TokenizerError: no tokenizer, or no chat template."""
     if model.tokenizer is None:
-        raise TokenizerError(f"{model.name} has no {TOKENIZER_FILE}, so text cannot become tokens", file=model.folder,
-                             fix="save the tokenizer in its fast form: tokenizer.save_pretrained(folder)")
+        raise TokenizerError(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so text cannot become tokens", file=model.folder,
+                             fix="save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
     if not model.tokenizer.has_chat_template:
         raise TokenizerError(
             f"{model.name} has no chat template, so nothing says how it takes the turns of a chat or a system text",
@@ -48,28 +49,31 @@ class Conversation:
     """The turns so far, and the session that holds them.
 
     model, compiled: a decoder with a chat template, and its `graph` or (greedy only) `greedy_graph`, bound. system: a text that
-    goes before all turns. sampling: of all answers; the draws go on from turn to turn. messages: the turns as the template gets
+    goes before all turns. sampling: of all answers; the draws go on from turn to turn. stop_texts: an answer ends before the first
+    of them. log_probabilities: record them in `last`. messages: the turns as the template gets
     them; last: what the latest answer took; fed: how many tokens were fed for it.
     Raises TokenizerError: no tokenizer, no chat template.
     """
 
     def __init__(self, model: LoadedModel, compiled: CompiledGraph, *, system: str | None = None,
-                 sampling: Sampling | None = None) -> None:
+                 sampling: Sampling | None = None, stop_texts: Sequence[str] = (), log_probabilities: bool = False) -> None:
         self.model, self.compiled, self.system = model, compiled, system
         self.tokenizer = chat_tokenizer(model)
         self.session = compiled.session()
         self._sampling = sampling or Sampling()
+        self.stop_texts, self.log_probabilities = UntilStop(stop_texts).stop_texts, log_probabilities
         self.reset()
 
     def reset(self) -> None:
         """Begin anew: no turns, an empty cache, the first draws again."""
         self.messages = system_message(self.system)
         self.session.reset()
-        self.last, self.fed = Generation(), 0
+        self.last, self.fed = self._generation(), 0
         self._sampler = Sampler(self._sampling)
 
     def say(self, text: str, tokens: int | None = None) -> Generator[str, None, None]:
-        """Yield the answer to a user's text, a piece per token (often "", while a character is not complete).
+        """Yield the answer to a user's text, a piece per token (often "", while a character is not complete or a stop text may have
+        begun).
 
         tokens: how many at most; None: until the model ends its turn (`model.end_ids`), or the cache is full. A caller may stop at
         any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
@@ -77,29 +81,30 @@ class Conversation:
         Raises ConversationError when the turn, or the rest of its answer, is longer than the cache; TokenizerError for a text or a
         template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError.
         """
-        self.last, self.fed = Generation(), 0
+        self.last, self.fed = self._generation(), 0
         asked = {"role": "user", "content": text}
         ids = self.tokenizer.encode_chat([*self.messages, asked])
         check_ids(ids, self.model.facts.vocabulary)
         new = self._not_in_the_caches(ids)
         self.fed = len(new)
-        decoder = self.tokenizer.stream()
+        most = cache_length(self.compiled) if tokens is None else tokens
         try:
-            for token in stream(self.compiled, self.session, new, cache_length(self.compiled) if tokens is None else tokens,
-                                sampling=self._sampler, stop=self.model.end_ids, result=self.last):
-                yield "" if token in self.model.end_ids else decoder.push(token)
-            rest = decoder.finish()
-            if rest:
-                yield rest
+            for _, text in stream_text(self.compiled, self.session, new, most, self.tokenizer.stream(stop_texts=self.stop_texts),
+                                       self.last, sampling=self._sampler, stop=self.model.end_ids, hidden=self.model.end_ids):
+                yield text
         finally:
             if self.last.ids:
                 self.messages += [asked, {"role": "assistant", "content": self.answer}]
 
     @property
     def answer(self) -> str:
-        """The text of the latest answer; the token that ended it is no part of it."""
+        """The text of the latest answer; the token or the stop text that ended it is no part of it."""
         ids = self.last.ids
-        return self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.model.end_ids else ids)
+        text = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.model.end_ids else ids)
+        return UntilStop(self.stop_texts).finish(text)
+
+    def _generation(self) -> Generation:
+        return Generation(log_probabilities=[] if self.log_probabilities else None)
 
     def _not_in_the_caches(self, ids: Sequence[int]) -> list[int]:
         """What is to be fed of a conversation's ids, at least the last one; the caches go back to the others."""

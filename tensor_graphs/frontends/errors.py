@@ -18,6 +18,10 @@ class ConfigError(FrontendError):
     """A configuration that lacks a value, holds one of the wrong kind, or asks for something that is not supported."""
 
 
+class FamilyRowError(FrontendError):
+    """A row of a family, registered by a user's module, that does not describe a model."""
+
+
 class TokenizerError(FrontendError):
     """A tokenizer or a chat template that is missing, unreadable or refuses its input."""
 

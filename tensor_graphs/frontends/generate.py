@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from tensor_graphs.arguments import ArgumentError, function, whole
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
-from tensor_graphs.frontends.sampling import Sampler, Sampling
+from tensor_graphs.frontends.sampling import Sampler, Sampling, log_probability
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.phases import phase
@@ -26,12 +27,14 @@ from tensor_graphs.runtime.session import Session, Transcript
 
 @dataclass
 class Generation:
-    """What a generation did. times in seconds; ids: the new ones."""
+    """What a generation did. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
+    logarithm of the probability that the model gave each new token (None: they are not recorded)."""
 
     ids: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     step_seconds: list[float] = field(default_factory=list)
     stopped: bool = False
+    log_probabilities: list[float] | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -83,25 +86,26 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     """Yield up to `tokens` new token ids; stops behind one that is in `stop` (which is yielded too).
 
     compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler goes
-    on with its draws, a Sampling begins them. Timings and ids go into `result`.
+    on with its draws, a Sampling begins them; its repetition penalty counts all tokens of the conversation. Timings and ids go into
+    `result`, and log probabilities where that has a list for them.
 
     On a session that was streamed to before, this goes on with its conversation: the first run feeds the pending token (the one
     that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
     A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
 
     Raises ConversationError when the next token to feed has no room in the cache (what had room was yielded), and when the
-    session's states were set from outside; SamplingError for logits that are no numbers, and where draws are asked of a graph that
-    gives the likeliest token only; FrontendError when there is nothing to feed.
+    session's states were set from outside; SamplingError for logits that are no numbers, and where draws, a penalty or log
+    probabilities are requested of a graph that gives the likeliest token only; FrontendError when there is nothing to feed.
     """
     capacity = cache_length(compiled)
     if not isinstance(session, Session):
         raise ArgumentError(f"session is {session!r:.80}\n  fix: compiled.session()")
     whole("tokens", tokens, 0)
     sampler = sampling if isinstance(sampling, Sampler) else Sampler(sampling or Sampling())
-    if "logits" not in compiled.graph.outputs and not sampler.sampling.greedy:
-        raise SamplingError("the graph gives the likeliest token only, and a draw needs all logits",
-                            fix="compile the model's `graph`, or decode greedily (temperature 0)")
     result = result if result is not None else Generation()
+    if "logits" not in compiled.graph.outputs and (sampler.sampling.needs_logits or result.log_probabilities is not None):
+        raise SamplingError("the graph gives the likeliest token only; draws, a repetition penalty and log probabilities need all "
+                            "logits", fix="compile the model's `graph`, or decode greedily (temperature 0) without them")
     transcript = _transcript(session)
     feed = [*transcript.pending, *_ids_of(compiled, prompt)]
     if not feed:
@@ -116,7 +120,8 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
             transcript.fed += feed
             transcript.pending = []                  # until there is another: it is fed
             try:
-                token = sampler.pick(outputs["logits"][-1]) if "logits" in outputs else checked_token(outputs)
+                token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else
+                         checked_token(outputs))
             except SamplingError as e:
                 raise _with_source(e, compiled, session, ids, past) from None
         seconds = time.perf_counter() - started
@@ -126,9 +131,39 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
             result.step_seconds.append(seconds)
         feed, transcript.pending = [token], [token]
         result.ids.append(token)
+        if result.log_probabilities is not None:
+            result.log_probabilities.append(log_probability(outputs["logits"][-1], token))
         yield token
         if token in stop:
             result.stopped = True
+            return
+
+
+class TextDecoder(Protocol):
+    """Text of tokens that come one by one (`tokenizer.StreamingDecoder`)."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: TextDecoder,
+                result: Generation, *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
+                hidden: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
+    """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
+
+    A text is often "", while a character is not complete or a stop text may have begun; what was held back comes with the last
+    token. hidden: ids without a text. Raises what `stream` raises.
+    """
+    for number, token in enumerate(stream(compiled, session, prompt, tokens, sampling=sampling, stop=stop, result=result), 1):
+        text = "" if token in hidden else decoder.push(token)
+        stopped = decoder.stopped
+        result.stopped |= stopped
+        yield token, text + (decoder.finish() if stopped or number == tokens or token in stop else "")
+        if stopped:
             return
 
 
@@ -189,12 +224,12 @@ def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
 @worded
 def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,
              sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
-             on_token: Callable[[int], None] | None = None) -> Generation:
+             on_token: Callable[[int], None] | None = None, log_probabilities: bool = False) -> Generation:
     """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
-    with each id. Raises ArgumentError."""
+    with each id; log_probabilities: record them, too. Raises ArgumentError."""
     function("on_token", on_token, "the id of a token")
     cache_length(compiled)
-    result = Generation()
+    result = Generation(log_probabilities=[] if log_probabilities else None)
     for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
         if on_token is not None:
             on_token(token)

@@ -44,7 +44,7 @@ from tensor_graphs.frontends.huggingface_folder import (
     read_generation,
     read_sentence,
 )
-from tensor_graphs.frontends.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from tensor_graphs.frontends.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
@@ -120,8 +120,8 @@ class LoadedModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The folder's tokenizer, loaded when first asked for; None without a tokenizer.json. Raises TokenizerError."""
-        if self.folder is None or not (self.folder / TOKENIZER_FILE).is_file():
+        """The folder's tokenizer, loaded when first asked for; None without one. Raises TokenizerError."""
+        if self.folder is None or tokenizer_file(self.folder) is None:
             return None
         return load_tokenizer(self.folder)
 

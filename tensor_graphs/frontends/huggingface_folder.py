@@ -26,6 +26,7 @@ from tensor_graphs.errors import close_to
 from tensor_graphs.frontends.errors import ConfigError, FolderError
 from tensor_graphs.frontends.families import FAMILIES, FULL, MODEL_TYPES, SLIDING
 from tensor_graphs.frontends.family_config import FamilyConfig, read_family
+from tensor_graphs.frontends.own_families import OWN, read_own
 from tensor_graphs.frontends.settings import Section, parse_json, read_json
 from tensor_graphs.language.dtypes import bf16, f32
 from tensor_graphs.normal_numbers import quantiles
@@ -116,7 +117,7 @@ class SentenceConfig:
 
 
 def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
-    """The configuration in `folder`/config.json, of one of the model types in `MODEL_TYPES`.
+    """The configuration in `folder`/config.json, of one of the model types in `MODEL_TYPES`, or of a row that was registered.
 
     Raises FolderError (no such folder, no config.json) and ConfigError (bad JSON, unknown model type, a missing, wrong
     or unsupported setting).
@@ -128,13 +129,16 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
         raise ConfigError(f"this is a {config.values['_class_name']} of diffusers, and such models are not read yet", file=path,
                           fix="a folder of a decoder or an encoder of transformers (docs/adding_a_model.md lists the families)")
     kind = config.text("model_type")
+    if kind in OWN:
+        return read_own(config, kind)
     if kind not in MODEL_TYPES:
-        known = sorted(MODEL_TYPES)
+        known = sorted({*MODEL_TYPES, *OWN})
         near = close_to(kind, known)
         kin = [name for name in known if name.split("_")[0].rstrip("0123456789") in kind]
         nearest = f"; did you mean {near[0]}?" if near else f"; nearest: {', '.join(kin)}" if kin else ""
         raise ConfigError(
-            f"the model type {kind!r} is not known", file=path, fix=f"known model types: {', '.join(known)}{nearest}"
+            f"the model type {kind!r} is not known", file=path,
+            fix=f"known model types: {', '.join(known)}{nearest}; a family of yours: --import FILE (docs/adding_a_model.md)"
         )
     return read_family(config, *MODEL_TYPES[kind])
 

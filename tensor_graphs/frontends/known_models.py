@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensor_graphs.frontends.families import FAMILIES
 from tensor_graphs.frontends.family_config import read_family
+from tensor_graphs.frontends.own_families import OWN
 from tensor_graphs.frontends.settings import Section
 from tensor_graphs.models.transformer import Facts, TensorNames
 
@@ -30,9 +31,9 @@ class KnownModel:
 
 
 def known_models() -> tuple[KnownModel, ...]:
-    """Every family, decoders first, each kind in the order of names."""
+    """Every family, registered ones too, decoders first, each kind in the order of names."""
     found = []
-    for row in FAMILIES.values():
+    for row in {**FAMILIES, **{row.name: row for row, _ in OWN.values()}}.values():
         config = read_family(Section({}, Path(row.name)), row)
         found.append(KnownModel(row.name, row.encoder, row.like, config.facts, config.names))
     return tuple(sorted(found, key=lambda model: (model.encoder, model.kind)))

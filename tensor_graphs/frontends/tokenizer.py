@@ -1,6 +1,6 @@
-"""tokenizer: text to token ids and back, by the tokenizer.json of a model folder.
+"""tokenizer: text to token ids and back, by the tokenizer.json of a model folder, or by the older files of one.
 
-The splitting itself is the `tokenizers` library's. Here: what the files beside tokenizer.json change (lower-casing,
+The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing,
 truncation, the ids that end a text), decoding token by token without ever showing half a character, and the prompt text
 of a chat.
 """
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.frontends.byte_level_files import MERGES_FILE, VOCABULARY_FILE, byte_level_class, read_byte_level
 from tensor_graphs.frontends.chat_template import render
 from tensor_graphs.frontends.errors import FolderError, TokenizerError
 from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_sentence
+from tensor_graphs.frontends.sentencepiece_file import SENTENCEPIECE_FILE, read_sentencepiece
 from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.frontends.stop_texts import UntilStop
 from tensor_graphs.regular_file import read_text
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Splitter
 
 TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_FILES = f"{TOKENIZER_FILE}, {SENTENCEPIECE_FILE}, or {VOCABULARY_FILE} with {MERGES_FILE}"
 SETTINGS_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
@@ -82,9 +86,9 @@ class Tokenizer:
         return "".join("".join(self._added[i].content for i in run) if is_added else
                        str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
 
-    def stream(self, *, skip_special_tokens: bool = True) -> StreamingDecoder:
-        """A decoder that takes one id at a time."""
-        return StreamingDecoder(self, skip_special_tokens=skip_special_tokens)
+    def stream(self, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> StreamingDecoder:
+        """A decoder that takes one id at a time. stop_texts: the text ends before the first of them (see `UntilStop`)."""
+        return StreamingDecoder(self, skip_special_tokens=skip_special_tokens, stop_texts=stop_texts)
 
     @property
     def has_chat_template(self) -> bool:
@@ -144,18 +148,28 @@ class StreamingDecoder:
 
     What is returned, joined, is the decoding of all ids together. A character whose bytes come in several tokens
     appears with the last of them. (Where the ids are no valid UTF-8, replacement characters appear once no character
-    can come of them.)
+    can come of them.) With stop texts it is that decoding up to the first of them.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._until = UntilStop(stop_texts)
         self._window: list[int] = []  # the last tokens shown, whose end decides on spaces, then those not yet shown
         self._clean = 0  # how many tokens of the window are shown whole
         self._shown = ""  # the text of the window that has been returned
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text has occurred; there is no more text then."""
+        return self._until.stopped
+
     def push(self, token: int) -> str:
         """The text that is certain now and was not before; often "", when a character is not complete."""
+        return self._until.push(self._decoded(token))
+
+    def _decoded(self, token: int) -> str:
+        """The same without stop texts."""
         self._window += self._tokenizer._known([token])
         text = self._decode(self._window)
         settled = text.rstrip(_UNDECODED)
@@ -175,8 +189,9 @@ class StreamingDecoder:
 
     def finish(self) -> str:
         """What was held back, an incomplete character as U+FFFD; then the decoder is as new."""
-        new = self._rest(self._decode(self._window))
+        new = self._until.finish(self._rest(self._decode(self._window)))
         self._window, self._clean, self._shown = [], 0, ""
+        self._until = UntilStop(self._until.stop_texts)
         return new
 
     def _decode(self, ids: list[int]) -> str:
@@ -197,6 +212,12 @@ class _Settings:
     template: str | None
 
 
+def tokenizer_file(folder: Path) -> Path | None:
+    """The file that a folder's tokenizer is read from: tokenizer.json goes before older ones; None without any."""
+    forms = ((TOKENIZER_FILE,), (SENTENCEPIECE_FILE,), (VOCABULARY_FILE, MERGES_FILE))
+    return next((folder / names[0] for names in forms if all((folder / name).is_file() for name in names)), None)
+
+
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of a model folder.
 
@@ -204,30 +225,107 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. A BERT's tokenizer_config.json
     decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
     """
-    from tokenizers import Tokenizer as Splitter  # 0.05 s, and only folders with text need it
-
     folder = Path(folder)
-    path = folder / TOKENIZER_FILE
     if not folder.is_dir():
         raise FolderError("there is no such folder", file=folder)
-    if not path.is_file():
+    path = tokenizer_file(folder)
+    if path is None:
         raise TokenizerError(
-            f"the folder has no {TOKENIZER_FILE}, so text cannot become tokens",
-            file=folder,
-            fix="give token ids instead: --ids 2,9259,10; or save the tokenizer in its fast form: "
-            "tokenizer.save_pretrained(folder)",
-        )
-    try:
-        splitter = Splitter.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise TokenizerError(f"{TOKENIZER_FILE} cannot be read: {error}", file=path) from error
+            f"the folder has no tokenizer ({TOKENIZER_FILES}), so text cannot become tokens", file=folder,
+            fix="give token ids instead: --ids 2,9259,10; or save the tokenizer into it: tokenizer.save_pretrained(folder)")
     settings = _settings(folder)
+    if path.name == TOKENIZER_FILE:
+        splitter = _read_fast(path)
+    else:
+        splitter, settings = _read_older(path, settings)
     splitter.no_padding()
     splitter.no_truncation()
     _bert_normalizer(splitter, settings.values)
     max_length, prompt = _sentence(folder, splitter, settings.values)
     return Tokenizer(folder, splitter, end_ids=_end_ids(folder, splitter, settings), max_length=max_length, prompt=prompt,
                      template=settings.template, special=settings.special)
+
+
+def _read_fast(path: Path) -> Splitter:
+    from tokenizers import Tokenizer as Splitter  # 0.05 s, and only folders with text need it
+
+    try:
+        return Splitter.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
+        raise TokenizerError(f"{TOKENIZER_FILE} cannot be read: {error}", file=path) from error
+
+
+def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
+    """The tokenizer of tokenizer.model, or of vocab.json and merges.txt, with the special tokens of the folder; and its settings,
+    where special tokens that the folder does not name are those of its class or its model.
+
+    What tokenizer_config.json leaves open is as in the tokenizer.json that is published for such folders: with tokenizer.model a
+    text begins with bos_token, and a space is put before each piece of text between special tokens (`legacy`).
+    """
+    values, by_pieces = settings.values, path.name == SENTENCEPIECE_FILE
+
+    def flag(key: str, default: bool) -> bool:
+        return default if values.get(key) is None else bool(values[key])
+
+    if by_pieces:
+        model = read_sentencepiece(path)
+        try:
+            splitter, around = model.splitter(first_only=not flag("legacy", True)), False
+        except Exception as error:  # the library raises Exception itself
+            raise TokenizerError(f"{path.name} makes no tokenizer: {error}", file=path, fix="download the file again") from error
+        usual = {key: text for key, text in (("bos_token", model.bos), ("eos_token", model.eos)) if text is not None}
+    else:
+        row = byte_level_class(path.parent, values)
+        splitter, around = read_byte_level(path.parent, row, flag("add_prefix_space", False)), row.around
+        usual = dict(row.special)
+    special = {**usual, **settings.special}
+    _add_tokens(splitter, path.parent, values, special)
+    before = "cls_token" if around else "bos_token" if flag("add_bos_token", by_pieces) else ""
+    after = "sep_token" if around else "eos_token" if flag("add_eos_token", False) else ""
+    _put_around(splitter, special.get(before), special.get(after), path)
+    return splitter, replace(settings, special=special)
+
+
+def _add_tokens(splitter: Splitter, folder: Path, values: Mapping[str, Any], special: Mapping[str, str]) -> None:
+    """Add the tokens that tokenizer_config.json, else added_tokens.json lists, at their ids, and mark the special tokens of the
+    vocabulary. Raises TokenizerError for an id that is not the next one."""
+    from tokenizers import AddedToken
+
+    path = folder / "added_tokens.json"
+    listed = values.get("added_tokens_decoder")
+    if not isinstance(listed, dict):
+        older = read_json(path) if path.is_file() else {}
+        listed = {str(i): {"content": text, "special": text in special.values()} for text, i in older.items()}
+    else:
+        path = folder / SETTINGS_FILE
+    try:
+        tokens = sorted((int(i), dict(token)) for i, token in listed.items())
+        for i, token in tokens:
+            flags = {k: bool(token[k]) for k in ("single_word", "lstrip", "rstrip", "normalized", "special") if k in token}
+            splitter.add_tokens([AddedToken(token["content"], **{"normalized": not flags.get("special"), **flags})])
+            if splitter.token_to_id(token["content"]) != i:
+                raise TokenizerError(f"the added token {token['content']!r} has the id {i}, and the vocabulary "
+                                     f"{splitter.token_to_id(token['content'])} for it", file=path, fix="download the folder again")
+    except (ValueError, TypeError, KeyError) as error:
+        raise TokenizerError(f"the added tokens are no list of ids and tokens: {error}", file=path) from error
+    more = values.get("additional_special_tokens") or values.get("extra_special_tokens")
+    named = [*special.values(), *(text for text in (more if isinstance(more, list) else ()) if isinstance(text, str))]
+    splitter.add_special_tokens([text for text in named if splitter.token_to_id(text) is not None])
+
+
+def _put_around(splitter: Splitter, before: str | None, after: str | None, path: Path) -> None:
+    """Let each text begin and end with a token. Raises TokenizerError for one that the vocabulary does not have."""
+    from tokenizers.processors import TemplateProcessing
+
+    used = [text for text in (before, after) if text is not None]
+    missing = next((text for text in used if splitter.token_to_id(text) is None), None)
+    if missing is not None:
+        raise TokenizerError(f"a text has {missing!r} around it, and the vocabulary has no such token", file=path,
+                             fix=f"name its tokens in {SETTINGS_FILE}: bos_token, eos_token")
+    if used:
+        single = [*([before] if before else []), "$A", *([after] if after else [])]
+        splitter.post_processor = TemplateProcessing(single=single, special_tokens=[(text, splitter.token_to_id(text))
+                                                                                    for text in dict.fromkeys(used)])
 
 
 def _settings(folder: Path) -> _Settings:

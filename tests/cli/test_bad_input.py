@@ -122,7 +122,7 @@ def test_a_built_in_shape_has_no_weights_of_its_own() -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_told_of_ids(gemma: Path) -> None:
-    assert_complains(tg("run", gemma, "--prompt", "Hello", "--tokens", 2), "has no tokenizer.json", "--ids 2,9259,…")
+    assert_complains(tg("run", gemma, "--prompt", "Hello", "--tokens", 2), "has no tokenizer (tokenizer.json, ", "--ids 2,9259,…")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--prompt", "Hello", "--ids", "2,9")], ids=["neither", "both"])
@@ -131,7 +131,7 @@ def test_either_a_prompt_or_ids(gemma: Path, arguments: tuple[str, ...]) -> None
 
 
 def test_a_system_text_and_a_chat_need_a_chat_template(gemma: Path, wordy: Path, minilm: Path, tmp_path: Path) -> None:
-    assert_complains(tg("chat", gemma), "has no tokenizer.json", "tokenizer.save_pretrained(folder)")
+    assert_complains(tg("chat", gemma), "has no tokenizer (tokenizer.json, ", "tokenizer.save_pretrained(folder)")
     assert_complains(tg("chat", minilm), "does not generate text", f"tg embed {minilm}")
     plain = with_words(wordy, tmp_path / "plain", template=None)
     for arguments in (("chat", plain), ("run", plain, "--prompt", "w9", "--system", "w7")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -42,6 +43,20 @@ def test_a_line_of_standard_input_is_a_turn_and_a_reset_forgets_them(wordy: Path
     assert said["messages"][-1]["content"] == turns[3]["text"] and {t["error"] for t in turns} == {None}
     alone = document(tg("run", wordy, "--prompt", "w9 w10", "--system", "w7", "--tokens", 5, "--json"))
     assert turns[0]["ids"] == alone["ids"] and turns[0]["text"] == alone["text"]
+
+
+def test_lines_of_json_are_the_tokens_of_each_turn_and_a_stop_text_ends_an_answer(wordy: Path) -> None:
+    asked = ("chat", wordy, "--tokens", 5, "--repetition-penalty", 1e6)
+    whole = document(tg(*asked, "--json", typed="w9 w10\nw11"))
+    stop = " ".join(whole["turns"][0]["text"].split()[2:4])
+    *lines, last = map(json.loads, tg(*asked, "--jsonl", "--logprobs", "--stop", stop, typed="w9 w10\nw11").stdout.splitlines())
+    first, second = last["turns"]
+    assert first["ids"] == whole["turns"][0]["ids"][:4] and first["stopped"]
+    assert first["text"] == last["messages"][1]["content"] == whole["turns"][0]["text"].partition(stop)[0]
+    assert [line["turn"] for line in lines] == [0] * 4 + [1] * len(second["ids"])
+    assert [line["id"] for line in lines] == first["ids"] + second["ids"]
+    assert [line["logprob"] for line in lines] == first["logprobs"] + second["logprobs"]
+    assert "".join(line["text"] for line in lines[:4]) == first["text"]
 
 
 def test_a_turn_that_cannot_be_taken_is_named_and_the_chat_goes_on(wordy: Path) -> None:

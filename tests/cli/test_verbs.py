@@ -16,7 +16,7 @@ from tensor_graphs.devices.toolchain import build_library
 from tensor_graphs.frontends.huggingface import load_model
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
-from tests.cli.command import ROOT, TINY, document, tg, with_words
+from tests.cli.command import ROOT, TINY, assert_complains, document, tg, with_words
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.tg"))
 
@@ -99,6 +99,46 @@ def test_a_folder_with_a_tokenizer_takes_a_prompt_a_chat_template_and_stops_at_t
     assert chat["ids"] == expected[: expected.index(expected[2]) + 1] and chat["stopped"] is True
     plain = tg("run", folder, "--prompt", "w2 w9 w10", "--tokens", 6, "--no-chat", "--ignore-eos")
     assert plain.stdout == said["text"] + "\n"
+
+
+def test_generation_ends_before_a_stop_text_which_is_not_shown_either(gemma: Path, wordy: Path) -> None:
+    asked = ("run", wordy, "--prompt", "w2 w9 w10", "--no-chat", "--tokens", 6, "--ignore-eos")
+    ids = oracle_tokens(gemma, [2, 9, 10], 6)
+    stop = f"w{ids[2]} w{ids[3]}"
+    cut = document(tg(*asked, "--stop", "no such", "--stop", stop, "--json"))
+    assert cut["ids"] == ids[:4] and cut["text"] == f"w{ids[0]} w{ids[1]} " and cut["stopped"] is True
+    assert tg(*asked, "--stop", stop).stdout == cut["text"] + "\n"
+    held = f"w{ids[-1]} and on"                              # the last text may begin it, and does not
+    assert tg(*asked, "--stop", held).stdout == " ".join(f"w{i}" for i in ids) + "\n"
+    assert_complains(tg(*asked, "--stop", ""), "--stop '' is no text", code=2)
+    assert_complains(tg("run", gemma, "--ids", "2,9", "--stop", "x"), "has no tokenizer, so --stop has no text to look at")
+
+
+def test_lines_of_json_are_the_tokens_with_their_log_probabilities_and_then_the_document(gemma: Path, wordy: Path) -> None:
+    asked = ("run", wordy, "--prompt", "w2 w9 w10", "--no-chat", "--tokens", 5, "--ignore-eos", "--logprobs")
+    whole = document(tg(*asked, "--json"))
+    *tokens, last = map(json.loads, tg(*asked, "--jsonl").stdout.splitlines())
+    ids = oracle_tokens(gemma, [2, 9, 10], 5)
+    assert [line["id"] for line in tokens] == last["ids"] == whole["ids"] == ids and last.keys() == whole.keys()
+    assert "".join(line["text"] for line in tokens) == last["text"] == whole["text"]
+    assert [line["logprob"] for line in tokens] == last["logprobs"] == whole["logprobs"] and max(last["logprobs"]) < 0
+    *lines, several = map(json.loads, tg("run", wordy, "--prompt", "w9", "--prompt", "w10", "--tokens", 3, "--ignore-eos",
+                                         "--jsonl").stdout.splitlines())
+    assert [line["prompt"] for line in lines] == [0] * 3 + [1] * 3 and {"prompt", "id", "text"} == set(lines[0])
+    assert [line["id"] for line in lines] == [i for each in several for i in each["ids"]]
+    assert_complains(tg(*asked), "--logprobs has its place in a JSON document", "fix: --json or --jsonl", code=2)
+    assert_complains(tg(*asked, "--json", "--jsonl"), "--json and --jsonl are two forms", code=2)
+
+
+def test_a_repetition_penalty_and_a_min_p_change_what_is_generated(gemma: Path) -> None:
+    def ids(*more: object) -> list[int]:
+        return list(document(tg("run", gemma, "--ids", "2,9,10", "--tokens", 12, "--ignore-eos", "--json", *more))["ids"])
+
+    plain, varied = ids(), ids("--repetition-penalty", 1e6)
+    assert len(set(plain)) < 12 == len(set(varied)) and not {2, 9, 10} & set(varied)
+    assert ids("--min-p", 1, "--temperature", 9) == plain != ids("--min-p", 0.01, "--temperature", 9, "--seed", 1)
+    assert_complains(tg("run", gemma, "--ids", "2", "--min-p", 2), "min_p is 2", code=2)
+    assert_complains(tg("run", gemma, "--ids", "2", "--repetition-penalty", 0), "repetition_penalty is 0", code=2)
 
 
 def test_several_prompts_are_answered_each_on_its_own(wordy: Path, tmp_path: Path) -> None:

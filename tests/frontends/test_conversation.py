@@ -182,6 +182,45 @@ def test_draws_go_on_from_turn_to_turn_and_begin_again_at_a_reset(made: Made) ->
 
 
 @pytest.mark.parametrize("made", ["mistral: window"], indirect=True)
+@pytest.mark.parametrize("turns", [[[5, 6, 7]], [[5, 6, 7], [5, 8]]], ids=["one turn", "two turns"])
+def test_a_repetition_penalty_counts_all_tokens_of_the_conversation_as_in_transformers(made: Made, turns: list[list[int]]) -> None:
+    session, whole, end = made.compiled.session(), [], made.theirs.generation_config.eos_token_id
+    for turn in turns:
+        ids = generate(made.compiled, turn, 12, session=session, stop=[end], sampling=Sampling(repetition_penalty=1.7)).ids
+        prompt = [*whole, *turn]
+        out = made.theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12, repetition_penalty=1.7)
+        assert ids == out[0, len(prompt):].tolist() and ids[:TOKENS] != made.answer(prompt, [])
+        whole = [*prompt, *ids]
+
+
+@pytest.mark.parametrize("made", ["llama: untied"], indirect=True)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=3.0, seed=1, repetition_penalty=1.3)],
+                         ids=["greedy", "drawn"])
+def test_log_probabilities_are_those_that_the_model_itself_gives(made: Made, sampling: Sampling) -> None:
+    generation = generate(made.compiled, [5, 6, 7], 6, sampling=sampling, log_probabilities=True)
+    logits = made.theirs(torch.tensor([[5, 6, 7, *generation.ids]])).logits[0, 2:-1]
+    expected = torch.log_softmax(logits, -1)[range(6), generation.ids]
+    assert generation.log_probabilities == pytest.approx(expected.tolist(), abs=1e-5)
+    assert generate(made.compiled, [5, 6, 7], 6, sampling=sampling).log_probabilities is None
+
+
+@pytest.mark.parametrize("made", ["llama: untied"], indirect=True)
+def test_an_answer_ends_before_a_stop_text_and_the_conversation_goes_on_from_there(made: Made) -> None:
+    model = made.model(PLAIN, [])
+    whole = Conversation(model, made.compiled)
+    words = "".join(whole.say(TURNS[0], TOKENS)).split()
+    stop = next(" ".join(words[i:i + 2]) for i in range(3, TOKENS) if " ".join(words[i:i + 2]) not in " ".join(words[:i]))
+    talk = Conversation(model, made.compiled, stop_texts=["never", stop], log_probabilities=True)
+    pieces = list(talk.say(TURNS[0], TOKENS))
+    before = " ".join(words).partition(stop)[0]
+    assert "".join(pieces) == talk.answer == talk.messages[-1]["content"] == before
+    assert talk.last.stopped and len(pieces) == len(talk.last.ids) == len(talk.last.log_probabilities or ()) < TOKENS
+    second = "".join(talk.say(TURNS[1], 4))
+    fresh = generate(made.compiled, model.tokenizer.encode_chat(talk.messages[:-1]), 4)
+    assert talk.last.ids == fresh.ids and second == talk.messages[-1]["content"]
+
+
+@pytest.mark.parametrize("made", ["mistral: window"], indirect=True)
 def test_a_session_whose_states_were_set_goes_on_when_it_is_told_what_they_hold(made: Made) -> None:
     compiled, session = made.compiled, made.compiled.session()
     generate(compiled, [5, 6, 7], 4, session=session)

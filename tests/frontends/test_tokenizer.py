@@ -238,7 +238,7 @@ def test_end_ids_are_generation_configs_then_the_eos_token(tmp_path: Path) -> No
 
 def test_a_folder_without_tokenizer_names_ids(tmp_path: Path) -> None:
     with pytest.raises(
-        TokenizerError, match=r"the folder has no tokenizer.json.*\n.*\n  fix: give token ids instead: --ids 2"
+        TokenizerError, match=r"the folder has no tokenizer \(tokenizer.json, .*\n.*\n  fix: give token ids instead: --ids 2"
     ):
         load_tokenizer(tmp_path)
     with pytest.raises(FolderError, match="there is no such folder"):

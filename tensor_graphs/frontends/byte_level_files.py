@@ -1,0 +1,92 @@
+"""byte_level_files: vocab.json and merges.txt, byte pair encoding as GPT-2's, as a tokenizer of the `tokenizers` library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.frontends.errors import TokenizerError
+from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.regular_file import read_text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Splitter
+
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+MOST_MERGES = 1 << 26
+"""bytes of merges.txt: that of 150,000 tokens has 1.7 MB"""
+
+QWEN_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+"""what Qwen 2 and 3 merge within: the pattern is a part of the published vocabulary"""
+
+
+@dataclass(frozen=True)
+class ByteLevelClass:
+    """How a class of tokenizers uses the two files. words: the pattern of what is merged within ("": GPT-2's, the library's own);
+    nfc: whether text is normalised; special: its special tokens, where the folder does not name them; around: whether each text
+    begins with cls_token and ends with sep_token. types: parts of the model types whose folders name no class."""
+
+    types: tuple[str, ...]
+    special: Mapping[str, str]
+    words: str = ""
+    nfc: bool = False
+    around: bool = False
+
+
+_END = dict.fromkeys(("unk_token", "eos_token"), "<|endoftext|>")
+BYTE_LEVEL: Mapping[str, ByteLevelClass] = {
+    "GPT2": ByteLevelClass(("gpt2", "starcoder2"), {**_END, "bos_token": "<|endoftext|>"}),
+    "Qwen2": ByteLevelClass(("qwen",), {**_END, "pad_token": "<|endoftext|>"}, words=QWEN_WORDS, nfc=True),
+    "Roberta": ByteLevelClass(("roberta",), {
+        "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
+        "pad_token": "<pad>", "mask_token": "<mask>"}, around=True),
+}
+"""tokenizer_class of tokenizer_config.json, without `Tokenizer` or `TokenizerFast` -> how it uses the two files"""
+
+
+def byte_level_class(folder: Path, settings: Mapping[str, Any]) -> ByteLevelClass:
+    """The row of a folder: by the class that tokenizer_config.json names, else by the model type. Raises TokenizerError."""
+    config = folder / "config.json"
+    name = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer")
+    kind = "" if name or not config.is_file() else str(read_json(config).get("model_type", ""))
+    rows = [row for known, row in BYTE_LEVEL.items() if known == name or any(part in kind for part in row.types)]
+    if not rows or "xlm" in kind:
+        what = f"the tokenizer class {name}Tokenizer is not" if name else f"for the model type {kind!r} no tokenizer class is"
+        raise TokenizerError(
+            f"{what} known, so {VOCABULARY_FILE} and {MERGES_FILE} do not say how text is divided", file=folder,
+            fix=f'"tokenizer_class" in tokenizer_config.json: {", ".join(f"{known}Tokenizer" for known in BYTE_LEVEL)}; or '
+                "tokenizer.json, which AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes")
+    return rows[0]
+
+
+def read_byte_level(folder: Path, row: ByteLevelClass, prefix_space: bool) -> Splitter:
+    """The tokenizer of the two files. prefix_space: a space is put before each text. Raises TokenizerError, ConfigError."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    path = folder / MERGES_FILE
+    try:
+        lines = read_text(path, MOST_MERGES).split("\n")
+    except OSError as error:
+        raise TokenizerError(f"cannot read the merges: {error.strerror}", file=path) from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"the merges are not UTF-8 text (byte {error.start})", file=path) from error
+    lines = [line for line in lines if line.strip() and not line.startswith("#version")]
+    wrong = next((line for line in lines if line.count(" ") != 1), None)
+    if wrong is not None:
+        raise TokenizerError(f"the line {wrong[:60]!r} is no pair of tokens", file=path, fix="download the file again")
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    try:
+        splitter = Tokenizer(models.BPE(read_json(folder / VOCABULARY_FILE), pairs))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TokenizerError(f"the vocabulary does not map tokens to ids: {error}", file=folder / VOCABULARY_FILE) from error
+    except Exception as error:  # the library raises Exception itself
+        raise TokenizerError(f"the merges do not fit the vocabulary: {error}", file=path) from error
+    if row.nfc:
+        splitter.normalizer = normalizers.NFC()
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=not row.words)
+    splitter.pre_tokenizer = (pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(row.words), "isolated"), by_bytes])
+                              if row.words else by_bytes)
+    splitter.decoder = decoders.ByteLevel()
+    return splitter
