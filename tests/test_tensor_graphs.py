@@ -94,7 +94,7 @@ def test_a_function_shows_its_true_signature_and_what_it_does(name):
     kinds = {p.kind for p in signature.parameters.values()}
     if name not in ("composite", "rule"):                          # decorators that pass options on
         assert inspect.Parameter.VAR_KEYWORD not in kinds
-        assert inspect.Parameter.VAR_POSITIONAL not in kinds or name in ("concat", "stack", "dim_max", "dim_min")
+        assert inspect.Parameter.VAR_POSITIONAL not in kinds or name in ("concat", "stack", "einsum", "dim_max", "dim_min")
     assert all(p.annotation is not p.empty for p in signature.parameters.values())
     assert signature.return_annotation is not signature.empty
     assert len(inspect.getdoc(function) or "") > 20
