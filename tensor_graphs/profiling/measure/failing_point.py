@@ -14,9 +14,9 @@ import hashlib
 import io
 import logging
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -87,8 +87,8 @@ def write(graph: Graph, point: Point) -> str:
     text = print_graph(graph)
     name = hashlib.sha256(f"{text}\0{point!r}".encode()).hexdigest()[:24] + ".npz"
     stored = {n: a if a.dtype.kind in "biuf" else a.view(f"u{a.itemsize}") for n, a in arrays.items()}
-    data = io.BytesIO()
-    np.savez_compressed(data, **{GRAPH: np.array(text)}, **stored)
+    data, save = io.BytesIO(), cast("Callable[..., None]", np.savez_compressed)
+    save(data, **{GRAPH: np.array(text)}, **stored)
     try:
         place = private_folder(folder())
         for old in sorted(place.glob("*.npz"), key=lambda f: f.stat().st_mtime)[:-MOST_FILES + 1 or None]:

@@ -37,7 +37,7 @@ def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
         return f"all {count} elements are wrong" if count > 1 else "its only element is wrong"
     places = []
     for axis, size in enumerate(wrong.shape):
-        at = wrong.any(axis=tuple(i for i in range(wrong.ndim) if i != axis))
+        at = np.asarray(wrong.any(axis=tuple(i for i in range(wrong.ndim) if i != axis)))
         if not at.all():
             places.append(f"{_axis(axis, wrong.ndim, int(at.sum()))} {_numbers(at)} of {size}")
     where = f" ({'; '.join(places)})" if places else " (in every row and column)" if wrong.ndim > 1 else ""
