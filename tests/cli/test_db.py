@@ -197,6 +197,8 @@ def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answ
         best = answer("best", *what, "--db", db)
         assert sorted((row["backend"], row["median_ms"]) for row in best) == [("c", 0.125), ("numpy", 0.0625), ("numpy", 1.0)]
         assert len({row["machine"] for row in best}) == 2 and len({row["environment_key"] for row in best}) == 3
+        told = {row["trace_id"]: row["machine"] for row in answer("history", "c.softmax", "--db", db)}
+        assert all(told[row["trace_id"]] == row["machine"] for row in best if row["backend"] == "c")
         every = answer("best", *what, "--all", "--db", db)
         assert sorted(row["median_ms"] for row in every) == [0.0625, 0.125, 0.25, 1.0, 2.0]
         shown = ask("best", *what, "--db", db).stdout
