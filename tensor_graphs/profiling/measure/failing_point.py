@@ -112,7 +112,7 @@ def read(file: Path) -> tuple[Graph, dict[str, np.ndarray]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compared:
+class ReplayedOutput:
     """An output of a kernel at a point, compared with the oracle. words: the largest error, and where the output is wrong."""
 
     output: str
@@ -140,7 +140,7 @@ def inputs_of(graph: Graph, conditions: Mapping[str, Any], same_judge: bool) -> 
     return None, inputs, f"read from {file}"
 
 
-def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[str, np.ndarray]) -> list[Compared]:
+def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[str, np.ndarray]) -> list[ReplayedOutput]:
     """Run the kernel once in this process on these inputs, and compare its outputs with the oracle. Raises KernelError."""
     form: Form = "apart"
     axis, left = 0, list[str]()
@@ -154,5 +154,5 @@ def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[
         report = measure(out, ref, node.dtype)
         off = in_words(wrong_elements(out, ref, node.dtype, limit))
         worst = report.mismatch or ("" if report.worst is None else str(report.worst))
-        found.append(Compared(name, report.max_relative_error, limit, "; ".join(filter(None, (worst, off)))))
+        found.append(ReplayedOutput(name, report.max_relative_error, limit, "; ".join(filter(None, (worst, off)))))
     return found
