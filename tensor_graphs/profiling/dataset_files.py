@@ -24,8 +24,8 @@ COLUMNS: Mapping[str, Kind] = {
     "operands": "json", "outputs": "json", "bytes": "number", "flops": "number", "kernel": "text", "type": "text",
     "backend": "text", "identity": "text", "kind": "text", "status": "text", "median_ms": "number", "spread": "number",
     "samples_ms": "numbers", "baseline": "text", "baseline_ms": "number", "max_relative_error": "number",
-    "p999_relative_error": "number", "norm_error": "number", "max_absolute_error": "number", "seed": "whole", "timer": "text", "verifier": "text",
-    "timestamp": "text", "environment": "text", "where": "json"}
+    "p999_relative_error": "number", "norm_error": "number", "max_absolute_error": "number", "seed": "whole", "timer": "text",
+    "verifier": "text", "timestamp": "text", "environment": "text", "where": "json"}
 """field of a row -> what its column holds"""
 
 ROW_GROUP = 5000
