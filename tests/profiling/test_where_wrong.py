@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.profiling.measure.where_wrong import in_words, wrong_elements
+from tensor_graphs.profiling.measure.inputs import Point
+from tensor_graphs.profiling.measure.where_wrong import in_words, other_sizes, wrong_elements
 
 
 def marked(shape: tuple[int, ...], *where: object) -> np.ndarray:
@@ -35,6 +36,13 @@ def test_places_are_in_words(wrong: np.ndarray, words: str) -> None:
 
 def test_rows_that_are_not_compared_do_not_count() -> None:
     assert in_words(marked((4, 2), EVERY), np.array([False, True, False, False])) == "2 of 8 elements are wrong (row 1 of 4)"
+
+
+def test_sizes_that_were_right_are_listed_once_and_few() -> None:
+    points = [Point((("n", n),), seed) for n in (8, 16) for seed in (1, 2)]
+    assert other_sizes(points, Point((("n", 7),), 3)) == "n=8; n=16"
+    assert other_sizes(points[:2], Point((("n", 8),), 3)) == ""
+    assert other_sizes([Point((("n", n), ("m", 1)), 1) for n in range(9)], points[0]).endswith("n=5, m=1; …")
 
 
 def test_an_element_is_wrong_beside_itself_and_the_size_of_its_row() -> None:

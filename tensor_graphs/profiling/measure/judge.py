@@ -1254,6 +1254,9 @@ class _Hearing:
                 with self.judge._in_turn(self.signature, point):
                     wrong = self.judge._compare(self.signature, point, found, self.read, self.worst, precision=self.precision)
                 if wrong is not None:
+                    before = [*(p for each in self.earlier for p in each.points), *self.points[:self.points.index(point)]]
+                    if wrong.point is not None and (sizes := where_wrong.other_sizes(before, point)):
+                        wrong = replace(wrong, log=f"{wrong.log}; right at {sizes}")
                     break
                 last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])
             self._verdict, self._kept = (wrong,), None

@@ -5,12 +5,18 @@ In: an output, the oracle's, the error allowed.  Out: "rows 1–15 of 16; column
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tensor_graphs.language.dtypes import DType
+from tensor_graphs.profiling.measure.inputs import Point
 
 MOST_PERIOD = 64
 """of a pattern that is looked for along an axis: the width of a vector or of a tile"""
+
+MOST_SIZES = 6
+"""at which a kernel was right, in the words about where it is wrong"""
 
 
 def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float) -> np.ndarray:
@@ -24,6 +30,13 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
         scale = np.maximum(sizes, top * np.sqrt(np.mean(np.square(sizes / top), axis=-1, keepdims=True))) if sizes.ndim else sizes
         near = np.abs(a - b) <= limit * np.maximum(scale, dtype.smallest_normal)
     return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
+
+
+def other_sizes(right: Iterable[Point], wrong: Point) -> str:
+    """The sizes of the points that were right before one that is wrong, where these are others: "n=8; n=16"."""
+    sizes = dict.fromkeys(p.sizes for p in right if p.sizes != wrong.sizes)
+    shown = [", ".join(f"{n}={size}" for n, size in each) for each in list(sizes)[:MOST_SIZES]]
+    return "; ".join([*shown, *(["…"] if len(sizes) > MOST_SIZES else [])])
 
 
 def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
