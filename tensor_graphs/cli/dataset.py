@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as library
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +13,14 @@ from tensor_graphs.cli.verbs import Verbs
 
 
 def register(app: typer.Typer) -> None:
-    dataset = Verbs(no_args_is_help=True, help="Measurements as flat rows, a line of JSON each.")
+    dataset = Verbs(no_args_is_help=True, help="Measurements as flat rows: JSON lines, CSV or Parquet.")
     dataset.command()(dump)
     dataset.command()(replay)
     app.add_typer(dataset, name="dataset")
 
 
 def dump(
-    file: Annotated[Path, typer.Argument(help="FILE.jsonl, a row a line.")],
+    file: Annotated[Path, typer.Argument(help="FILE.jsonl, a row a line; FILE.csv or FILE.parquet, a row a line of a table.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
@@ -29,14 +28,14 @@ def dump(
 ) -> None:
     """Write every measurement as one flat row: part, kernel, features, times, errors, environment."""
     from tensor_graphs.profiling.dataset import rows
+    from tensor_graphs.profiling.dataset_files import require_suffix, write
 
+    require_suffix(file)
     options.check_new(file, force)
-    store, count = options.database(db, create=False), 0
+    store = options.database(db, create=False)
     try:
-        with options.progress("writing", json) as show, file.open("w", encoding="utf-8") as out:
-            for row in rows(store, lambda done, total: show(done, total, "rows")):
-                count += 1
-                out.write(library.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
+        with options.progress("writing", json) as show:
+            count = write(file, rows(store, lambda done, total: show(done, total, "rows")))
     except OSError as e:
         raise options.NotPossible(f"{file} cannot be written: {e.strerror}\n  fix: another file") from None
     if json:
@@ -46,7 +45,7 @@ def dump(
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="A file that tg dataset dump wrote, here or elsewhere.")],
+    file: Annotated[Path, typer.Argument(help="A FILE.jsonl that tg dataset dump wrote, here or elsewhere.")],
     limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Measure at most so many rows again.")] = 20,
     threads: options.Threads = None,
     imports: options.Imports = None,
@@ -68,7 +67,7 @@ def replay(
     except OSError as e:
         raise options.NotPossible(f"{file} cannot be read: {e.strerror}\n  fix: a file that tg dataset dump wrote") from None
     except UnicodeDecodeError:
-        raise options.NotPossible(f"{file} is not UTF-8 text\n  fix: a file that tg dataset dump wrote") from None
+        raise options.NotPossible(f"{file} is not UTF-8 text\n  fix: a FILE.jsonl that tg dataset dump wrote") from None
     if json:
         options.print_json([{**dataclasses.asdict(each), "ratio": each.ratio} for each in found])
     elif not found:

@@ -28,6 +28,7 @@ def list_paths(
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the listed paths, time against error, into this file.")
     ] = None,
+    measured: Annotated[bool, typer.Option("--measured", help="Only paths whose steps are all measured at these sizes.")] = False,
     at: options.At = None,
     dtype: options.WeightDtype = None,
     tolerance: options.GraphTolerance = None,
@@ -49,11 +50,9 @@ def list_paths(
 
     graph = graph_of(source, dtype, max_positions)
     names = options.backends(backends)
-    found: Iterable[GraphPath] = islice(
-        enumerate_paths(graph, backends=names, tolerance=tolerance, database=options.database(db), at=typical(graph, at),
-                        threads=threads, intermediates=intermediates),
-        limit,
-    )
+    listing = enumerate_paths(graph, backends=names, tolerance=tolerance, database=options.database(db), at=typical(graph, at),
+                              threads=threads, intermediates=intermediates, measured=measured)
+    found: Iterable[GraphPath] = islice(listing, limit)
     formed = (prepare(graph, backends=names) if names else prepare(graph)).parts
     for text in (*not_offered(graph, names), *([formed] if formed else [])):
         options.note(text)
@@ -67,7 +66,7 @@ def list_paths(
         options.print_json(
             [
                 {"id": p.id, "predicted_us": p.expected * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
-                 "steps": p.steps()}
+                 "steps": p.steps(), "of": listing.total.number, "of_is_exact": listing.total.exact}
                 for p in found
             ]
         )
@@ -78,7 +77,6 @@ def list_paths(
         print("\n".join(p.lines(first)))
         first = first or p
         guessed = guessed or not p.measured
-    if count == limit:
-        print(f"(the first {limit}; --limit shows more)")
+    print(f"({count} of {listing.total} paths{'; --limit shows more' if count < listing.total.number else ''})")
     if guessed:
         print(f"(ordered with estimates × {GUESS_MARGIN:g}, so that measurements win; tg profile measures)")

@@ -252,14 +252,6 @@ _MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
 """name -> how numbers are taken together, two of them, and the identity"""
 
 
-def _mod(x: Numbers, y: Numbers) -> Numbers:
-    """As numbers.h says."""
-    quotient = np.floor(x / y)
-    rest = x - np.where(quotient == 0, 0, quotient * y)
-    rest = np.where(np.where(y < 0, 0 < rest, rest < 0), rest + y, rest)
-    return np.asarray(np.where(np.where(y < 0, rest <= y, y <= rest) & (y != 0) & np.isfinite(y), rest - y, rest))
-
-
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": _mod,
+    "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": np.mod,
     "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64])}

@@ -165,14 +165,15 @@ TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
 TG_INLINE float f32_floor(float x) { return floorf(x); }
 TG_INLINE double f64_floor(double x) { return floor(x); }
 
-/* x mod y as the language defines it, each product rounded (numbers.h says why); that of f32 is computed in f64. */
+/* x mod y with the sign of y. fmod is exact; the one addition is rounded. */
 TG_INLINE double f64_mod(double x, double y) {
-    const double quotient = floor(x / y), whole = quotient == 0 ? 0 : __dmul_rn(quotient, y);
-    double rest = __dadd_rn(x, -whole);
-    rest = (y < 0 ? 0 < rest : rest < 0) ? rest + y : rest;
-    return (y < 0 ? rest <= y : y <= rest) && y != 0 && fabs(y) < (double)INFINITY ? rest - y : rest;
+    const double rest = fmod(x, y);
+    return rest == 0 ? copysign(0.0, y) : (rest < 0) != (y < 0) ? rest + y : rest;
 }
-TG_INLINE float f32_mod(float x, float y) { return (float)f64_mod(x, y); }
+TG_INLINE float f32_mod(float x, float y) {
+    const float rest = fmodf(x, y);
+    return rest == 0 ? copysignf(0.0f, y) : (rest < 0) != (y < 0) ? rest + y : rest;
+}
 
 /* The larger; NaN where one is, +0 above -0. */
 TG_INLINE float f32_max(float a, float b) {

@@ -206,8 +206,8 @@ TG_INLINE void f32_running_sum(float *x, int64_t count, double *running) {
 
 enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
 
-/* Before a function: each of its products is rounded, also one that is added to something. x - floor(x / y) y by one fused
- * multiply-add keeps what rounding drops, and a rest just below 0 is one y off. */
+/* Before a function: each of its products is rounded, also one that is added to something: x - floor(x / y) y by one fused
+ * multiply-add keeps what rounding drops. */
 #if defined(__clang__)
 #define EACH_ROUNDED _Pragma("clang fp contract(off)")
 #elif defined(__GNUC__)
@@ -216,15 +216,15 @@ enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
 #define EACH_ROUNDED
 #endif
 
-/* x mod y as the language defines it. That of f32 is computed in f64, where the product is exact for quotients below 2^29. The caller
- * is EACH_ROUNDED. */
+/* x mod y with the sign of y. fmod is exact; the one addition is rounded. */
 TG_INLINE double f64_mod(double x, double y) {
-    const double quotient = floor(x / y), whole = quotient == 0 ? 0 : quotient * y;
-    double rest = x - whole;
-    rest = (y < 0 ? 0 < rest : rest < 0) ? rest + y : rest;
-    return (y < 0 ? rest <= y : y <= rest) & (y != 0) & (fabs(y) < INFINITY) ? rest - y : rest;
+    const double rest = fmod(x, y);
+    return rest == 0 ? copysign(0.0, y) : (rest < 0) != (y < 0) ? rest + y : rest;
 }
-TG_INLINE float f32_mod(float x, float y) { return (float)f64_mod(x, y); }
+TG_INLINE float f32_mod(float x, float y) {
+    const float rest = fmodf(x, y);
+    return rest == 0 ? copysignf(0.0f, y) : (rest < 0) != (y < 0) ? rest + y : rest;
+}
 
 #include "integers.h"
 

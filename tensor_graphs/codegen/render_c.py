@@ -207,7 +207,7 @@ class _Renderer:
 
     def nest(self, i: int, nest: Nest) -> None:
         write, p = self.write, self.program
-        if any(v.op == "mod" or of_a_floor(v) for s in nest.stages for v in _used(p, s)):
+        if any(of_a_floor(v) for s in nest.stages for v in _used(p, s)):
             write("EACH_ROUNDED")
         write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
         write(f"const {self.name}_arguments *a = context;")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensor_graphs.arguments import whole
 from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook, typical_sizes
@@ -19,22 +21,26 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.path import NoPathError, Paths
+from tensor_graphs.paths.path import NoPathError, Paths, Price
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.nowhere import why_nowhere
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.counting import PathCount
 
 
 @worded
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
-               limit: int | None = None, intermediates: Wanted = "auto") -> PathListing:
+               limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False) -> PathListing:
     """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last; of
     several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None) unless
     told not to.
 
-    limit: at most so many; there may be millions. Its repr shows the first few that are left, and how to go on.
+    limit: at most so many; there may be millions, and its `total` says how many. Its repr shows the first few that are left, and
+    how to go on. measured: only those whose steps all have measurements at these sizes.
     tolerance, intermediates, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
     where there is no path.
@@ -48,16 +54,31 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
     refused: NoPathError | None = None
+
+    def price(kernel: Kernel, s: Signature) -> Price | None:
+        found = book.price(kernel, s, binding, all_kernels_count)
+        return None if found is None or (measured and not found.measured) else found
+
     for form in forms(graph, request):
-        paths = book.paths(form.graph, table, binding, lambda k, s: book.price(k, s, binding, all_kernels_count))
+        paths = book.paths(form.graph, table, binding, price)
         try:
             paths.cheapest()
         except NoPathError as e:                                    # nothing within the tolerance computes this form
+            if measured:
+                refused = NoPathError("no path has a measurement of each of its steps here\n"
+                                      "  fix: tg profile measures; without measured=True (--measured) estimates are listed too")
+                continue
             refused = refused or with_reasons(e, paths, book, table, binding)
         else:
-            return PathListing(itertools.islice(paths, limit), prepared.parts)
+            return PathListing(itertools.islice(paths, limit), prepared.parts, partial(_count, paths))
     assert refused is not None                                      # there is one form at least
     raise refused
+
+
+def _count(paths: Paths) -> PathCount:
+    from tensor_graphs.paths.counting import count_paths  # when it is asked for: an import takes time
+
+    return count_paths(paths)
 
 
 SHOWN = 3
@@ -66,11 +87,15 @@ SHOWN = 3
 
 class PathListing(Iterator[GraphPath]):
     """Paths, each once, as they are found; its repr shows the next ones and takes none away. parts: the pieces that kernels of
-    graphs compute, for people."""
+    graphs compute, for people. total: the number of all paths, whatever the limit; counted when it is first asked for."""
 
-    def __init__(self, paths: Iterator[GraphPath], parts: str = "") -> None:
-        self.parts, self._paths = parts, paths
+    def __init__(self, paths: Iterator[GraphPath], parts: str, count: Callable[[], PathCount]) -> None:
+        self.parts, self._paths, self._count = parts, paths, count
         self._ahead: deque[GraphPath] = deque()
+
+    @cached_property
+    def total(self) -> PathCount:
+        return self._count()
 
     def __next__(self) -> GraphPath:
         return self._ahead.popleft() if self._ahead else next(self._paths)

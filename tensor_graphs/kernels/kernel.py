@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,10 @@ ANY_OP = "*"
 
 ALL_STEPS = "all steps"
 """the `op` of a kernel that runs all steps of a graph (`Kernel.whole`), and what a path chooses it for"""
+
+
+RUNNER = "tensor_graphs.profiling.measure.alone"
+"""module whose `run_alone(kernel, arrays, attributes)` runs a kernel: a room below, loaded by name when it is asked to"""
 
 
 class KernelError(TensorGraphsError):
@@ -256,6 +261,16 @@ class Kernel:
     def ours(self) -> bool:
         """Whether it belongs to this package."""
         return self.module.startswith("tensor_graphs.")
+
+    def run(self, arrays: Sequence[Any] | Mapping[str, Any], **attributes: Any) -> Any:
+        """Run the kernel once, in this process, on numpy arrays; returns its output, or a tuple of several, in new arrays.
+
+            kernel.run([x, weight], eps=1e-6)          # or by name: {"x": x, "weight": weight}
+
+        arrays: the op's operands. attributes: the op's. Raises KernelError where it does not take them, and what the op raises for
+        operands that do not fit each other.
+        """
+        return importlib.import_module(RUNNER).run_alone(self, arrays, attributes)
 
     def sharing(self, spec: Spec) -> Sharing:
         """Which outputs may lie in the memory of which operands."""

@@ -11,8 +11,9 @@ A scan is a loop over its step: the values that it carries are kept as they are,
 
 A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
 definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
-that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, and opaque ones. Jittered is as
-written with sums as if added in another order; where the two differ, an answer depends on what a definition leaves open.
+that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, those that are rounded once (mod:
+`OpFacts.determined`), and opaque ones. Jittered is as written with sums as if added in another order; where the two differ, an
+answer depends on what a definition leaves open.
 """
 
 from __future__ import annotations
@@ -346,7 +347,8 @@ class _Walk:
             frame.finish(node, self.turns(node, list(map(frame.read, node.inputs))))
         elif isinstance(op, CompositeOp):
             definition = op.define([i.type for i in node.inputs], node.attrs)
-            usable = op.opaque or (self.use_direct and (chooses(definition) if self.as_written else True))
+            rounds_once = op.facts.determined or not self.as_written or chooses(definition)
+            usable = op.opaque or (self.use_direct and rounds_once)
             if op.direct is not None and usable and (op.opaque or not self.takes_rows(frame, node, definition)):
                 frame.finish(node, self.direct(op, node, frame.operands(node)))
             else:

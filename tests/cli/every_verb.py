@@ -67,6 +67,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("db", "vacuum"): Call((), ""),
         ("db", "trust"): Call(("nobody.softmax",), "nobody.softmax", 1),
         ("db", "retry"): Call(("numpy.softmax",), ""),
+        ("db", "replay"): Call(("1",), "no point", 1),
         ("db", "drain"): Call(("--budget", "1", *numpy), ""),
         ("db", "export"): Call((str(folder / "copy.db"), "--force"), ""),
         ("db", "import"): Call((str(folder / "copy.db"),), ""),

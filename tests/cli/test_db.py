@@ -196,6 +196,8 @@ def test_best_compares_the_backends_of_one_machine_and_no_two_machines(ask, answ
         best = answer("best", *what, "--db", db)
         assert sorted((row["backend"], row["median_ms"]) for row in best) == [("c", 0.125), ("numpy", 0.0625), ("numpy", 1.0)]
         assert len({row["machine"] for row in best}) == 2 and len({row["environment_key"] for row in best}) == 3
+        told = {row["trace_id"]: row["machine"] for row in answer("history", "c.softmax", "--db", db)}
+        assert all(told[row["trace_id"]] == row["machine"] for row in best if row["backend"] == "c")
         every = answer("best", *what, "--all", "--db", db)
         assert sorted(row["median_ms"] for row in every) == [0.0625, 0.125, 0.25, 1.0, 2.0]
         shown = ask("best", *what, "--db", db).stdout
@@ -629,3 +631,35 @@ def test_drain_measures_what_a_plan_asked_for_and_a_second_drain_finds_nothing(a
     said = json.loads(ask("drain", "--db", at, "--json", "--backends", "numpy").stdout)
     assert (said["measured"], said["left"], said["interrupted"]) == (2, 0, False)
     assert "0 measured, 0 failed, 0 known already" in ask("drain", "--db", at, "--backends", "numpy").stdout
+
+
+WRONG_SOFTMAX = """
+import numpy as np
+import tensor_graphs as tg
+
+@tg.kernel("softmax", name="numpy.wrong_softmax")
+def wrong_softmax(outs, ins, attrs):
+    e = np.exp(ins[0] - ins[0].max(attrs["axis"], keepdims=True))
+    outs[0][...] = e / e.sum(attrs["axis"], keepdims=True)
+    outs[0][:, 4:] = 0
+"""
+
+
+@pytest.mark.processes
+def test_the_point_at_which_a_kernel_is_wrong_is_run_again_and_an_edited_kernel_is_right_there(db: Path, tmp_path: Path) -> None:
+    module, graph = tmp_path / "wrong_softmax.py", tmp_path / "softmax.tg"
+    module.write_text(WRONG_SOFTMAX)
+    graph.write_text("tg 1\ninput x f32[3, 8]\noutput y = softmax(x)\n")
+    tg("profile", graph, "--kernel", "numpy.wrong_softmax", "--import", module, "--db", db, "--budget", 2)
+    failed = json.loads(tg("db", "failures", "numpy.wrong_softmax", "--db", db, "--json").stdout)
+    assert "columns from 4 on of 8" in failed[0]["reason"]
+    again = tg("db", "replay", failed[0]["trace_id"], "--import", module, "--db", db)
+    assert again.returncode == 1 and "from the seed" in again.stdout and "columns from 4 on of 8" in again.stdout
+    module.write_text(WRONG_SOFTMAX.replace("outs[0][:, 4:] = 0", ""))
+    edited = json.loads(tg("db", "replay", failed[0]["trace_id"], "--import", module, "--db", db, "--json").stdout)
+    assert edited["edited"] and edited["outputs"][0]["right"]
+
+
+def test_a_trace_without_a_failing_point_is_not_run_again(db: Path) -> None:
+    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 cannot be run again: the trace says no point", "tg db retry")
+    assert_complains(tg("db", "replay", 999, "--db", db), "has no trace 999", "fix: tg db failures")

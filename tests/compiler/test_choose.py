@@ -162,6 +162,17 @@ def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> No
         list_paths(tg.graph({"y": SOFTMAX}), database=database, all_kernels_count=False)
 
 
+def test_paths_whose_steps_are_all_measured_are_listed_alone_and_all_paths_are_counted(database: Database) -> None:
+    graph, here = tg.graph({"y": SOFTMAX}), {"database": database, "backends": ("c", "numpy"), "at": AT}
+    with pytest.raises(NoPathError, match=r"no path has a measurement of each of its steps(.|\n)*fix: tg profile"):
+        list_paths(graph, measured=True, **here)
+    add_row(database, KERNEL, SIGNATURE)
+    add_row(database, KERNEL, SIGNATURE, AT)
+    listing = list_paths(graph, limit=5, measured=True, **here)
+    assert [set(p.choices.values()) for p in listing] == [{KERNEL.name}] and listing.total.number == 1
+    assert str(list_paths(graph, limit=1, **here).total) == f"{len(list(list_paths(graph, **here))):,}"
+
+
 def test_kernels_that_were_not_compared_are_told_from_wrong_ones_and_from_missing_ones(database: Database) -> None:
     """No kernel of numpy or C computes gelu by erf: its steps are what was not compared, or is not there."""
     graph = tg.graph(tg.gelu(tg.input("x", (4, 8))))

@@ -90,6 +90,58 @@ def test_integers_wrap_and_divide_by_zero_to_zero(name, dtype):
         np.testing.assert_array_equal(found, expected)
 
 
+def any_floats(dtype: tg.DType, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of floats of any bits, every other x near a multiple of its y; infinities, NaN, zeros and subnormals among them."""
+    rng, bits = np.random.default_rng(seed), np.dtype(f"u{dtype.itemsize}")
+    x, y = (rng.integers(0, np.iinfo(bits).max, 1 << 16, bits, endpoint=True).view(dtype.numpy) for _ in range(2))
+    with np.errstate(all="ignore"):
+        x[::2] = (y[::2].astype(np.float64) * np.floor(np.exp2(rng.uniform(0, 60, len(x) // 2)))).astype(dtype.numpy)
+    corners = np.array([0.0, -0.0, 1, -1, 7, -1.75, dtype.max, dtype.min, dtype.smallest_normal * dtype.epsilon, INF, NAN])
+    near, far = (grid.ravel().astype(dtype.numpy) for grid in np.meshgrid(corners, corners))
+    return np.concatenate([x, near]), np.concatenate([y, far])
+
+
+def same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Equal numbers, signs of zeros included, and NaN in the same places."""
+    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(np.signbit(ours[theirs == 0]), np.signbit(theirs[theirs == 0]))
+
+
+@pytest.mark.parametrize("dtype", [tg.f32, tg.f16, tg.bf16, tg.f8e4m3, tg.f8e5m2], ids=str)
+@pytest.mark.parametrize("mode, use_direct", [("as_written", False), ("as_written", True), ("real", True)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_remainder_is_that_of_numpy_however_large_the_quotient(dtype, mode, use_direct):
+    x, y = any_floats(dtype, seed=3)
+    node = tg.mod(tg.input("x", x.shape, dtype), tg.input("y", x.shape, dtype))
+    leaves = {leaf: {"x": x, "y": y}[name] for name, leaf in tg.graph(node).inputs.items()}
+    (ours,) = evaluate([node], leaves, {}, mode, use_direct)
+    theirs = np.mod(x.astype(np.float64), y.astype(np.float64))
+    if mode == "as_written":
+        theirs = (np.mod(x, y) if dtype is tg.f32 else theirs.astype(dtype.numpy)).astype(np.float64)
+    same_bits(ours.astype(np.float64), theirs)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_remainder_in_float64_is_exact_by_the_oracle_and_within_its_bound_by_the_definition():
+    x, y = any_floats(tg.f64, seed=4)
+    node = tg.mod(tg.input("x", x.shape, tg.f64), tg.input("y", x.shape, tg.f64))
+    by_definition, direct = (found for (found,) in both_ways([node], {"x": x, "y": y}))
+    same_bits(direct, np.mod(x, y))
+    finite = np.isfinite(x / y) & np.isfinite(x) & np.isfinite(y) & (np.abs(y) >= tg.f64.smallest_normal)
+    off = np.abs(by_definition - direct)[finite]
+    whole = np.abs(y[finite])                           # next to a multiple the remainder may be that of its other side
+    assert (np.minimum(off, np.abs(off - whole)) <= 2.0**-51 * np.abs(x[finite]) + 5e-324).all()
+    assert evaluate([tg.mod(tg.constant(1e20, tg.f64), 7.0)], {}, {})[0] == 10**20 % 7
+
+
+def test_a_divisor_gets_the_whole_quotient_as_gradient_also_where_the_rounded_one_lies_beyond_it():
+    x, y = np.array([1.0, 3e7, -3e7, 0.25]), np.array([0.1, -1.7, 1.7, INF])
+    node = tg.mod(tg.input("x", x.shape, tg.f64), tg.input("y", x.shape, tg.f64))
+    inputs = tg.graph(node).inputs
+    (to_y,) = evaluate(tg.vjp([node], [tg.constant(np.ones(4), tg.f64)], [inputs["y"]]), {inputs["x"]: x, inputs["y"]: y}, {})
+    np.testing.assert_allclose(to_y, -np.floor_divide(x, y), rtol=1e-12)
+
+
 def exact_power(x: int, y: int, dtype: tg.DType) -> int:
     value = x**y if y >= 0 else (1 if x == 1 else (-1) ** (-y) if x == -1 else 0)
     value %= 1 << dtype.bits

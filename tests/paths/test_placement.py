@@ -23,6 +23,7 @@ from tensor_graphs.language.composite import CompositeOp, definition_digest
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, name_of
+from tensor_graphs.paths.counting import PathCount, count_paths
 from tensor_graphs.paths.path import EXPAND, Path, Paths, Price
 from tests.fake.device import Fake
 from tests.plans import program_of, random_path
@@ -203,7 +204,10 @@ def paths_listed(g: Graph, usable: Callable[[Kernel, Signature], bool], rng: ran
     def price(kernel: Kernel, s: Signature) -> Price | None:
         return Price((1 + zlib.crc32(f"{kernel.name} {s.key}".encode()) % 13) * 1e-6) if usable(kernel, s) else None
 
-    return list(Paths(g, by_op(all_kernels(BACKENDS)), price, link=lambda source, target, t: link))
+    paths = Paths(g, by_op(all_kernels(BACKENDS)), price, link=lambda source, target, t: link)
+    listed = list(paths)
+    assert count_paths(paths) == PathCount(len(listed))
+    return listed
 
 
 def copied_back(g: Graph, path: Path) -> bool:

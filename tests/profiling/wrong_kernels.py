@@ -38,6 +38,8 @@ NODES: dict[str, Node] = {
     "reciprocal": tg.reciprocal(tg.input("x", (N, 24), tg.f32)),
     "sum": tg.sum(tg.input("x", (N, 24), tg.f32), axis=0),
     "sum of 24 × 24": tg.sum(tg.input("x", (24, 24), tg.f32), axis=0),
+    "mod": tg.mod(tg.input("x", (N, 24), tg.f32), tg.input("y", (N, 24), tg.f32)),
+    "mod in f64": tg.mod(tg.input("x", (N, 24), tg.f64), tg.input("y", (N, 24), tg.f64)),
     "less": tg.less(tg.input("x", (N, 24), tg.f32), tg.input("y", (N, 24), tg.f32)),
     "linear": tg.linear(tg.input("x", (N, 24), tg.f32), tg.input("w", (16, 24), tg.f32)),
     "dot": tg.dot(tg.input("x", (N, M), tg.f32), tg.input("y", (M, N), tg.f32)),
@@ -101,6 +103,32 @@ def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 # ---- numbers that are a little, or now and then, wrong ---------------------------------------------------------------
+
+
+@wrong("mod")
+def what_a_rounded_product_leaves(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y = ins
+    with np.errstate(all="ignore"):
+        rest = x - np.floor(x / y) * y
+        rest = np.where((rest < 0) != (y < 0), rest + y, rest)
+        outs[0][...] = np.where(np.abs(x / y) < 1, np.mod(x, y), np.where((rest == y) & (y != 0), 0, rest))
+
+
+def _zero_from(bits: int, outs: Arrays, ins: Arrays) -> None:
+    """A remainder that is 0 where the quotient has more bits than these."""
+    with np.errstate(all="ignore"):
+        quotient = np.abs(ins[0].astype(np.float64) / ins[1])
+        outs[0][...] = np.where(np.isfinite(quotient) & (quotient > 2.0 ** bits), 0, np.mod(*ins))
+
+
+@wrong("mod")
+def no_remainder_of_quotients_beyond_29_bits(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _zero_from(29, outs, ins)
+
+
+@wrong("mod in f64")
+def no_remainder_of_quotients_beyond_60_bits(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    _zero_from(60, outs, ins)
 
 
 @wrong("relu")

@@ -117,6 +117,13 @@ def _show_ranking(
         options.note(f"some ops of {meant.what} were never timed\n  fix: {command}")
 
 
+def _machines(store: Database) -> dict[str, str]:
+    """Environment key -> the label of its machine, a digest of hardware and platform."""
+    from tensor_graphs.records import queries
+
+    return {key: place.machine for key, place in queries.environments(store)}
+
+
 def _way(r: FullTrace) -> str:
     """A kernel's name, with how it was timed where that was not alone; of a path what it runs."""
     if r.kind != "in_graph":
@@ -232,9 +239,11 @@ def history(
     beside = queries.trace_conditions(store, *(r.trace_id for r in rows))
     standing = queries.standings(store, *(r.trace_id for r in rows), verifier=VERIFIER)
     if json:
-        options.print_json(
-            [{**dataclasses.asdict(r), "standing": standing[r.trace_id], "conditions": beside[r.trace_id]} for r in rows]
-        )
+        machines = _machines(store)
+        options.print_json([
+            {**dataclasses.asdict(r), "machine": machines[r.environment_key], "standing": standing[r.trace_id],
+             "conditions": beside[r.trace_id]} for r in rows
+        ])  # fmt: skip
         return
     for r in rows:
         time = "" if r.median_ms is None else f"{r.median_ms * 1e3:.1f} µs"
@@ -262,7 +271,11 @@ def failures(
         raise _unknown_kernel(store, kernel)
     found = queries.failures(store, kernel=kernel, limit=limit)
     if json:
-        options.print_json([{**dataclasses.asdict(f.trace), "reason": f.reason, "newest": f.newest} for f in found])
+        machines = _machines(store)
+        options.print_json([
+            {**dataclasses.asdict(f.trace), "machine": machines[f.trace.environment_key], "reason": f.reason, "newest": f.newest}
+            for f in found
+        ])  # fmt: skip
         return
     for i, f in enumerate(found):
         t, later = f.trace, "" if f.newest else "  (measured again since)"

@@ -55,6 +55,13 @@ def div(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 ACCEPTS["div"] = only_floats
 
 
+@row("mod", in_place=True)
+def mod(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y = wide(ins[0]), wide(ins[1])
+    with np.errstate(all="ignore"):
+        outs[0][...] = np.mod(x, y) if is_float(outs[0]) else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
+
+
 @row("neg", in_place=True)
 def neg(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     with np.errstate(all="ignore"):

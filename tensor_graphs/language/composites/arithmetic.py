@@ -7,6 +7,7 @@ operand (neg, abs, square, rsqrt, …) are called directly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill, need
 from tensor_graphs.language.axis import Axes, several_axes
 from tensor_graphs.language.composite import CompositeOp, library
-from tensor_graphs.language.dtypes import bool_, f32, i32
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
@@ -225,26 +226,59 @@ def _floor_div(x: Node, y: Node) -> Node:
     return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
 
 
-@library(name="mod", facts=OpFacts(leaps=True, closed=True))
+def _mod_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    x, y = roles["x"], roles["y"]
+    with np.errstate(all="ignore"):
+        return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
+
+
+def _mod_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
+    """1 and −⌊x / y⌋, the latter from the remainder: the rounded x / y may lie beyond a whole number."""
+    (g,) = grads
+    if g is None or node.dtype.kind != "float":
+        return {}
+    x, y = node.inputs
+    return {"x": g, "y": atomic.mul(g, _div(_sub(node, x), y))}
+
+
+@library(name="mod", direct=_mod_direct, gradient=_mod_gradient, facts=OpFacts(leaps=True, closed=True, determined=True))
 def _mod(x: Node, y: Node) -> Node:
     """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0.
+
+    Floats as numpy.mod: NaN of x = ±∞ and of y = 0; x mod ±∞ is x, or ±∞ where the signs differ; a remainder of 0 has y's sign.
+    Below f64 the definition is a long division in f64, exact before the result is rounded, however large the quotient. In f64 it is
+    one step of it, with an error of at most 2^-51·|x| for normal y and finite x / y; kernels and the oracle have no such error.
 
     Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
     """
     _both("mod", x, y, "float", "int", "uint")
-    quotient = _floor_div(x, y)
-    whole = atomic.mul(quotient, y)
     if x.dtype.kind != "float":
-        return _one(_sub, x, whole)
-    zero = _zeros(x)
-    rest = _sub(x, atomic.where(equals(quotient, zero), zero, whole))     # 0 · ∞: x mod ∞ is x
-    # the rounded quotient may land on the wrong side of a whole number: then the rest is one y off
-    negative = atomic.less(y, zero)
-    below = atomic.where(negative, atomic.less(zero, rest), atomic.less(rest, zero))
-    rest = atomic.where(below, atomic.add(rest, y), rest)
-    beyond = atomic.where(negative, less_equal(rest, y), less_equal(y, rest))
-    divisor = atomic.bit_and(atomic.not_equal(y, zero), is_finite(y))
-    return atomic.where(atomic.bit_and(beyond, divisor), _sub(rest, y), rest)
+        return _one(_sub, x, atomic.mul(_floor_div(x, y), y))
+    size, divisor = (abs(atomic.cast(each, f64)) for each in (x, y))
+    rest = size
+    for shift in _shifts(x.dtype):
+        multiple = atomic.mul(divisor, fill(2.0**shift, x.shape, f64)) if shift else divisor
+        rest = _sub(rest, atomic.mul(_floor_div(rest, multiple), multiple))
+    # a quotient may be rounded to the wrong side of a whole number: the next step takes that back, and after the last one these
+    zero = _zeros(rest)
+    rest = atomic.where(atomic.less(rest, zero), atomic.add(rest, divisor), rest)
+    rest = atomic.where(less_equal(divisor, rest), _sub(rest, divisor), rest)
+    rest = atomic.where(atomic.less(size, divisor), size, rest)         # y = ∞ too, where 0 · ∞ would be NaN
+    down = atomic.less(y, _zeros(y))
+    other_side = atomic.bit_and(atomic.not_equal(atomic.less(x, _zeros(x)), down), atomic.not_equal(rest, zero))
+    rest = atomic.where(other_side, _sub(divisor, rest), rest)
+    return atomic.cast(atomic.where(down, neg(rest), rest), x.dtype)
+
+
+def _shifts(dtype: DType) -> range:
+    """Powers of 2 by which the divisor of each step of a long division in f64 is scaled, the largest first.
+
+    With p bits in a significand, a quotient of 52 − p bits times y is exact in f64, and the rest is, too. f64 itself: one step."""
+    if dtype is f64:
+        return range(1)
+    bits = 51 + int(math.log2(dtype.epsilon))
+    most = math.frexp(dtype.max / dtype.smallest_normal / dtype.epsilon)[1]         # bits of the largest quotient
+    return range((most - 1) // bits * bits, -1, -bits)
 
 
 def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
@@ -477,7 +511,7 @@ def div(x: Operand, y: Operand) -> Node:
 
 
 def floor_div(x: Operand, y: Operand) -> Node:
-    """⌊x / y⌋; integers ÷ 0 give 0.
+    """⌊x / y⌋; integers ÷ 0 give 0. Floats: of the rounded x / y, which may reach a whole number above the exact one.
 
     Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
@@ -486,7 +520,7 @@ def floor_div(x: Operand, y: Operand) -> Node:
 
 
 def mod(x: Operand, y: Operand) -> Node:
-    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x.
+    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x. Floats: that of the exact quotient, as numpy.mod.
 
     Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """

@@ -76,7 +76,7 @@ from tensor_graphs.profiling.distrust.replies import (
 )
 from tensor_graphs.profiling.distrust.tampering import Names, reached
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
-from tensor_graphs.profiling.measure import fewer_bits
+from tensor_graphs.profiling.measure import failing_point, fewer_bits, where_wrong
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
@@ -223,7 +223,8 @@ ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judg
 class Verdict:
     """What the judge found for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same
     run; timing: what else is known of the times, as it is stored; seed: of the values that no kernel could know; covered: what
-    `cover.covered` says. JUDGE_ERROR: the judge's own code failed, so that nothing was found, and nothing is filed."""
+    `cover.covered` says; point: where a number is wrong. JUDGE_ERROR: the judge's own code failed, so that nothing was found, and
+    nothing is filed."""
 
     status: Status | Literal["JUDGE_ERROR"]
     error: float | None
@@ -236,6 +237,7 @@ class Verdict:
     timing: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     covered: Mapping[str, Any] = field(default_factory=dict)
+    point: Point | None = None
 
 
 @dataclass(frozen=True)
@@ -1032,9 +1034,11 @@ class Judge:
             _take_worse(worst, report)
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
+                off = where_wrong.wrong_elements(values, np.asarray(expected[name]), t.dtype, limit)
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
                                f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.2g} "
-                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}")
+                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}"
+                               + (f"; {where}" if (where := where_wrong.in_words(off, picked)) else ""), point=point)
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
@@ -1075,7 +1079,8 @@ class Judge:
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
             conditions={"threads": self.threads or 0, **(verdict.timing if timed else {}),
-                        **({"covered": dict(verdict.covered)} if verdict.covered and not timed else {})})
+                        **({"covered": dict(verdict.covered)} if verdict.covered and not timed else {}),
+                        **({} if verdict.point is None else failing_point.kept(signature.graph, verdict.point))})
         self.database.add_trace(trace)
         log.info("%s on %s: %s error %s", kernel.name, signature.title(), verdict.status, verdict.error)
         return trace
@@ -1249,6 +1254,9 @@ class _Hearing:
                 with self.judge._in_turn(self.signature, point):
                     wrong = self.judge._compare(self.signature, point, found, self.read, self.worst, precision=self.precision)
                 if wrong is not None:
+                    before = [*(p for each in self.earlier for p in each.points), *self.points[:self.points.index(point)]]
+                    if wrong.point is not None and (sizes := where_wrong.other_sizes(before, point)):
+                        wrong = replace(wrong, log=f"{wrong.log}; right at {sizes}")
                     break
                 last = None if left is None or self._kept is None else (point, found, left[:left.size - self._kept.size])
             self._verdict, self._kept = (wrong,), None
