@@ -184,8 +184,10 @@ def floor_div(x: Any, y: Any) -> np.ndarray:
 
 
 def mod(x: Any, y: Any) -> np.ndarray:
-    if np.asarray(x).dtype.kind == "f":
-        return np.mod(x, y)
+    if np.asarray(x).dtype.kind == "f":                             # beyond, nothing but the size of the error is certain
+        certain = np.mod(x, y)
+        certain = np.where((certain == y) & np.isfinite(y) & (y != 0), 0, certain)
+        return np.where(np.abs(x / y) < 2**24, certain, x - np.floor(x / y) * y)
     x, y = np.broadcast_arrays(x, np.asarray(y, x.dtype))
     return np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
 
@@ -198,6 +200,7 @@ def power(x: Any, y: Any) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
+    """0 may stand for its subnormal numbers, so x · sigmoid(x) is drawn below f64 only."""
     small = np.exp(-np.abs(x))                                      # torch.sigmoid is 0 where 1 + e^-x overflows
     return np.where(x < 0, small, 1) / (1 + small)
 
@@ -383,11 +386,11 @@ def upsample(x: np.ndarray, scale: tuple[int, ...], mode: str) -> np.ndarray:
         if mode == "nearest":
             x = np.repeat(x, s, axis)
             continue
-        at = np.clip((np.arange(x.shape[axis] * s) + 0.5) / s - 0.5, 0, x.shape[axis] - 1)
+        at = np.maximum((np.arange(x.shape[axis] * s) + 0.5) / s - 0.5, 0)
         low = np.floor(at).astype(int)
         w = (at - low).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
         high = np.minimum(low + 1, x.shape[axis] - 1)
-        x = np.take(x, low, axis) * (1 - w) + np.where(w > 0, np.take(x, high, axis), 0) * w
+        x = np.take(x, low, axis) * (1 - w) + np.take(x, high, axis) * w
     return x
 
 
@@ -705,7 +708,7 @@ def of_two(f: Callable[..., Any]) -> Callable[..., Any]:
 for _name in ("sqrt", "exp2", "log2", "sin", "cos", "tan", "exp", "expm1", "log", "log1p", "erf", "erfc", "tanh", "rsqrt"):
     op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
 op("sigmoid", unary(*FLOATS), sigmoid)
-op("silu", unary(*FLOATS), lambda x: x * sigmoid(x))
+op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: x * sigmoid(x))
 for _name, _g in {"reciprocal": lambda x: 1 / x, "floor": np.floor, "ceil": np.ceil, "round": np.round, "trunc": np.trunc,
                   "is_finite": np.isfinite, "is_nan": np.isnan, "softplus": lambda x: np.logaddexp(0, x)}.items():
     op(_name, unary(*FLOATS), _g)
@@ -718,8 +721,8 @@ for _name, _g in {"less": np.less, "less_equal": np.less_equal, "greater": np.gr
                   "equals": np.equal, "not_equal": np.not_equal}.items():
     op(_name, binary(NUMBERS), of_two(_g))
 op("div", binary(FLOATS), of_two(np.divide))
-op("floor_div", binary(NUMBERS), floor_div)
-op("mod", binary(NUMBERS), mod)
+op("floor_div", binary(NUMBERS), floor_div, mixes=1)
+op("mod", binary(NUMBERS), mod, mixes=1)                           # its error is relative to x, as a quotient is rounded
 op("pow", binary(WIDE), power)
 op("integer_power", unary(*NUMBERS, exponent=lambda d: int(d.r.integers(0, 7))),
    lambda x, exponent: np.power(x, x.dtype.type(exponent)))
@@ -734,7 +737,8 @@ op("clip", unary(*WIDE, tg.i32, low=lambda d: d.one([-1, 0]), high=lambda d: d.o
 op("cast", unary(*ANY, dtype=lambda d: d.one(ANY)), cast, typed=True, exact=True)
 op("bitcast", bitcasts, bitcast, lambda x, dtype, source: tg.bitcast(x, dtype), typed=True)
 op("gelu", unary(*FLOATS, approximate=lambda d: d.one(["none", "tanh"])), by_torch(F.gelu))
-op("gated", lambda d: ((x := d.value(WIDE), d.like(x)), {"activation": d.one(["gelu_tanh", "gelu", "silu"])}),
+op("gated", lambda d: ((x := d.value(WIDE), d.like(x)),
+                       {"activation": d.one(["gelu_tanh", "gelu", *(["silu"] if d.nodes[x].dtype.bits < 64 else [])])}),
    lambda g, u, activation: u * (g * sigmoid(g) if activation == "silu" else
                                  F.gelu(t(g), approximate="none" if activation == "gelu" else "tanh").numpy()))
 

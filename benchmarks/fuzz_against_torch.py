@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,8 +45,10 @@ AMPLITUDE = {"f64": 1e-14, "f32": 2e-6, "f16": 1e-3, "bf16": 8e-3, "f8e4m3": 0.0
 """The relative size of the random errors: a few roundings."""
 
 SPREAD, NOISY = 16.0, 4
-BACKENDS = (("numpy",), ("c", "numpy"), ("gen",), ("torch",), ("numpy", "c", "gen", "torch"))
-SHRINKS = 40
+BACKENDS = (("numpy",), ("c", "numpy"), ("gen",), ("torch", "numpy"), ("numpy", "c", "gen", "torch"))
+ORACLE = ("interpreter", "definitions")
+"""The package's own oracle, and the definitions of composites evaluated by it: these are always compared."""
+SHRINKS, BLOCK = 60, 50
 
 Arrays = list[np.ndarray]
 
@@ -134,8 +136,8 @@ def leaf_data(p: Program, i: int, run: int) -> np.ndarray:
     if step.data is not None:
         return step.data[run]
     again = run if step.op == "input" else 0
-    shape = tuple(evaluate(s, p.runs[run]) for s in step.attrs["shape"])
-    size = evaluate(step.attrs.get("size", 0), p.runs[run])
+    shape = tuple(evaluate(s, p.runs[again]) for s in step.attrs["shape"])
+    size = evaluate(step.attrs.get("size", 0), p.runs[again])
     return values(np.random.default_rng((p.seed, step.attrs["key"], again)), step.attrs["style"], shape, step.attrs["dtype"], size)
 
 
@@ -169,11 +171,13 @@ def values(r: np.random.Generator, style: str, shape: tuple[int, ...], dtype: tg
 
 
 class Reference:
-    """The program evaluated by torch and numpy, run after run. mode: exact, rounded, flushed, or the number of a noisy one."""
+    """The program evaluated by torch and numpy, run after run. mode: exact, rounded, flushed, or the number of a noisy one; of two
+    noisy ones, 2k and 2k + 1, the errors are opposite, so that they lie on both sides of a step."""
 
     def __init__(self, p: Program, nodes: Sequence[tg.Node], mode: str | int) -> None:
         self.p, self.nodes, self.mode, self.states = p, nodes, mode, {}
-        self.r = np.random.default_rng((p.seed, mode if isinstance(mode, int) else 99))
+        self.r = np.random.default_rng((p.seed, mode // 2 if isinstance(mode, int) else 99))
+        self.sign = -1 if isinstance(mode, int) and mode % 2 else 1
 
     def run(self, run: int) -> Arrays:
         """The value of each step: floats as float64."""
@@ -208,11 +212,11 @@ class Reference:
             x = x.astype(dtype.numpy).astype(np.float64)
         if self.mode == "flushed":
             x = np.where(np.abs(x) < dtype.smallest_normal, np.copysign(0.0, x), x)
-            x = x if exact else np.where(x == 0, self.r.choice([0.0, -0.0], x.shape), x)
-        return x
+        zeros = -x if self.mode == "flushed" else self.sign * self.r.choice([0.0, -0.0], x.shape)
+        return x if exact or self.mode == "rounded" else np.where(x == 0, zeros, x)
 
     def noisy(self, x: np.ndarray, name: str, where: Any) -> np.ndarray:
-        return np.where(where, x * (1 + AMPLITUDE[name] * self.r.uniform(-1, 1, x.shape)), x)
+        return np.where(where, x * (1 + self.sign * AMPLITUDE[name] * self.r.uniform(-1, 1, x.shape)), x)
 
 
 def resolved(value: Any, sizes: dict[str, int]) -> Any:
@@ -257,18 +261,34 @@ def _first(bad: np.ndarray, out: np.ndarray, ref: np.ndarray, error: np.ndarray 
     return text if error is None else f"{text} (error {float(error[at]):.2g})"
 
 
+def runner(graph: tg.Graph, parameters: dict[str, np.ndarray], backends: tuple[str, ...],
+           database: str) -> Callable[[dict[str, np.ndarray], dict[str, int]], dict[str, Any]]:
+    """A function that runs the graph again and again, with the states that the runs before it left."""
+    if backends[0] not in ORACLE:
+        model = tg.bind(tg.compile(graph, backends=backends, database=database), parameters)
+        session = model.session() if graph.states else None
+        return lambda inputs, dims: model.run(inputs, dims=dims, session=session)
+    states: dict[str, np.ndarray] = {}
+    types = {name: node.dtype.numpy for name, node in (*graph.outputs.items(), *graph.updates.items())}
+
+    def interpreted(inputs: dict[str, np.ndarray], dims: dict[str, int]) -> dict[str, Any]:
+        result = tg.interpret(graph, inputs, parameters, states, dims, use_direct=backends[0] == "interpreter")
+        with np.errstate(over="ignore"):
+            states.update({name: x.astype(types[name]) for name, x in result.updates.items()})
+            return {name: x.astype(types[name]) for name, x in result.outputs.items()}
+    return interpreted
+
+
 def failure_along(p: Program, backends: tuple[str, ...], counts: Counter[str], database: str) -> Failure | None:
     """Compile, run at each size and compare; None where all agrees, or where the package refuses for a reason."""
     nodes: list[tg.Node] = []
     try:
         graph, nodes = graph_of(p)
-        model = tg.bind(tg.compile(graph, backends=backends, database=database),
-                        {f"v{i}": leaf_data(p, i, 0) for i, s in enumerate(p.steps) if f"v{i}" in graph.parameters})
-        session = model.session() if graph.states else None
+        run_once = runner(graph, {name: leaf_data(p, int(name[1:]), 0) for name in graph.parameters}, backends, database)
         references = [Reference(p, nodes, mode) for mode in ("exact", "rounded", "flushed", *range(NOISY))]
         for run, sizes in enumerate(p.runs):
-            outs = model.run({name: leaf_data(p, int(name[1:]), run) for name in graph.inputs},
-                             dims={name: sizes[name] for name in graph.dims}, session=session)
+            outs = run_once({name: leaf_data(p, int(name[1:]), run) for name in graph.inputs},
+                            {name: sizes[name] for name in graph.dims})
             expected = [reference.run(run) for reference in references]
             for i in p.outputs:
                 why, left_out = difference(np.asarray(outs[f"out{i}"]), [e[i] for e in expected], nodes[i].dtype)
@@ -332,14 +352,14 @@ def told(p: Program, failure: Failure) -> str:
 
 
 def examine(seed: int, database: str, sets: int = len(BACKENDS), shrink: bool = True) -> Report:
-    """One graph along so many sets of backends, others for each seed."""
+    """One graph by the oracle and along so many sets of backends, others for each seed."""
     report = Report()
     try:
         p = program(seed)
     except Exception:
         return Report(Counter(crash=1, graphs=1), [f"seed {seed}: crash while it is written\n{traceback.format_exc()}"])
     report.counts["graphs"] += 1
-    for names in (BACKENDS[(seed + 2 * i) % len(BACKENDS)] for i in range(sets)):
+    for names in [(name,) for name in ORACLE] + [BACKENDS[(seed + 2 * i) % len(BACKENDS)] for i in range(sets)]:
         report.counts["graphs x backends"] += 1
         failure = failure_along(p, names, report.counts, database)
         if failure is not None:
@@ -353,21 +373,29 @@ def seed_range(text: str) -> range:
     return range(int(first), int(last or int(first) + 1))
 
 
+def examined(seeds: Sequence[int], processes: int, one: Callable[[int], Report]) -> Iterator[tuple[int, Report]]:
+    """The report of each seed, in order. Processes are new for each block of seeds: loaded libraries fill their memory."""
+    for i in range(0, len(seeds), BLOCK * processes):
+        block = seeds[i:i + BLOCK * processes]
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+            yield from zip(block, pool.map(one, block), strict=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=seed_range, default=range(200), help="A..B, B excluded (default: 0..200)")
     parser.add_argument("--processes", type=at_least(1), default=1)
-    parser.add_argument("--sets", type=at_least(1), default=len(BACKENDS), help="sets of backends for each graph (default: all)")
+    parser.add_argument("--sets", type=at_least(0), default=len(BACKENDS),
+                        help="sets of backends for each graph (default: all); 0: the oracle alone")
     parser.add_argument("--store", type=Path, help="a file of lines: seeds in it are skipped, new ones appended")
     arguments = parser.parse_args()
     os.environ["TENSOR_GRAPHS_PLANS"] = "off"
     lines = arguments.store.read_text().splitlines() if arguments.store and arguments.store.exists() else []
     done = {json.loads(line)["seed"] for line in lines}
     seeds, total, begin = [s for s in arguments.seeds if s not in done], Counter[str](), time.perf_counter()
-    with (tempfile.TemporaryDirectory() as folder,
-          ProcessPoolExecutor(arguments.processes, multiprocessing.get_context("forkserver"), max_tasks_per_child=100) as pool):
-        examined = pool.map(partial(examine, database=f"{folder}/fuzz.db", sets=arguments.sets), seeds)
-        for seed, report in zip(seeds, examined, strict=True):
+    with tempfile.TemporaryDirectory() as folder:
+        one = partial(examine, database=f"{folder}/fuzz.db", sets=arguments.sets)
+        for seed, report in examined(seeds, arguments.processes, one):
             total += report.counts
             for text in report.texts:
                 print(f"\n{text}", flush=True)
