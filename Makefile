@@ -9,9 +9,10 @@
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
 # make conformance  rewrite docs/conformance: what each backend computes rightly, op by op and dtype by dtype (some minutes)
 # make docs   rewrite docs/ops, a page per op, from the ops' rows and docs/conformance
-# make fuzz   more of what `make test` runs small samples of: random graphs along many paths, generated loops (with sanitizers, too),
-#             proofs, wrong kernels, verdicts, mutated inputs (GRAPHS=0..10000, STAGES=0..10000, SANITIZED=0..1000, SEEDS=1,
-#             TWINS=2000, MUTANTS=2000); what is done of the graphs is kept in fuzz_graphs.jsonl
+# make fuzz   more of what `make test` runs small samples of: random graphs along many paths, and against torch and numpy, generated
+#             loops (with sanitizers, too), proofs, wrong kernels, verdicts, mutated inputs (GRAPHS=0..10000, TORCH_GRAPHS=0..5000,
+#             STAGES=0..10000, SANITIZED=0..1000, SEEDS=1, TWINS=2000, MUTANTS=2000); what is done of the graphs is kept in
+#             fuzz_graphs.jsonl and fuzz_against_torch.jsonl
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.
@@ -82,6 +83,7 @@ test: $(TEST_SETUP)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 GRAPHS ?= 0..10000
+TORCH_GRAPHS ?= 0..5000
 STAGES ?= 0..10000
 SANITIZED ?= 0..1000
 SEEDS ?= 1
@@ -90,6 +92,7 @@ MUTANTS ?= 2000
 
 fuzz: $(TEST_SETUP)
 	$(BIN)/python benchmarks/fuzz_graphs.py --seeds $(GRAPHS) --processes $(JOBS) --store fuzz_graphs.jsonl --keep fuzz_failures
+	$(BIN)/python benchmarks/fuzz_against_torch.py --seeds $(TORCH_GRAPHS) --processes $(JOBS) --store fuzz_against_torch.jsonl
 	$(BIN)/python benchmarks/fuzz_stages.py --seeds $(STAGES) --processes $(JOBS)
 	$(BIN)/python benchmarks/fuzz_stages.py --seeds $(SANITIZED) --processes $(JOBS) --sanitized
 	$(BIN)/python benchmarks/twins.py examples

@@ -195,6 +195,8 @@ def test_gather_linear_gives_zeros_out_of_range_the_bias_included():
     x, w, b = np.ones((3, 2)), np.ones((2, 4, 2)), np.full((2, 4), 7.0)
     node = tg.gather_linear(tg.input("x", x.shape), tg.input("w", w.shape), tg.input("i", (3,), tg.i32), tg.input("b", b.shape))
     check(node, np.array([[0.0] * 4, [9.0] * 4, [0.0] * 4]), x=x, w=w, b=b, i=np.array([-1, 1, 2], np.int32))
+    not_a_number = np.where(np.arange(3)[:, None] == 1, 1.0, [np.nan, np.inf])
+    check(node, np.array([[0.0] * 4, [9.0] * 4, [0.0] * 4]), x=not_a_number, w=w, b=b, i=np.array([-1, 1, 2], np.int32))
 
 
 def test_gather_linear_says_what_a_stack_looks_like():

@@ -21,7 +21,7 @@ from tensor_graphs.language.composites.elementary import tanh, wide
 from tensor_graphs.language.composites.normalisation import softmax
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
-from tensor_graphs.language.dtypes import DType, bf16, f32, i32
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
@@ -296,6 +296,8 @@ def gather_linear(x: Node, weight: Node, index: Node, bias: Node | None = None) 
     chosen = atomic.cast(atomic.gather(weight, index, axis=0), x.dtype)
     column = broadcast_to(atomic.reshape(x, (*x.shape, 1)), (*lead, inner, 1))
     out = atomic.reshape(dot(chosen, column), (*lead, size))
+    there = atomic.reshape(atomic.gather(fill(True, (matrices,), bool_), index, axis=0), (*lead, 1))
+    out = atomic.where(broadcast_to(there, out.shape), out, fill(0, out.shape, x.dtype))      # and not 0 · NaN
     if bias is None:
         return out
     need("gather_linear (bias)", bias, "float")
