@@ -216,13 +216,32 @@ enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
 #define EACH_ROUNDED
 #endif
 
-/* x mod y with the sign of y. fmod is exact; the one addition is rounded. */
+/* x - trunc(x / y) y, exactly. fmod takes 100 ns and more; where the quotient has few bits, one step of a long division is exact: in
+ * f32 the product with it is, in f64 a fused multiply-add, whose quotient may have been rounded up to a whole number. */
+TG_INLINE float f32_fmod(float x, float y) {
+    const double quotient = (double)x / y;
+    if (!(fabs(quotient) < 0x1p28)) return fmodf(x, y);
+    const int32_t whole = (int32_t)quotient;
+    return whole == 0 ? x : (float)(x - whole * (double)y);
+}
+TG_INLINE double f64_fmod(double x, double y) {
+#ifdef __FP_FAST_FMA
+    const double quotient = x / y;
+    if (fabs(quotient) < 0x1p51) {
+        const double whole = (double)(int64_t)quotient, rest = whole == 0 ? x : __builtin_fma(-whole, y, x);
+        return rest != 0 && (rest < 0) != (x < 0) ? rest + copysign(y, x) : rest;
+    }
+#endif
+    return fmod(x, y);
+}
+
+/* x mod y with the sign of y: an exact remainder, and one addition, which is rounded. */
 TG_INLINE double f64_mod(double x, double y) {
-    const double rest = fmod(x, y);
+    const double rest = f64_fmod(x, y);
     return rest == 0 ? copysign(0.0, y) : (rest < 0) != (y < 0) ? rest + y : rest;
 }
 TG_INLINE float f32_mod(float x, float y) {
-    const float rest = fmodf(x, y);
+    const float rest = f32_fmod(x, y);
     return rest == 0 ? copysignf(0.0f, y) : (rest < 0) != (y < 0) ? rest + y : rest;
 }
 

@@ -10,9 +10,9 @@
 
 extern "C" {
 float expf(float), exp2f(float), log2f(float), sinf(float), cosf(float), tanf(float), tanhf(float), erff(float), erfcf(float), sqrtf(float),
-    floorf(float), fmaf(float, float, float), fabsf(float);
+    floorf(float), fmaf(float, float, float), fabsf(float), fmodf(float, float), copysignf(float, float);
 double exp(double), exp2(double), log2(double), sin(double), cos(double), tan(double), tanh(double), erf(double), erfc(double), sqrt(double),
-    floor(double), fabs(double), fma(double, double, double);
+    floor(double), fabs(double), fma(double, double, double), fmod(double, double), copysign(double, double);
 extern unsigned tg_thread, tg_block, tg_blocks, tg_warp_slots[64][32][2];
 extern char *tg_rows;
 void tg_syncthreads(), tg_syncwarp(), tg_waited(), tg_copy_ahead(void *, const void *, unsigned), tg_copies_end(), tg_copies_wait(unsigned);
@@ -63,8 +63,6 @@ template <class To, class From> inline To as_bits(From x) {
 #define __double_as_longlong as_bits<long long, double>
 #define __longlong_as_double as_bits<double, long long>
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline double __dadd_rn(double a, double b) { return a + b; }
 
 template <class T> T __shfl_sync(unsigned, T x, int lane) {
     const unsigned warp = tg_thread / 32;

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language import leaves
@@ -70,16 +69,10 @@ def _graph(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes
     named = dict(arrays) if isinstance(arrays, Mapping) else {f"x{i}": a for i, a in enumerate(_sequence(kernel, arrays))}
     values = {name: np.asarray(a) for name, a in named.items()}
     operands = {name: leaves.input(name, a.shape, dtype_of(a)) for name, a in values.items()}
-    try:
-        if not isinstance(op, CompositeOp):
-            made = apply(op, list(operands.values()), attributes)
-        else:
-            made = op(**operands, **attributes) if isinstance(arrays, Mapping) else op(*operands.values(), **attributes)
-    except (TypeError, KeyError, ValueError) as e:
-        if isinstance(e, TensorGraphsError):
-            raise
-        raise KernelError(f"{kernel.name} was not run: {type(e).__name__}: {e}\n  fix: the operands of {kernel.op} in order, and "
-                          f"its attributes by keyword; docs/ops/{kernel.op}.md lists them") from e
+    if not isinstance(op, CompositeOp):
+        made = apply(op, list(operands.values()), attributes)
+    else:
+        made = op(**operands, **attributes) if isinstance(arrays, Mapping) else op(*operands.values(), **attributes)
     outputs: tuple[Node, ...] = made if isinstance(made, tuple) else (made,)
     one_op = graph({f"y{i}": node for i, node in enumerate(outputs)})
     return one_op, {name: values[name] for name in one_op.inputs}
