@@ -65,7 +65,7 @@ def profile(
         float, typer.Option(min=0.0, metavar="SECONDS", help="Then search schedules of generated kernels for as long.")
     ] = 0.0,
     strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random.")
+        str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random, or one of --import.")
     ] = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,

@@ -262,7 +262,7 @@ class PriceBook:
         roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
-        model = learned.of_machine() if device_of(kernel.backend).is_host else None
+        model = learned.of_calls() if device_of(kernel.backend).is_host else None
         roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
         if model is None or not kernel.ours:
             margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
@@ -274,7 +274,7 @@ class PriceBook:
         found = self._estimates[key]
         margin = math.exp(found.spread) if self.margin > 1 else 1.0
         return Price(roofline * math.exp(found.off) * margin, False, None,
-                     f"estimate (learned from {model.rows} times, × {margin:.2g})", margin=margin, learned=True)
+                     f"estimate ({model.origin}, × {margin:.2g})", margin=margin, learned=True)
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""

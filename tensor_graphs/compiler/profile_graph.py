@@ -45,6 +45,7 @@ from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_l
 from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.profiling.queue.requests import settle_queue
 from tensor_graphs.records.database import Database
+from tensor_graphs.tuning.strategies import Strategy
 
 log = logging.getLogger(__name__)
 
@@ -460,7 +461,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
-                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | None = None,
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0,
+                  strategy: str | Strategy | None = None,
                   intermediates: Wanted = "auto", on_start: OnStart | None = None) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
@@ -481,7 +483,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
     paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
     tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
-    machine allows (tune_graph.py). strategy: one of tuning.strategies, by default descent.
+    machine allows (tune_graph.py). strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before

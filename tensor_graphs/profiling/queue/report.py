@@ -194,7 +194,9 @@ class ProfileReport:
         return [self.counts(), *filter(None, found), *filter(None, [self._beside_budget()])]
 
     def _beside_budget(self) -> str:
-        """Where a profile took longer than its budget, except for what is under NOTICED."""
+        """What a profile of a whole graph took beside its budget, except for what is under NOTICED."""
+        if self.verdicts or self.walked:
+            return ""
         parts = ((self.device_seconds, "measuring the device, which is done once a month"),
                  (self.search_seconds, "finding out what to measure"),
                  (self.over_seconds, "comparing and timing the plan's kernels beyond it"))
