@@ -31,8 +31,9 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
         def my_norm_linear(outs, ins, attrs): ...
 
-    A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
-    every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
+    A graph without states is a part: its operands are the graph's inputs in order of first use, its outputs the graph's, its dims
+    stand for every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that
+    is proved.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
     spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on
