@@ -101,6 +101,8 @@ class PriceBook:
     threads: int | None = None
     margin: float = 1.0
     graph: weakref.ref[Graph] | None = None
+    assuming: tuple[str, ...] = ()
+    """what a caller takes for granted of values"""
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
@@ -128,7 +130,8 @@ class PriceBook:
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
         """What is known where a request would run."""
-        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph)).load()
+        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
+                   request.assumed).load()
 
     @phase("rows")
     def load(self) -> PriceBook:
@@ -182,6 +185,9 @@ class PriceBook:
 
     def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
         """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
+        lacking = [name for name in kernel.assuming if name not in self.assuming]
+        if lacking:
+            return f"it assumes {' and '.join(lacking)}, which is not assumed here"
         reason = self.why_wrong(kernel, signature, binding)
         if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
             from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits

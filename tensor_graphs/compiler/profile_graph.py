@@ -463,7 +463,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
                   on_verdict: OnVerdict | None = None, tune: float = 0.0,
                   strategy: str | Strategy | None = None,
-                  intermediates: Wanted = "auto", on_start: OnStart | None = None) -> ProfileReport:
+                  intermediates: Wanted = "auto", on_start: OnStart | None = None,
+                  assuming: str | Sequence[str] = ()) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -495,7 +496,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
-    tolerance, intermediates: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
     Raises NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
@@ -503,7 +504,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
-                      intermediates=intermediates)
+                      intermediates=intermediates, assuming=assuming)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
     tune = number("tune", tune, "seconds, 0 or more")
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
