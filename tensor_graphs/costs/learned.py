@@ -13,21 +13,17 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tensor_graphs.arguments import switch
 from tensor_graphs.devices.cache_folder import CacheFolderError, private_folder, unusable, user_folder
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.sealed_files import read
-from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
-    from tensor_graphs.costs.trees import Estimate, Model
-    from tensor_graphs.kernels.signature import Signature
+    from tensor_graphs.costs.own_model import CallModel, Own
+    from tensor_graphs.costs.trees import Model
 
 log = logging.getLogger(__name__)
 
@@ -87,44 +83,6 @@ def of_machine(what: str = CALLS) -> Model | None:
     return model
 
 
-class CostModelError(TensorGraphsError):
-    """A cost model of a user that cannot be used, or that returned no estimate."""
-
-
-class CallModel(Protocol):
-    """A cost model of calls: how far off its roofline the call of a kernel is."""
-
-    def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
-                moved: float | None, arithmetic: float | None) -> Estimate:
-        """The estimate for one call. roofline: its lower bound [s]; moved [byte], arithmetic [flop]: what the kernel declares, None
-        where it declares nothing."""
-
-
-@dataclass(frozen=True)
-class Own:
-    """A cost model of a user, whose estimates are checked."""
-
-    model: CallModel
-    version: str
-
-    @property
-    def origin(self) -> str:
-        return f"by the cost model {self.version}"
-
-    def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
-                moved: float | None, arithmetic: float | None) -> Estimate:
-        """The model's estimate. Raises CostModelError where it raises, or returns something else."""
-        try:
-            found = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
-            if math.isfinite(found.off) and math.isfinite(found.spread) and found.spread >= 0.0:
-                return found
-            why = f"returned {found!r}"
-        except Exception as e:
-            why = f"raised {type(e).__name__}: {e}"
-        raise CostModelError(f"the cost model {self.version!r} {why} for {kernel} on {signature.title()}\n  fix: return "
-                             "costs.trees.Estimate(off, spread), finite numbers, spread 0 or more")
-
-
 _own: Own | None = None
 
 
@@ -134,17 +92,10 @@ def use(model: CallModel | None, version: str = "") -> None:
     version: what plans on file depend on; another string whenever the model's answers change. The model is asked about kernels of
     this package on the host that were not measured. Raises CostModelError.
     """
+    from tensor_graphs.costs.own_model import owned  # a door: few have a model of their own
+
     global _own
-    if model is not None and not callable(getattr(model, "of_call", None)):
-        raise CostModelError(f"a cost model has a method of_call, and this is of type {type(model).__name__}\n"
-                             "  fix: an object with of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)")
-    if isinstance(model, type):
-        raise CostModelError(f"{model.__name__} is a class, and a cost model is an object\n"
-                             f"  fix: learned.use({model.__name__}(), …)")
-    if model is not None and not (isinstance(version, str) and version.strip()):
-        raise CostModelError(f"the version of a cost model is {version!r}\n  fix: a text, as \"mine 1\"; another one whenever its "
-                             "answers change, as plans on file depend on it")
-    _own = None if model is None else Own(model, version)
+    _own = None if model is None else owned(model, version)
 
 
 def of_calls() -> Own | Model | None:
@@ -157,8 +108,8 @@ def of_calls() -> Own | Model | None:
 def version() -> str:
     """What changes when another model is in use: an own one's version, or the file's time and size; "" where there is none."""
     model = of_calls()
-    if isinstance(model, Own):
-        return f"own {model.version}"
+    if model is not None and model is _own:
+        return f"own {_own.version}"
     if model is None:
         return ""
     stat = file_of_machine().stat()

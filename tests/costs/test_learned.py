@@ -20,7 +20,7 @@ from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned, training
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.costs.filing import graph_record
-from tensor_graphs.costs.learned import CostModelError
+from tensor_graphs.costs.own_model import CostModelError
 from tensor_graphs.costs.roofline import guess_seconds
 from tensor_graphs.costs.training import (
     LEAST,
