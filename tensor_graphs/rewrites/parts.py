@@ -207,7 +207,7 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class JointPlace:
     """A place of a part with several outputs."""
 
     op: PartOp
@@ -230,14 +230,14 @@ class Several:
         self.outputs = [(Wanted(part_between([output], [arguments[i] for i in its])), its)
                         for output, its in zip(op.written.outputs, reads, strict=True)]
 
-    def places(self, search: PartSearch) -> Iterator[Place]:
+    def places(self, search: PartSearch) -> Iterator[JointPlace]:
         """Where all outputs occur on the same operands."""
         rows = [list(search.places(w)) for w, _ in self.outputs]
         last = max(i for _, its in self.outputs for i in its)
 
-        def extended(left: Sequence[int], outputs: dict[int, Node], operands: dict[int, Node]) -> Iterator[Place]:
+        def extended(left: Sequence[int], outputs: dict[int, Node], operands: dict[int, Node]) -> Iterator[JointPlace]:
             if not left:
-                yield Place(self.op, tuple(outputs[i] for i in range(len(rows))), tuple(operands[i] for i in range(last + 1)))
+                yield JointPlace(self.op, tuple(outputs[i] for i in range(len(rows))), tuple(operands[i] for i in range(last + 1)))
                 return
             for node, its in rows[left[0]]:
                 both = dict(operands)
@@ -249,17 +249,17 @@ class Several:
         yield from extended(sorted(range(len(rows)), key=lambda i: len(rows[i])), {}, {})
 
 
-def _taken(graph: Graph, places: Sequence[Place]) -> dict[Node, Place]:
+def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
     """The places by their outputs, the larger first; none with an output of another one, or with an operand that depends on one
     of its own outputs."""
-    taken: dict[Node, Place] = {}
+    taken: dict[Node, JointPlace] = {}
     for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
         if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:
             taken.update(dict.fromkeys(place.outputs, place))
     return taken
 
 
-def _in_order(roots: Sequence[Node], together: Mapping[Node, Place]) -> list[Node]:
+def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> list[Node]:
     """What roots are made of, operands before users; the operands of a place are before each of its outputs."""
     order: dict[Node, None] = {}
     stack = [(root, False) for root in reversed(roots)]
