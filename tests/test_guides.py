@@ -1,4 +1,4 @@
-"""docs/training.md, service.md, fleet.md: the Python of each page is one program that prints what stands below it; commands run."""
+"""docs/training.md, service.md, strategies.md, fleet.md: the Python of a page is one program that prints what stands below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("page", ["training.md", "service.md"])
+@pytest.mark.parametrize("page", ["training.md", "service.md", "strategies.md"])
 def test_each_block_of_a_guide_prints_what_stands_below_it(page: str, folder: Path) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)

@@ -12,6 +12,7 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
+    from tensor_graphs.profiling.queue.ahead import Ahead
     from tensor_graphs.profiling.queue.report import Answered
 
 
@@ -64,7 +65,7 @@ def profile(
         float, typer.Option(min=0.0, metavar="SECONDS", help="Then search schedules of generated kernels for as long.")
     ] = 0.0,
     strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random.")
+        str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random, or one of --import.")
     ] = None,
     imports: options.Imports = None,
     db: options.DatabaseAt = None,
@@ -90,7 +91,7 @@ def profile(
                                kernels=kernel or (), ops=op or (), intermediates=intermediates, paths=paths, tune=tune,
                                strategy=strategy,
                                on_step=lambda done, total, what: show(done, total, what[:60]),
-                               on_verdict=None if json else print_at_once)
+                               on_start=announce, on_verdict=None if json else print_at_once)
     if json:
         options.print_json(
             {
@@ -105,6 +106,8 @@ def profile(
                 "seconds": report.seconds,
                 "device_seconds": report.device_seconds,
                 "search_seconds": report.search_seconds,
+                "over_seconds": report.over_seconds,
+                "ahead": dataclasses.asdict(report.ahead),
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),
@@ -121,13 +124,6 @@ def profile(
     else:
         counts, *more = report.summary("command", lambda sizes: f"--at {','.join(f'{n}={s}' for n, s in sizes.items())}")
         print("\n".join((f"{counts} · {store.location}", *more)))
-        if report.device_seconds > 0.5 and not report.interrupted:
-            options.note(
-                f"{report.device_seconds:.1f} s went into measuring the device's bandwidth and flops, which is done once a month"
-            )
-        longer = report.seconds > budget + tune + report.device_seconds and not (report.interrupted or single or paths)
-        if longer and report.search_seconds > 0.5:
-            options.note(f"{report.search_seconds:.1f} s went into finding out what to measure, beside the budget")
     if report.interrupted:
         options.told = True
         if not json:
@@ -139,6 +135,11 @@ def profile(
                                   f"  fix: without it, or --op, which measures all that is offered")
     if single and any(v.status not in ("PASSED", NOT_OFFERED, LEFT) for v in report.verdicts):
         raise typer.Exit(1)
+
+
+def announce(ahead: Ahead) -> None:
+    """Say what the profile takes beside its budget, before it begins."""
+    options.note(str(ahead))
 
 
 def print_at_once(verdict: Answered) -> None:

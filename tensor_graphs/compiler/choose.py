@@ -101,6 +101,8 @@ class PriceBook:
     threads: int | None = None
     margin: float = 1.0
     graph: weakref.ref[Graph] | None = None
+    assuming: tuple[str, ...] = ()
+    """what a caller takes for granted of values"""
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
@@ -128,7 +130,8 @@ class PriceBook:
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
         """What is known where a request would run."""
-        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph)).load()
+        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
+                   request.assumed).load()
 
     @phase("rows")
     def load(self) -> PriceBook:
@@ -182,6 +185,9 @@ class PriceBook:
 
     def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
         """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
+        lacking = [name for name in kernel.assuming if name not in self.assuming]
+        if lacking:
+            return f"it assumes {' and '.join(lacking)}, which is not assumed here"
         reason = self.why_wrong(kernel, signature, binding)
         if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
             from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits
@@ -262,7 +268,7 @@ class PriceBook:
         roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
-        model = learned.of_machine() if device_of(kernel.backend).is_host else None
+        model = learned.of_calls() if device_of(kernel.backend).is_host else None
         roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
         if model is None or not kernel.ours:
             margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
@@ -274,7 +280,7 @@ class PriceBook:
         found = self._estimates[key]
         margin = math.exp(found.spread) if self.margin > 1 else 1.0
         return Price(roofline * math.exp(found.off) * margin, False, None,
-                     f"estimate (learned from {model.rows} times, × {margin:.2g})", margin=margin, learned=True)
+                     f"estimate ({model.origin}, × {margin:.2g})", margin=margin, learned=True)
 
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""

@@ -34,7 +34,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None,
                   path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
-                  progress: Progress | None = None, intermediates: Wanted = "auto", simplify: bool = True) -> Plan:
+                  progress: Progress | None = None, intermediates: Wanted = "auto", simplify: bool = True,
+                  assuming: str | Sequence[str] = ()) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
@@ -50,6 +51,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     one before. threads: rows of so many threads count, and what is verified uses them.
     simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
     (prepare.py); False to run the very graph that is written.
+    assuming: conditions on values that hold for every input, as "no overflow": kernels that assume them are candidates.
     What was chosen is kept in the cache folder, and the same request is answered from there until a kernel, the software or a row
     of the database is another one (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off keeps nothing).
     Raises NoPathError (no path, none within the tolerance, or no backend that is here), PlanError (too little memory, a size
@@ -58,7 +60,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
-                          simplify, as_given(path)), progress)
+                          simplify, as_given(path), assuming), progress)
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:

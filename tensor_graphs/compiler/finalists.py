@@ -133,19 +133,19 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
 
 
 def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float, say: Callable[[str], None],
-                  again: bool = False, without: Sequence[str] = ()) -> int:
+                  again: bool = False, without: Sequence[str] = (), more: float = MOST_MORE) -> int:
     """Run the finalists of a graph at these sizes as a whole, and file what they took; the faster ones are run more often.
 
-    end: of the budget, on the clock of time.perf_counter, beside what is compared with the oracle first. again: also where all of
-    them were run before. without: kernels of all steps that are left out. Returns how many ran.
+    end: of the budget, on the clock of time.perf_counter; more: seconds by which comparing kernels with the oracle first may move
+    it. again: also where all of them were run before. without: kernels of all steps that are left out. Returns how many ran.
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
     book = PriceBook.of(request, GUESS_MARGIN)
     try:
         began = time.perf_counter()
-        paths = _compared(judge, graph, binding, request, book, end, say)
-        end += time.perf_counter() - began                          # or few paths would be run where much was to be compared
+        paths = _compared(judge, graph, binding, request, book, end, say, more)
+        end += min(more, time.perf_counter() - began)               # or few paths would be run where much was to be compared
         whole = [k for k in at_once(graph, binding, request.here) if k.name not in without]
         several = finalists(paths, end - time.perf_counter(), whole)
     except NoPathError:
@@ -176,7 +176,7 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         if e.path is not None and e.path.all_steps:
             record_wrong_at_once(judge, graph, e.path, str(e), kernels, at)
             log.warning("%s is wrong here: %s", e.path.all_steps, e)
-            return try_finalists(judge, graph, binding, request, end, say, again, without=(*without, e.path.all_steps))
+            return try_finalists(judge, graph, binding, request, end, say, again, (*without, e.path.all_steps), more)
         log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
@@ -214,7 +214,7 @@ def _with(around: float, each: Deployed) -> Deployed:
 
 
 def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,
-              say: Callable[[str], None]) -> Paths:
+              say: Callable[[str], None], more: float) -> Paths:
     """The paths of a graph of which every kernel may be used. A short budget leaves kernels that nothing was asked about, on paths
     that might be the fastest: those of the cheapest path are compared with the oracle first, and those of other finalists while
     there is time; what is not compared by then is on no path. Raises NoPathError."""
@@ -231,7 +231,7 @@ def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: R
         pending = {key: each for key, each in pending.items() if key not in done}
         if i and time.perf_counter() >= until:
             break
-        compare_all(judge, list(pending.values()), say, until if i else end + MOST_MORE)
+        compare_all(judge, list(pending.values()), say, until if i else end + more)
         done |= set(pending)
     if done:
         book.load()

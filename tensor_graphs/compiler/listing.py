@@ -34,20 +34,23 @@ if TYPE_CHECKING:
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
-               limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False) -> PathListing:
+               limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False,
+               assuming: str | Sequence[str] = ()) -> PathListing:
     """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last; of
     several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None) unless
     told not to.
 
     limit: at most so many; there may be millions, and its `total` says how many. Its repr shows the first few that are left, and
     how to go on. measured: only those whose steps all have measurements at these sizes.
-    tolerance, intermediates, simplify, threads: as in `compile_graph`. What a path may not use at all, `not_offered` names.
+    tolerance, intermediates, simplify, threads, assuming: as in `compile_graph`. What a path may not use at all,
+    `not_offered` names.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
     where there is no path.
     """
     graph = require_graph(graph, "list_paths")
     limit = None if limit is None else whole("limit", limit, 1)
-    request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify)
+    request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify,
+                      assuming=assuming)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
     book = PriceBook.of(request, GUESS_MARGIN)

@@ -36,14 +36,16 @@ from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
-from tensor_graphs.profiling.measure.calibration import measure_device
+from tensor_graphs.profiling.measure.calibration import measure_device, seconds_due
 from tensor_graphs.profiling.measure.deployed import NotDeployed, what_runs
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered
+from tensor_graphs.profiling.queue.ahead import Ahead, ahead_of, question_seconds
+from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
 from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.profiling.queue.requests import settle_queue
 from tensor_graphs.records.database import Database
+from tensor_graphs.tuning.strategies import Strategy
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,9 @@ Asked = Counter[tuple[str, ...]]
 
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
+
+OnStart = Callable[[Ahead], None]
+"""what a profile takes beside its budget, about; called before anything is measured, where that is something"""
 
 OnVerdict = Callable[[Answered], None]
 """what was found of one kernel"""
@@ -456,8 +461,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
-                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | None = None,
-                  intermediates: Wanted = "auto") -> ProfileReport:
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0,
+                  strategy: str | Strategy | None = None,
+                  intermediates: Wanted = "auto", on_start: OnStart | None = None,
+                  assuming: str | Sequence[str] = ()) -> ProfileReport:
     """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
@@ -466,16 +473,18 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     is measured in one process at least, and in no further one.
 
     What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
-    which the graph is priced) are measured before any other, the dearest first, and may exceed the budget by twice as much, by
-    MOST_MORE seconds at most; before them, once something was measured, those that by their guesses take half as long as what the
-    plan uses. Then come those that plans for other sizes use, and then all others by what they may save.
+    which the graph is priced) are measured before any other, the dearest first. They may exceed the budget by what comparing and
+    timing them is expected to take, by twice the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, given to on_start
+    before anything is measured, where it is anything. After that nothing more is begun. Before them, once something was measured,
+    come those that by their guesses take half as long as what the plan uses; after them those that plans for other sizes use, and
+    then all others by what they may save.
     `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
     verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
     paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
     tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
-    machine allows (tune_graph.py). strategy: one of tuning.strategies, by default descent.
+    machine allows (tune_graph.py). strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
 
     Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
     one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
@@ -487,7 +496,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
-    tolerance, intermediates: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
     Raises NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
@@ -495,13 +504,14 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
-                      intermediates=intermediates)
+                      intermediates=intermediates, assuming=assuming)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
     tune = number("tune", tune, "seconds, 0 or more")
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
         if value is not None:
             number(name, value, "seconds, 0.001 or more, or leave it out", 0.001)
     function("on_step", on_step, "how much is done, how much there is, and what comes next")
+    function("on_start", on_start, "what the profile takes beside its budget")
     function("on_verdict", on_verdict, "each verdict")
     kernels = names("kernels", kernels, "names of kernels, as [\"numpy.softmax\"]")
     ops = names("ops", ops, "names of ops, as [\"softmax\"]")
@@ -529,7 +539,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
     counted: Asked = Counter()
-    done, total, more, ended = 0, 0, min(MOST_MORE, 2.0 * budget), False     # more: than the budget
+    done, total, ended = 0, 0, False
     promised = False                                                # whether what promises to be faster was asked about
     apart = (1.0 - FINAL) * budget
 
@@ -541,7 +551,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             repeated: Set[tuple[str, str]] = frozenset()) -> None:
         nonlocal done
         with spent:
-            for q, status in _answers(judge, todo, must, apart - spent.seconds, more if budget > 0 else 0.0, per_kernel, at_least):
+            for q, status in _answers(judge, todo, must, apart - spent.seconds, report.ahead.beyond, per_kernel, at_least):
                 done += 1
                 counted[question_key(q)] += 1
                 report.again += question_key(q) in repeated
@@ -554,17 +564,27 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     def run_whole(judge: Judge, graph: Graph) -> int:
         """The finalists, then what the fastest holds that was never timed alone. How many ran."""
-        if budget <= 0:
+        left = budget - spent.seconds
+        most = left + report.ahead.beyond
+        if min(budget, most) <= 0:
             return 0
         with spent:
-            end = time.perf_counter() + max(budget - spent.seconds, FINAL * budget)
-            ran = sum(try_finalists(judge, graph, binding, request, end, say, again)
+            seconds = min(most, max(left, FINAL * budget))
+            end = time.perf_counter() + seconds
+            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds)
                       for binding in itertools.chain(*asked_points(graph, at, largest)))
         report.paths += ran
         if ran:
             plan = unanswered(store, needed(graph, points[0], request), VERIFIER, threads)
             ask(judge, plan, {question_key(q) for q in plan}, 0)
         return ran
+
+    def look_ahead() -> Ahead:
+        """What comparing and timing the plan asked for takes, and measuring the device. Raises NoPathError."""
+        first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
+        compared = verified(store, {q.kernel.backend for q in first}, threads)
+        return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
+                        searched=time.perf_counter() - started, budget=apart, most=min(MOST_MORE, 2.0 * budget))
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
@@ -581,6 +601,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
         points = asked_points(form.graph, at, largest)
+        with contextlib.suppress(NoPathError):                      # then another form may have one, below
+            report.ahead = look_ahead()
+            if on_start is not None and str(report.ahead):
+                on_start(report.ahead)
         begun = time.perf_counter()
         if measure_device(store, here, threads=threads):
             report.device_seconds = time.perf_counter() - begun
@@ -640,19 +664,23 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         report.interrupted = True
     report.seconds = time.perf_counter() - started
     report.search_seconds = report.seconds - report.device_seconds - spent.seconds
+    report.over_seconds = max(0.0, spent.seconds - budget)
     return report
 
 
 def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,
              per_kernel: float | None, at_least: int) -> Iterator[tuple[Question, str]]:
-    """`answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds."""
+    """`answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds: each that is expected
+    to end by then."""
     end = time.perf_counter() + budget + more
     answered = set()
     for q, status in answer(judge, todo, budget=budget, per_kernel=per_kernel, at_least=at_least):
         answered.add(question_key(q))
         yield q, status
+    compared = verified(judge.database, {q.kernel.backend for q in todo}, judge.threads)
     for q in todo:
-        if question_key(q) in must - answered and time.perf_counter() < end:
+        expected = sum(question_seconds(q, compared, per_kernel))
+        if question_key(q) in must - answered and time.perf_counter() + expected < end:
             yield from answer(judge, [q], budget=0.0, per_kernel=per_kernel, at_least=1)
 
 

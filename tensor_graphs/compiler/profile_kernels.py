@@ -93,7 +93,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     dims = [n for n in graph.dims if any(n in s.dim_names for _, s in taken)]
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
-    book = PriceBook(store, here, request.allowed, threads)
+    book = PriceBook(store, here, request.allowed, threads, assuming=request.assumed)
     places = _Places(graph, book.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
     try:

@@ -18,6 +18,7 @@ from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType, bf16
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.assumptions import CONDITIONS
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
 
 DEFAULT_TOLERANCE = 1e-3
+
+CONDITION = f"one or several of {', '.join(map(repr, CONDITIONS))}, or leave it out"
 
 USUAL = f"backends={DEFAULT_BACKENDS} (tg: --backends {','.join(DEFAULT_BACKENDS)}), or leave it out"
 
@@ -53,6 +56,7 @@ class Request:
     intermediates: Wanted = "auto"
     simplify: bool = True
     path: GraphPath | Pin | None = None
+    assuming: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raises ArgumentError for what is of another kind or out of range, before a kernel is judged with it and that is filed."""
@@ -66,6 +70,9 @@ class Request:
             place("database", self.database, "the path or URL of a database, an open one, or leave it out")
         if not isinstance(self.simplify, bool):
             raise ArgumentError(f"simplify is {self.simplify!r}\n  fix: simplify=True or simplify=False")
+        unknown = [each for each in self.assumed if each not in CONDITIONS]
+        if unknown:
+            raise ArgumentError(f"assuming names {unknown[0]!r}, which is no condition\n  fix: {CONDITION}")
         if self.backends is not None and not names("backends", self.backends, USUAL):
             raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
 
@@ -75,6 +82,11 @@ class Request:
             return repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)
 
         return [(f.name, said(getattr(self, f.name))) for f in fields(self) if f.name not in ("graph", "database", "path")]
+
+    @cached_property
+    def assumed(self) -> tuple[str, ...]:
+        """The conditions on values that are taken for granted."""
+        return tuple(each.replace(">=", "≥") for each in names("assuming", self.assuming, CONDITION))
 
     @property
     def pin(self) -> Pin | None:

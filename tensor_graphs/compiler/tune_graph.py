@@ -17,7 +17,7 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.report import TunedPart
-from tensor_graphs.tuning.strategies import STRATEGIES
+from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError, known, register
 from tensor_graphs.tuning.tune import LOOPS, tune
 
 LEAST_LEFT = 0.1
@@ -70,7 +70,7 @@ def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Req
 def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], request: Request, seconds: float,
                strategy: str, say: Callable[[str], None]) -> list[TunedPart]:
     """Spend so many seconds on schedules, shared by what each part may save; what a part leaves goes to those after it. Judging the
-    winners comes on top."""
+    winners comes on top. Raises StrategyError where a strategy of the caller raises."""
     try:
         parts = worth_tuning(graph, points, request)
     except NoPathError:
@@ -84,18 +84,26 @@ def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], 
         begun = time.perf_counter()
         try:
             made.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy))
+        except StrategyError:
+            raise
         except TensorGraphsError as e:
             log.warning("no schedules of %s were searched: %s", part.signature.title(), e)
         left = max(0.0, left - min(time.perf_counter() - begun, max(LEAST_SECONDS, share)))
     return made
 
 
-def require_strategy(name: str | None) -> str:
-    """Raises PlanError."""
-    if name is None:
+def require_strategy(strategy: str | Strategy | None) -> str:
+    """The name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
+    if strategy is None:
         return next(iter(STRATEGIES))
-    if name not in STRATEGIES:
-        near = close_to(name, STRATEGIES)
-        raise PlanError(f"no strategy is named {name!r}; there are {', '.join(STRATEGIES)}\n"
+    if callable(strategy):
+        names = [name for name, each in known().items() if each is strategy]
+        name = names[0] if names else getattr(strategy, "__name__", type(strategy).__name__)
+        if not names:
+            register(name)(strategy)
+        return name
+    if strategy not in known():
+        near = close_to(strategy, known())
+        raise PlanError(f"no strategy is named {strategy!r}; there are {', '.join(known())}\n"
                         f"  fix: {f'did you mean {near[0]}?' if near else 'one of those, or leave it out'}")
-    return name
+    return strategy

@@ -2,6 +2,7 @@
 
     model = learned.of_machine()             # None: none was trained here (`tg costs train`)
     model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and what that may be off by
+    learned.use(mine, version="mine 1")      # a cost model of the caller's own, in this process (docs/strategies.md)
     learned.of_machine(SCHEDULES)            # likewise of generated kernels' schedules: log(seconds ÷ the rules' schedule's)
 
 What a model is stands in trees.py, which is loaded where there is one.
@@ -21,6 +22,7 @@ from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.sealed_files import read
 
 if TYPE_CHECKING:
+    from tensor_graphs.costs.own_model import CallModel, Own
     from tensor_graphs.costs.trees import Model
 
 log = logging.getLogger(__name__)
@@ -81,9 +83,34 @@ def of_machine(what: str = CALLS) -> Model | None:
     return model
 
 
+_own: Own | None = None
+
+
+def use(model: CallModel | None, version: str = "") -> None:
+    """Use a cost model of the caller's own in this process from now on; None: the one of the machine again.
+
+    version: what plans on file depend on; another string whenever the model's answers change. The model is asked about kernels of
+    this package on the host that were not measured. Raises CostModelError.
+    """
+    from tensor_graphs.costs.own_model import owned  # a door: few have a model of their own
+
+    global _own
+    _own = None if model is None else owned(model, version)
+
+
+def of_calls() -> Own | Model | None:
+    """The cost model of calls that is in use: the caller's own (`use`), else this machine's; None where there is none."""
+    if _own is None:
+        return of_machine()
+    return _own if switch(VARIABLE, unless_said=True) else None
+
+
 def version() -> str:
-    """What changes when another model is in use: the file's time and size, "" where there is none."""
-    if of_machine() is None:
+    """What changes when another model is in use: an own one's version, or the file's time and size; "" where there is none."""
+    model = of_calls()
+    if model is not None and model is _own:
+        return f"own {_own.version}"
+    if model is None:
         return ""
     stat = file_of_machine().stat()
     return f"{stat.st_mtime_ns} {stat.st_size}"

@@ -59,6 +59,10 @@ class Model:
     machine: str
     note: str = ""
 
+    @property
+    def origin(self) -> str:
+        return f"learned from {self.rows} times"
+
     def estimate(self, features: Mapping[str, float]) -> Estimate:
         """A feature that is not given is 0; one that the model does not know is left out."""
         x = [features.get(name, 0.0) for name in self.names]

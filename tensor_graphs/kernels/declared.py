@@ -19,6 +19,7 @@ from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
+from tensor_graphs.meaning.assumptions import OF_KERNELS
 from tensor_graphs.meaning.precision import PRECISIONS, Precision
 
 Computed = str | CompositeOp | Graph
@@ -133,6 +134,17 @@ def precision_of(name: str, precision: Any) -> Precision | None:
         return None if precision is None else PRECISIONS[precision]
     named = " or ".join(f"precision={each!r}" for each in PRECISIONS)
     raise KernelError(f"kernel {name!r}: precision is {precision!r}\n  fix: {named}, or leave it out")
+
+
+def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:
+    """The conditions on values that a declaration takes for granted, one or several."""
+    given = assuming if isinstance(assuming, (tuple, list)) else (assuming,)
+    names = tuple(each.replace(">=", "≥") if isinstance(each, str) else each for each in given)
+    wrong = [each for each in names if each not in OF_KERNELS]
+    if wrong:
+        raise KernelError(f"kernel {name!r} assumes {wrong[0]!r}, which is no condition that can be checked\n"
+                          f"  fix: assuming= one or several of {', '.join(map(repr, OF_KERNELS))}")
+    return tuple(dict.fromkeys(names))
 
 
 def require_text(name: str, what: str, given: Any, fix: str) -> None:

@@ -21,7 +21,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
                 contiguous: bool = False, sources: Sequence[str | Path] = (),
                 requirements: Mapping[str, Any] | None = None,
-                precision: str | None = None) -> Callable[[Callable[..., None]], Kernel]:
+                precision: str | None = None, assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
     """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
     of a graph.
 
@@ -31,8 +31,9 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
         def my_norm_linear(outs, ins, attrs): ...
 
-    A graph with one output and no states is a part: its operands are the graph's inputs in order of first use, its dims stand for
-    every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that is proved.
+    A graph without states is a part: its operands are the graph's inputs in order of first use, its outputs the graph's, its dims
+    stand for every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that
+    is proved.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
     spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on
@@ -43,6 +44,8 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
     precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does unless told not to: it is compared with what
     that allows (a largest error of 3.5e-3), and is a candidate where the tolerance allows what it makes of a graph.
+    assuming: what it takes for granted of values, as "no overflow": it is compared at points where that holds, and is a candidate
+    where a caller assumes it, too (`tg.compile(graph, assuming="no overflow")`).
     A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
     name: begins with the backend's name and a dot, which goes before the function's unless given.
     Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
@@ -62,7 +65,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         require_name(own)
         pairs = declared.pairs_in_place(own, in_place, op)
         declared.require_flag(own, "contiguous", contiguous)
-        rounded = declared.precision_of(own, precision)
+        rounded, assumed = declared.precision_of(own, precision), declared.assuming_of(own, assuming)
         if accepts is not None:
             declared.require_function(own, "accepts", accepts, ("spec",))
         declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
@@ -72,7 +75,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
             build=(lambda spec: HostCall(function, on_stream=True)) if captured else (lambda spec: HostCall(function)),
             accepts=accepts or (lambda spec: None), source=source_of(function),
             module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
-            requirements=requirements or {}, precision=rounded))
+            requirements=requirements or {}, precision=rounded, assuming=assumed))
 
     return wrap
 

@@ -216,6 +216,7 @@ class Kernel:
     remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
     `source` in another process; it computes what its `accepts` takes of the op of this name.
     precision: what it rounds operands of f32 to; it is held to that, and is used where a tolerance allows it.
+    assuming: conditions on values (meaning/assumptions.py): it is compared where they hold, and used where a caller assumes them.
     """
 
     name: str
@@ -244,6 +245,7 @@ class Kernel:
     remade: str = ""
     whole: Callable[[Graph], Any] | None = None
     precision: Precision | None = None
+    assuming: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         wrong = problem(self.requirements)
@@ -297,7 +299,7 @@ class Kernel:
         """sha256 of all that the kernel is made of (identity.py), as it was when the kernel was declared: other code is another
         kernel, and measurements do not carry over. Raises KernelError when a file of `sources` is missing."""
         declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
-        return hashlib.sha256(f"{declared}{self.precision or ''}\0{self.code.digest}".encode()).hexdigest()
+        return hashlib.sha256(f"{declared}{self.precision or ''}{self.assuming or ''}\0{self.code.digest}".encode()).hexdigest()
 
     @cached_property
     def code(self) -> Code:

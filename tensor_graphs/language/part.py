@@ -112,21 +112,21 @@ def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[
 def part_of(graph: Graph) -> PartOp:
     """The graph as one op. Its operands are the graph's inputs and parameters, in order of first use.
 
-    Raises GraphError for a graph with states, with more than one output, or without operands.
+    Raises GraphError for a graph with states, without operands, or with an output that is an operand or another output.
     """
     if graph.updates or graph.states:
         raise GraphError("a part has no states: it is a function of its operands", fix="make each state an input")
-    if len(graph.outputs) != 1:
-        raise GraphError(f"a part has one output, this graph has {len(graph.outputs)}: {', '.join(graph.outputs)}",
-                         fix="a graph of one of them")
     operands = [*graph.inputs.values(), *graph.parameters.values()]
     if not operands:
         raise GraphError("a part has operands, and this graph has no inputs", fix="tg.input for what it reads")
-    (output,) = graph.outputs.values()
-    if output in operands:
-        raise GraphError("this graph only hands its input on, so there is nothing to compute")
+    outputs = list(graph.outputs.values())
+    for name, output in graph.outputs.items():
+        if output in operands:
+            raise GraphError(f"the output {name!r} of this graph only hands its input on, so there is nothing to compute")
+        if outputs.count(output) > 1:
+            raise GraphError(f"the output {name!r} of this graph is another output, too", fix="each value once")
     ordered = [n for n in graph.nodes if n in operands]
-    made = part_between([output], ordered)
+    made = part_between(outputs, ordered)
     made.order = tuple(n.attrs["name"] for n in ordered)
     return made
 

@@ -31,10 +31,11 @@ from tensor_graphs.language.graph import Graph, replace_dims
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, rebuild, walk
 from tensor_graphs.language.text_writer import print_graph
+from tensor_graphs.meaning.assumptions import CONDITIONS, DOMAIN, OVERFLOW
 from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.equality import equal
-from tensor_graphs.rewrites.conditions import CONDITIONS, DOMAIN, OVERFLOW, SMALLEST, UNDERFLOW, Places, broken
+from tensor_graphs.rewrites.conditions import SMALLEST, UNDERFLOW, Places, broken
 from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.drawn import Drawn
 from tensor_graphs.rewrites.drawn_values import POINTS, grid, random_values, written

@@ -13,27 +13,13 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import ATOMIC, python_slice
+from tensor_graphs.language.atomic import python_slice
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
+from tensor_graphs.meaning.assumptions import CONDITIONS, DIVISION, LOGARITHM, OVERFLOW, ROOT
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.pattern import elementwise
-
-OVERFLOW, CANCELLATION, DIVISION = "no overflow", "no cancellation", ATOMIC["reciprocal"].facts.assumes
-LOGARITHM, ROOT = ATOMIC["log2"].facts.assumes, ATOMIC["sqrt"].facts.assumes
-
-CONDITIONS: Mapping[str, str] = {
-    OVERFLOW: "no value on the way leaves the range of its dtype, upwards or to 0",
-    DIVISION: "nothing is divided by 0",
-    LOGARITHM: "logarithms are taken of numbers above 0 alone",
-    ROOT: "square roots are taken of no negative number",
-    CANCELLATION: "no difference is much smaller than what it is taken of, so that no digits are lost",
-}
-"""Every condition that a rule may assume, by its name."""
-
-DOMAIN = (DIVISION, LOGARITHM, ROOT)
-"""Those that say for what an op is defined."""
 
 UNDERFLOW = "underflow"
 """Kept apart from overflow: a result that became 0 is still a number."""

@@ -30,10 +30,10 @@ def fed(nodes: Iterable[Node]) -> set[Node]:
 
 
 class Cuts:
-    """The parts of one graph. fed: as `fed` has it."""
+    """The parts of one graph. nodes: of the graph. fed: as `fed` has it."""
 
     def __init__(self, graph: Graph) -> None:
-        self.fed = fed(graph.nodes)
+        self.nodes, self.fed = graph.nodes, fed(graph.nodes)
         self._bit = {n: 1 << i for i, n in enumerate(graph.nodes)}
         self._below: dict[Node, int] = {}                           # what a node is made of, as bits
         for n in graph.nodes:

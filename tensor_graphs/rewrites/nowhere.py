@@ -19,7 +19,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp, part_between, steps_said
 from tensor_graphs.rewrites.cuts import Cuts
-from tensor_graphs.rewrites.parts import nearest, size_out_of_range
+from tensor_graphs.rewrites.parts import Several, form, nearest, size_out_of_range
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class _InWords:
 
 def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
     """graphs: the same math, as it is written and as compiled."""
+    if len(op.written.outputs) > 1:
+        return _of_several(graphs, op)
     told, other_op = _in_words(graphs, op)
     near = max((n for g in graphs if (n := nearest(g, op)) is not None), key=lambda n: n.rank, default=None)
     if near is None or (near.lacks == "same" and not other_op):     # a number, a dtype or an operand, by its name
@@ -55,6 +57,16 @@ def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
         return Nowhere(f"{compared} not proved to be the same: {near.why}",
                        "declare the kernel for the graph that is written here, in its words and with its sizes")
     return Nowhere(f"{compared} is another function: {near.why}; in words, {told}")
+
+
+def _of_several(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
+    """Why a part with several outputs is nowhere: the first output that is nowhere by itself."""
+    for i, (wanted, _) in enumerate(Several(op).outputs):
+        if not any(form(g, [wanted.op]).places for g in graphs):
+            told = why_nowhere(graphs, wanted.op)
+            return Nowhere(f"output {i} of {len(op.written.outputs)}: {told.why}", told.fix)
+    return Nowhere("each of its outputs occurs, and nowhere all of them on the same operands",
+                   "declare the kernel for outputs that the graph computes of the same values")
 
 
 def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:

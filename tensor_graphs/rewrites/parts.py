@@ -73,12 +73,30 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
     """
     if not parts:
         return Formed(graph)
-    search = PartSearch(graph, [Wanted(p) for p in parts])
+    one = [p for p in parts if len(p.written.outputs) == 1]
+    several = [Several(p) for p in parts if len(p.written.outputs) > 1]
+    search = PartSearch(graph, [*(Wanted(p) for p in one), *(w for each in several for w, _ in each.outputs)], one)
     made: dict[Node, Node] = {}
     places: Counter[str] = Counter()
     wholes: dict[str, PartOp] = {}
     digests: dict[str, dict[str, None]] = {}
-    for node in graph.nodes:
+    together = _taken(graph, [place for each in several for place in each.places(search)])
+    for node in _in_order(graph.roots, together):
+        if node in made:
+            continue
+        if node in together:
+            place = together[node]
+            inner, whole = place.whole(one)
+            with written_at(node.location):
+                call = apply(whole, [made[o] for o in place.operands], {})
+                made.update((output, leaves.item(call, i)) for i, output in enumerate(place.outputs))
+            note_same(place.op.define([o.type for o in place.operands], {}), whole.define([o.type for o in place.operands], {}))
+            for name, count in {whole.name: 1, **inner.places}.items():
+                places[name] += count
+                wholes.setdefault(name, whole if name == whole.name else inner.wholes[name])
+                wanted = [place.op.written.digest] if name == whole.name else inner.wanted[name]
+                digests.setdefault(name, {}).update(dict.fromkeys(wanted))
+            continue
         inputs = [made[i] for i in node.inputs]
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         with written_at(node.location):
@@ -188,19 +206,91 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(found)
 
 
+@dataclass(frozen=True)
+class JointPlace:
+    """A place of a part with several outputs."""
+
+    op: PartOp
+    outputs: tuple[Node, ...]
+    operands: tuple[Node, ...]
+
+    def whole(self, parts: Sequence[PartOp]) -> tuple[Formed, PartOp]:
+        """The piece as one op, with the places of other parts inside of it."""
+        inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(self.operands)]
+        inner = form(make_graph(over(self.outputs, self.operands, inputs)), parts)
+        return inner, part_between(list(inner.graph.outputs.values()), inputs, self.op.written.digest)
+
+
+class Several:
+    """A part with several outputs: each of these is searched as a part of its own, over the operands that it reads."""
+
+    def __init__(self, op: PartOp) -> None:
+        self.op, arguments = op, op.written.arguments
+        reads = [[i for i, a in enumerate(arguments) if a in walk([output])] for output in op.written.outputs]
+        self.outputs = [(Wanted(part_between([output], [arguments[i] for i in its])), its)
+                        for output, its in zip(op.written.outputs, reads, strict=True)]
+
+    def places(self, search: PartSearch) -> Iterator[JointPlace]:
+        """Where all outputs occur on the same operands."""
+        rows = [list(search.places(w)) for w, _ in self.outputs]
+        last = max(i for _, its in self.outputs for i in its)
+
+        def extended(left: Sequence[int], outputs: dict[int, Node], operands: dict[int, Node]) -> Iterator[JointPlace]:
+            if not left:
+                yield JointPlace(self.op, tuple(outputs[i] for i in range(len(rows))), tuple(operands[i] for i in range(last + 1)))
+                return
+            for node, its in rows[left[0]]:
+                both = dict(operands)
+                same = all(both.setdefault(i, o) is o for i, o in zip(self.outputs[left[0]][1], its, strict=True))
+                computed = {*outputs.values(), node}
+                if same and len({*both.values()}) == len(both) and len(computed) > len(outputs) and not computed & {*both.values()}:
+                    yield from extended(left[1:], {**outputs, left[0]: node}, both)
+
+        yield from extended(sorted(range(len(rows)), key=lambda i: len(rows[i])), {}, {})
+
+
+def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
+    """The places by their outputs, the larger first; none with an output of another one, or with an operand that depends on one
+    of its own outputs."""
+    taken: dict[Node, JointPlace] = {}
+    for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
+        if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:
+            taken.update(dict.fromkeys(place.outputs, place))
+    return taken
+
+
+def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> list[Node]:
+    """What roots are made of, operands before users; the operands of a place are before each of its outputs."""
+    order: dict[Node, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order[node] = None
+        elif node not in order:
+            stack.append((node, True))
+            below = (*together[node].operands, *node.inputs) if node in together else node.inputs
+            stack.extend((i, False) for i in reversed(below))
+    return list(order)
+
+
 class PartSearch:
     """The places of parts in one graph."""
 
-    def __init__(self, graph: Graph, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, graph: Graph, wanted: Sequence[Wanted], ends: Collection[PartOp] | None = None) -> None:
+        """ends: the parts that `at` finds; all by default."""
         self.cuts, self.wanted = Cuts(graph), wanted
         self.most_steps = max(w.most_steps for w in wanted)
         self.most_operands = max(len(w.arguments) for w in wanted)
+        self.ends = {w.op for w in wanted} if ends is None else ends
         self._kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """(part, its operands) of those that end in a node, the smallest first, one of each part."""
         found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
         for w, cut, steps in self.pieces(node):
+            if w.op not in self.ends:
+                continue
             if w.op in found and found[w.op][0] <= steps:
                 continue
             for order in w.orders(cut, node.type):
@@ -208,6 +298,13 @@ class PartSearch:
                     found[w.op] = steps, order
                     break
         return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
+
+    def places(self, wanted: Wanted) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+        """(where it ends, its operands) of each place of a part, in each order of the operands in which it is one."""
+        for node in self.cuts.nodes:
+            for w, cut, _ in self.pieces(node):
+                if w is wanted:
+                    yield from ((node, order) for order in w.orders(cut, node.type) if not why_not_same(w, node, order).why)
 
     def pieces(self, node: Node) -> Iterator[tuple[Wanted, tuple[Node, ...], int]]:
         """(part, operands, steps) of the pieces that end in a node and have as many operands as a part and its telling ops."""

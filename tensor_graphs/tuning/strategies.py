@@ -5,12 +5,14 @@ A strategy may propose whatever it likes: what it has measured is in the space, 
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.codegen.actions import Action, Schedule
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.tuning.space import Space, TimeIsOver
 
 Strategy = Callable[[Space, random.Random], None]
@@ -119,15 +121,59 @@ def tree_search(space: Space, rng: random.Random, curiosity: float = 0.1) -> Non
 
 STRATEGIES: Mapping[str, Strategy] = {
     "descent": descent, "beam": beam, "evolution": evolution, "tree": tree_search, "random": at_random}
-"""the first is what is used when nothing is said"""
+"""the built-in ones; the first is the default"""
+
+_registered: dict[str, Strategy] = {}
+"""those of users"""
+
+
+def known() -> dict[str, Strategy]:
+    """The strategies by name, those of users too."""
+    return {**STRATEGIES, **_registered}
+
+
+class StrategyError(TensorGraphsError):
+    """A search strategy of a user that cannot be registered, or that raised."""
+
+
+def register(name: str) -> Callable[[Strategy], Strategy]:
+    """Decorator: register a search strategy, a function of (space, rng), under a name for `tg profile --strategy NAME`. A second
+    function of the same name replaces the first. Raises StrategyError.
+
+    >>> @register("one step")
+    ... def one_step(space, rng):
+    ...     space.scores([space.changed(space.seed, action) for site in space.sites(space.seed) for action in site])
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise StrategyError(f"a strategy is registered under a name, and this is {name!r}\n"
+                            "  fix: @register(\"mine\") above a function of (space, rng)")
+    if name in STRATEGIES:
+        raise StrategyError(f"{name!r} is the name of a built-in strategy\n  fix: another name than {', '.join(STRATEGIES)}")
+
+    def take(strategy: Strategy) -> Strategy:
+        try:
+            inspect.signature(strategy).bind(None, None)
+        except (TypeError, ValueError) as e:
+            raise StrategyError(f"the strategy {name!r} cannot be called with (space, rng): {e}\n"
+                                "  fix: a function of a space and a random.Random (docs/strategies.md)") from e
+        _registered[name] = strategy
+        return strategy
+
+    return take
 
 
 def walk(space: Space, strategy: str, rng: random.Random) -> None:
-    """Run a strategy until the time of its space is spent, or it names nothing new any more."""
+    """Run a strategy until the time of its space is spent, or it names nothing new any more. Raises StrategyError where a
+    strategy of a user raises."""
     try:
-        STRATEGIES[strategy](_Bored(space), rng)
+        known()[strategy](_Bored(space), rng)
     except TimeIsOver:
         return
+    except Exception as e:
+        if strategy in STRATEGIES:
+            raise
+        raise StrategyError(f"the strategy {strategy!r} raised {type(e).__name__}: {e}\n"
+                            "  fix: the function; what it had measured so far is stored") from e
 
 
 class _Bored:

@@ -23,7 +23,7 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.tuning.ranked import ranked
 from tensor_graphs.tuning.space import Looked, Measured
-from tensor_graphs.tuning.strategies import STRATEGIES, walk
+from tensor_graphs.tuning.strategies import STRATEGIES, StrategyError, walk
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,18 @@ JUDGED = 1.2
 
 def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds: float, *, strategy: str = next(iter(STRATEGIES)),
          seed: int = 0) -> TunedPart:
-    """What a search of so many seconds came to; judging its winner comes on top. Raises NotLowered where `gen` writes no loops."""
+    """What a search of so many seconds came to; judging its winner comes on top. Raises NotLowered where `gen` writes no loops, and
+    StrategyError."""
     started = time.perf_counter()
     threads = library.load().threads()
     library.set_threads(judge.threads or 0)
     try:
         space = Measured(signature, binding, seconds)
-        walk(ranked(space), strategy, random.Random(seed))
+        try:
+            walk(ranked(space), strategy, random.Random(seed))
+        except StrategyError:
+            store(judge.database, signature, binding, space, strategy, seed, judge.threads)
+            raise
         schedule, pairs = space.winner()
     finally:
         library.set_threads(threads)

@@ -46,6 +46,23 @@ def _kernel(function: Any) -> Kernel:
                   source_of(function), __name__, composite=PART)
 
 
+def sum_norm() -> tg.Graph:
+    """s = x + y and rms_norm(s, g)."""
+    n, k = tg.dim("n", 1, 4096), tg.dim("k", 1, 65536)
+    x, y, g = tg.input("x", (n, k)), tg.input("y", (n, k)), tg.input("g", (k,))
+    return tg.graph({"sum": x + y, "out": tg.rms_norm(x + y, g)})
+
+
+def add_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    x, y, g = (a.astype(np.float64) for a in ins)
+    with np.errstate(all="ignore"):
+        outs[0][...] = x + y
+        outs[1][...] = (x + y) / np.sqrt(np.mean((x + y) ** 2, axis=-1, keepdims=True) + 1e-6) * g
+
+
+BOTH = part_of(sum_norm())
+ADD_NORM = Kernel("trial.add_norm", "numpy", BOTH.name, lambda spec: HostCall(add_norm), lambda spec: None, source_of(add_norm),
+                  __name__, composite=BOTH)
 FUSED, FORGETFUL = _kernel(fused), _kernel(forgetful)
 
 
@@ -64,6 +81,21 @@ def declare_add_relu() -> None:
     tg.c_kernel(tg.graph(tg.relu(x + y)), source=source, entry="add_relu", dtypes=["f32"], ints=lambda spec: spec.inputs[0].shape)
 
 
+def naive_softmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    """Without the largest element subtracted: exp overflows beyond 88."""
+    with np.errstate(all="ignore"):
+        raised = np.exp(ins[0])
+        outs[0][...] = raised / raised.sum(attrs["axis"], keepdims=True)
+
+
+def _of_softmax(name: str, assuming: tuple[str, ...]) -> Kernel:
+    return Kernel(f"trial.{name}", "numpy", "softmax", lambda spec: HostCall(naive_softmax), lambda spec: None,
+                  source_of(naive_softmax), __name__, assuming=assuming)
+
+
+NAIVE, CAREFUL = _of_softmax("naive_softmax", ()), _of_softmax("assuming_softmax", ("no overflow",))
+
+
 @contextmanager
 def registered(*kernels: Kernel) -> Iterator[None]:
     for kernel in kernels:
@@ -76,6 +108,6 @@ def registered(*kernels: Kernel) -> Iterator[None]:
 
 
 if os.environ.get("TENSOR_GRAPHS_WORKER"):
-    for each in (FUSED, FORGETFUL):
+    for each in (FUSED, FORGETFUL, ADD_NORM, NAIVE, CAREFUL):
         register(each)
     declare_add_relu()

@@ -21,7 +21,7 @@ from tensor_graphs.language.part import PartOp, part_of
 from tensor_graphs.paths.path import EXPAND, Paths, Price
 from tensor_graphs.records.database import Database
 from tests.compiler.conftest import add_row
-from tests.compiler.part_kernels import FORGETFUL, FUSED, declare_add_relu, norm_linear, registered
+from tests.compiler.part_kernels import ADD_NORM, CAREFUL, FORGETFUL, FUSED, NAIVE, declare_add_relu, norm_linear, registered
 
 HIDDEN = 16
 
@@ -254,3 +254,64 @@ def test_a_part_in_atomic_ops_is_found_at_any_size(graph: tg.Graph) -> None:
 
 def test_a_part_that_is_found_is_not_told(fused: None) -> None:
     assert not_offered(two_layers(), ("numpy",)) == []
+
+
+def test_a_kernel_with_two_outputs_runs_wherever_both_are_needed_and_is_right(database: Database) -> None:
+    """Two layers of s = x + linear(x), x = s + linear(relu(rms_norm(s)))."""
+    x = tg.input("x", (4, HIDDEN))
+    weights: dict[str, np.ndarray] = {}
+    rng = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> tg.Node:
+        weights[name] = (rng.standard_normal(shape) / 4).astype(np.float32)
+        return tg.parameter(name, shape)
+
+    value = x
+    for i in range(2):
+        s = value + tg.linear(value, weight(f"a{i}", HIDDEN, HIDDEN))
+        value = s + tg.linear(tg.relu(tg.rms_norm(s, weight(f"g{i}", HIDDEN))), weight(f"b{i}", HIDDEN, HIDDEN))
+    graph, start = tg.graph(value), rng.standard_normal((4, HIDDEN)).astype(np.float32)
+    with registered(ADD_NORM):
+        plan = tg.compile(graph, backends=("numpy",), database=database)
+        assert ADD_NORM.name in plan.variants[0].kernels and "parts: 2 add_rms_norm_" in tg.explain(plan)
+        (out,) = tg.bind(plan, weights).run({"x": start}).values()
+    expected = start.astype(np.float64)
+    for i in range(2):
+        s = expected + expected @ weights[f"a{i}"].T.astype(np.float64)
+        normed = s / np.sqrt(np.mean(s * s, axis=-1, keepdims=True) + 1e-6) * weights[f"g{i}"]
+        expected = s + np.maximum(normed, 0) @ weights[f"b{i}"].T
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_why_a_kernel_with_two_outputs_is_nowhere_names_the_output() -> None:
+    x = tg.input("x", (4, HIDDEN))
+    with registered(ADD_NORM), pytest.raises(KernelError, match="was found nowhere in this one: output 1 of 2: .*rms_norm"):
+        tg.profile(tg.graph(tg.softmax(x + tg.input("y", (4, HIDDEN)))), kernels=[ADD_NORM.name], database=":memory:",
+                   backends=("numpy",), budget=1)
+
+
+# ---- kernels that assume something of values ----
+
+
+def test_a_kernel_that_assumes_no_overflow_is_judged_without_it_and_used_where_the_caller_assumes_it(database: Database) -> None:
+    graph = tg.graph(tg.softmax(tg.input("x", (8, 32))))
+    (s,) = (s for s in signatures_of(graph) if s.spec.op.name == "softmax")
+    with registered(NAIVE, CAREFUL):
+        report = tg.profile(graph, kernels=[NAIVE.name, CAREFUL.name], database=database, backends=("numpy",), budget=5)
+        verdicts = {v.kernel: v.status for v in report.verdicts}
+        assert verdicts[NAIVE.name] == "INCORRECT_NUMERICAL" and verdicts[CAREFUL.name] == "PASSED"
+        add_row(database, CAREFUL, s, {}, us=0.001)
+        without = tg.compile(graph, backends=("numpy",), database=database)
+        plan = tg.compile(graph, backends=("numpy",), database=database, assuming="no overflow")
+        assert CAREFUL.name not in without.variants[0].kernels and CAREFUL.name in plan.variants[0].kernels
+        assert "it assumes no overflow, which is not assumed here" in tg.explain(without)
+
+
+def test_conditions_that_are_unknown_or_cannot_be_checked_are_refused() -> None:
+    unchecked = "assumes .*, which is no condition that can be checked\n  fix: assuming= one or several of 'no overflow'"
+    for wrong in ("no cancellation", "no overflw", 3, ["no overflow", None]):
+        with pytest.raises(KernelError, match=unchecked):
+            tg.kernel("softmax", name="numpy.mine", assuming=wrong)(lambda outs, ins, attrs: None)   # type: ignore[arg-type]
+    for wrong in ("no overflw", 3):
+        with pytest.raises(ArgumentError, match="assuming .*\n  fix: one or several of 'no overflow'"):
+            tg.compile(tg.graph(tg.softmax(tg.input("x", (4,)))), assuming=wrong)                    # type: ignore[arg-type]

@@ -41,6 +41,7 @@ from tensor_graphs.profiling.measure.descriptors import InputError
 from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
 from tensor_graphs.profiling.measure.speeds import Speed
 from tensor_graphs.profiling.queue import questions
+from tensor_graphs.profiling.queue.ahead import Ahead
 from tensor_graphs.profiling.queue.questions import Question
 from tensor_graphs.records import claims, queries, upkeep
 from tensor_graphs.records.database import Database, open_database
@@ -611,3 +612,46 @@ def test_the_variable_names_the_database_of_the_python_api(tmp_path: Path, monke
     tg.compile(SMALL, backends=("numpy",))
     with open_database(tmp_path / "own.db") as found:
         assert upkeep.stats(found).rows["benchmark_traces"] > sum(report.statuses.values()) == 1
+
+
+# ---- what is announced before it begins ----
+
+
+def test_what_a_profile_takes_beside_its_budget_is_announced_before_anything_is_measured(database: Database,
+                                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    measured = calibration.memory_speeds
+    monkeypatch.setattr(calibration, "memory_speeds", lambda: events.append("device") or measured())
+    asked: dict[str, Any] = {"database": database, "backends": ("numpy",), "at": {"n": 7}, "on_start": events.append}
+    g = tg.graph({"y": transformer()})
+    report = profile_graph(g, budget=1.0, **asked)
+    ahead, *rest = events
+    assert ahead == report.ahead and rest == ["device"], "the device comes after the announcement"
+    assert ahead.device == pytest.approx(2 * calibration.SECONDS) and ahead.never_compared > 4
+    assert 0.5 * ahead.never_compared <= ahead.comparing and 0.0 < ahead.beyond <= 2.0
+    assert f"{ahead.never_compared} kernels were never compared with the oracle" in str(ahead)
+    events.clear()
+    profile_graph(SMALL, database=database, budget=50.0, backends=("numpy",))
+    profile_graph(SMALL, database=database, budget=50.0, backends=("numpy",), on_start=events.append)
+    assert not [each for each in events if isinstance(each, Ahead) and each.never_compared], "all of it is compared by now"
+
+
+def test_a_plans_kernel_that_will_not_be_compared_in_time_is_left_and_no_path_is_run_as_a_whole_after_that(
+        database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes as long as all that was announced: nothing is begun after the first."""
+    g, seen, ran = tg.graph({"y": transformer()}), [], []
+
+    def answer(judge: Judge, todo: Sequence[Question], *, budget: float, per_kernel: float | None = None, at_least: int = 0) -> Any:
+        for q in todo[:1 if budget > 0 else at_least]:
+            seen.append(q)
+            add_row(database, q.kernel, q.signature)
+            add_row(database, q.kernel, q.signature, q.binding, us=50.0)
+            time.sleep(0.35)
+            yield q, "PASSED"
+
+    monkeypatch.setattr(module, "answer", answer)
+    monkeypatch.setattr(module, "try_finalists", lambda *args, **more: ran.append(more) or 0)
+    report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=0.1)
+    assert len(seen) == 1 and not ran and report.left > 0
+    assert report.ahead.beyond == pytest.approx(0.2) and report.over_seconds >= 0.2
+    assert any(line.startswith("beside the budget: ") for line in replace(report, over_seconds=1.0).summary())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
-from tensor_graphs.tuning.space import Measured
+from tensor_graphs.tuning import strategies
+from tensor_graphs.tuning.space import Measured, Space
 from tensor_graphs.tuning.timing import Paired
 from tests.compiler.conftest import add_row
 
@@ -153,3 +155,18 @@ def test_a_strategy_that_there_is_not_is_refused_before_anything_is_measured(dat
     with pytest.raises(PlanError, match="no strategy is named 'desent'.*\n  fix: did you mean descent"):
         profile_graph(GRAPH, tune=1.0, strategy="desent", database=database)
     assert require_strategy(None) == "descent"
+
+
+def test_a_function_is_a_strategy_under_its_own_name_and_its_failure_is_told(database: Database,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_registered", {})
+
+    def mine(space: Space, rng: random.Random) -> None:
+        space.scores([space.seed])
+        raise ValueError("no idea")
+
+    assert require_strategy(mine) == require_strategy("mine") == "mine" and require_strategy(strategies.beam) == "beam"
+    with pytest.raises(strategies.StrategyError, match="the strategy 'mine' raised ValueError: no idea"):
+        profile_graph(GRAPH, budget=0.0, tune=1.0, strategy=mine, database=database, backends=("gen",))
+    with pytest.raises(strategies.StrategyError, match="cannot be called with"):
+        require_strategy(lambda space: None)                        # type: ignore[arg-type, misc]

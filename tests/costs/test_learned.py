@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs import learned, training
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.costs.filing import graph_record
+from tensor_graphs.costs.own_model import CostModelError
 from tensor_graphs.costs.roofline import guess_seconds
 from tensor_graphs.costs.training import (
     LEAST,
@@ -253,3 +255,64 @@ def test_features_know_sizes_and_who_computes() -> None:
     assert found["bytes"] == pytest.approx(math.log2(2 * (4 * 64 + 128 * 64 + 4 * 128) + 1))
     assert Model(("bytes",), {MIDDLE: (Tree((0,), (9.0,), (-1,), (-2,), (1.0, 2.0)),), HIGH: (Tree((), (), (), (), (2.5,)),)}, 1,
                  "m").estimate(found) == Estimate(2.0, 0.5)
+
+
+class Fixed:
+    """A cost model of a user: each call takes `factor` times its roofline."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def of_call(self, *call: Any) -> Estimate:
+        return Estimate(math.log(self.factor), 0.0)
+
+
+@pytest.fixture
+def _own() -> Iterator[None]:
+    yield
+    learned.use(None)
+
+
+def test_a_model_of_the_callers_own_prices_what_is_not_measured_and_enters_what_plans_depend_on(
+        model: Model, _own: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    learned.keep(model)
+    on_file = learned.version()
+    s, kernel = signature_of(tg.softmax(tg.input("x", (77, 333)))), kernel_named("numpy.softmax")
+    with open_database(tmp_path / "empty.db") as empty:
+        request = Request(tg.graph(tg.softmax(tg.input("x", (77, 333)))), None, ("numpy",), empty)
+        prices, versions = [], []
+        for factor in (3.0, 12.0):
+            learned.use(Fixed(factor), version=f"mine {factor}")
+            prices.append(PriceBook.of(request).guess(kernel, s, {}))
+            versions.append(learned.version())
+    assert prices[1].seconds == pytest.approx(4.0 * prices[0].seconds) and "by the cost model mine 3.0" in prices[0].note
+    assert len({*versions, on_file, ""}) == 4
+    monkeypatch.setenv(learned.VARIABLE, "off")
+    assert learned.of_calls() is None and learned.version() == ""
+    monkeypatch.delenv(learned.VARIABLE)
+    learned.use(None)
+    assert learned.of_calls() is learned.of_machine() is not None and learned.version() == on_file
+
+
+@pytest.mark.parametrize(("wrong", "version", "why"), [
+    (3, "a", "a cost model has a method of_call, and this is of type int\n  fix: an object with of_call"),
+    (Fixed, "a", r"Fixed is a class, and a cost model is an object\n  fix: learned.use\(Fixed\(\), …\)"),
+    (Fixed(1.0), "", "the version of a cost model is ''\n  fix: a text"),
+    (Fixed(1.0), 3, "the version of a cost model is 3\n  fix: a text")])
+def test_what_is_no_cost_model_is_refused_with_the_fix(wrong: Any, version: Any, why: str) -> None:
+    with pytest.raises(CostModelError, match=why):
+        learned.use(wrong, version)
+    assert learned.of_calls() is None
+
+
+@pytest.mark.parametrize(("found", "why"), [
+    (2.0, "raised AttributeError: .*"), (Estimate(math.nan, 0.0), "returned Estimate.*"),
+    (Estimate(0.0, -1.0), "returned Estimate.*")])
+def test_what_a_cost_model_returns_is_checked(found: Any, why: str, _own: None) -> None:
+    class Odd:
+        def of_call(self, *call: Any) -> Any:
+            return found
+
+    learned.use(Odd(), "odd")
+    with pytest.raises(CostModelError, match=f"the cost model 'odd' {why} for numpy.softmax on softmax .*\n  fix: return "):
+        compile_graph(tg.graph(tg.softmax(tg.input("x", (64, 64)))), database=":memory:", backends=("numpy",))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.rewrites.conditions import DIVISION, LOGARITHM, OVERFLOW, ROOT, UNDERFLOW, broken, checked
+from tensor_graphs.meaning.assumptions import DIVISION, LOGARITHM, OVERFLOW, ROOT
+from tensor_graphs.rewrites.conditions import UNDERFLOW, broken, checked
 from tensor_graphs.rewrites.errors import RewriteError
 
 X = tg.input("x", (4,), tg.f64)

@@ -129,3 +129,59 @@ def test_a_place_that_holds_its_own_size_is_compared_at_that_size() -> None:
     x = tg.input("x", (4, 16))
     right, wrong = (tg.graph(tg.exp(tg.sum(x, axis=-1) * (1 / size))) for size in (16, 8))
     assert sum(form(right, [op]).places.values()) == 1 and not form(wrong, [op]).places
+
+
+# ---- several outputs ----
+
+S = X + tg.input("y", (N, K))
+SUM_NORM = tg.graph({"sum": S, "out": tg.rms_norm(S, G)})
+
+
+def two_layer_transformer(size: int = 16) -> tg.Graph:
+    """Two blocks of attention and a gated product; each residual sum feeds a norm and the next sum."""
+    t = tg.dim("t", 1, 64)
+    x = tg.input("x", (t, size))
+    for i in range(2):
+        def weight(name: str, *shape: int, i: int = i) -> Node:
+            return tg.parameter(f"{name}{i}", shape)
+
+        z = tg.rms_norm(x, weight("g", size))
+        q, k, v = (tg.reshape(tg.linear(z, weight(name, size, size)), (t, 2, size // 2)) for name in "qkv")
+        attended = tg.reshape(tg.attention(q, k, v, scale=0.3), (t, size))
+        r = x + tg.linear(attended, weight("o", size, size))
+        z = tg.rms_norm(r, weight("h", size))
+        x = r + tg.linear(tg.silu(tg.linear(z, weight("u", 2 * size, size))), weight("d", size, 2 * size))
+    return tg.graph({"y": tg.rms_norm(x, tg.parameter("last", (size,)))})
+
+
+def test_a_part_with_two_outputs_is_found_wherever_both_occur_on_the_same_operands() -> None:
+    graph = two_layer_transformer()
+    found = form(graph, [part_of(SUM_NORM)])
+    wholes = [n for n in found.graph.nodes if isinstance(n.op, PartOp)]
+    assert list(found.places.values()) == [4] and len(wholes) == 4 and all(len(n.types) == 2 for n in wholes)
+    assert write_out(found.graph) == write_out(graph)
+
+
+def test_outputs_that_read_different_operands_are_one_part_where_they_share_one() -> None:
+    op = part_of(tg.graph({"a": tg.linear(X, W), "b": tg.exp(tg.linear(X, tg.input("v", (M, K))))}))
+    x, w, v, z = (tg.input(name, (4, 4)) for name in "xwvz")
+    shared, apart = (tg.graph({"p": tg.exp(tg.linear(x, w)), "q": tg.linear(other, v)}) for other in (x, z))
+    (whole,) = {n.inputs[0] for n in form(shared, [op]).graph.outputs.values()}
+    assert whole.inputs == (x, v, w) and not form(apart, [op]).places
+
+
+def test_outputs_of_which_one_is_made_of_the_other_through_the_outside_are_no_place() -> None:
+    """With b = exp(sum of a), the kernel's operand would be made of its own output."""
+    op = part_of(tg.graph({"a": tg.exp(X) * 2.0, "b": tg.relu(tg.input("h", (N, K))) * X}))
+    x = tg.input("x", (4, 4))
+    a = tg.exp(x) * 2.0
+    assert not form(tg.graph({"a": a, "b": tg.relu(tg.linear(a, a)) * x}), [op]).places
+
+
+def test_a_smaller_part_is_inside_of_one_with_several_outputs() -> None:
+    graph = tg.graph(tg.rms_norm(tg.input("p", (4, 16)) + tg.input("q", (4, 16)), tg.parameter("g", (16,))))
+    found = form(graph, [part_of(SUM_NORM), part_of(tg.graph(norm(X, G)))])
+    (output,) = found.graph.outputs.values()
+    whole = output.inputs[0].op
+    assert isinstance(whole, PartOp) and isinstance(whole.written.outputs[1].op, PartOp)
+    assert sorted(found.places.values()) == [1, 1] and write_out(found.graph) == write_out(graph)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tensor_graphs.codegen.actions import Action, Grain, Schedule
-from tensor_graphs.tuning.space import BAD, TimeIsOver
-from tensor_graphs.tuning.strategies import STRATEGIES, walk
+from tensor_graphs.tuning import strategies
+from tensor_graphs.tuning.space import BAD, Space, TimeIsOver
+from tensor_graphs.tuning.strategies import STRATEGIES, StrategyError, register, walk
 
 SITES, SIZES = 6, (1, 2, 4, 8)
 
@@ -72,3 +73,47 @@ def test_a_strategy_repeats_with_its_seed(name: str) -> None:
     for space in spaces:
         walk(space, name, random.Random(3))
     assert list(spaces[0].seen) == list(spaces[1].seen)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_registered", {})
+
+
+def test_a_registered_function_walks_the_space_under_its_name_and_a_later_one_replaces_it(registered: None) -> None:
+    @register("mine")
+    def first(space: Space, rng: random.Random) -> None:
+        raise AssertionError("it was replaced")
+
+    @register("mine")
+    def second(space: Space, rng: random.Random) -> None:
+        for action in (action for site in space.sites(space.seed) for action in site):
+            space.scores([space.changed(space.seed, action)])
+
+    space = Known(1000)
+    walk(space, "mine", random.Random(0))
+    assert set(space.seen) == {space.changed(space.seed, a) for site in space.sites(space.seed) for a in site}
+
+
+def test_what_is_no_strategy_is_refused_with_the_fix(registered: None) -> None:
+    for name, value, why in (("descent", second_of, "'descent' is the name of a built-in strategy\n  fix: another name"),
+                             ("", second_of, "registered under a name, and this is ''\n  fix: @register"),
+                             (3, second_of, "and this is 3\n  fix: "),
+                             ("mine", lambda space: None, r"cannot be called with \(space, rng\): too many .*\n  fix: a function"),
+                             ("mine", 3, r"cannot be called with \(space, rng\): 3 is not a callable.*\n  fix: a function")):
+        with pytest.raises(StrategyError, match=why):
+            register(name)(value)                                   # type: ignore[arg-type]
+    assert "mine" not in strategies.known()
+
+
+def test_what_a_strategy_raises_is_told_with_its_name(registered: None) -> None:
+    @register("mine")
+    def fails(space: Space, rng: random.Random) -> None:
+        raise KeyError("no such site")
+
+    with pytest.raises(StrategyError, match="the strategy 'mine' raised KeyError: 'no such site'\n  fix: the function"):
+        walk(Known(10), "mine", random.Random(0))
+
+
+def second_of(space: Space, rng: random.Random) -> None:
+    space.scores([space.seed])

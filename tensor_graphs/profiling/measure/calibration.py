@@ -39,6 +39,26 @@ MAX_AGE = timedelta(days=30)
 """constants older than this are measured again"""
 
 
+SECONDS = 1.0
+"""that measuring a backend of the host, the link of another device, or the memory takes, about"""
+
+
+def seconds_due(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
+                now: datetime | None = None) -> float:
+    """Estimate of how long `measure_device` would take now; 0 where nothing is due."""
+    now = now or datetime.now(UTC)
+    due = [b for b in backends if why_missing(b) is None and not _is_fresh(database, b, threads, now)]
+    return SECONDS * (len(due) + any(device_of(b).is_host for b in due))
+
+
+def _is_fresh(database: Database, backend: str, threads: int | None, now: datetime) -> bool:
+    """Whether all constants of a backend's environment are known and not old."""
+    device = device_of(backend)
+    known = queries.constants(database, environment_of(backend, threads), device.name)
+    names = (*memory_names(), *backend_names(backend)) if device.is_host else link_names
+    return all(name in known and _age(known[name], now) < MAX_AGE for name in names)
+
+
 def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                    now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
     """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
@@ -55,20 +75,17 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
         if why_missing(backend) is not None:
             continue
         environment, device = environment_of(backend, threads), device_of(backend)
-        known = queries.constants(database, environment, device.name)
-        if not device.is_host:
-            if anew or not all(name in known and _age(known[name], now) < MAX_AGE for name in link_names):
-                speeds = dict(link_speeds(device))
-                if anew and device.kind == "cuda":                  # seconds; until they are asked for, `Device.peaks` will do
-                    if device.name not in own:
-                        own[device.name] = gpu_speeds(device)
-                    speeds |= {**own[device.name], **products_of(backend)}
-                database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
-                                                     for n, s in speeds.items()])
-                found[backend] = {name: s.value for name, s in speeds.items()}
+        if not anew and _is_fresh(database, backend, threads, now):
             continue
-        names = (*memory_names(), *backend_names(backend))
-        if not anew and all(name in known and _age(known[name], now) < MAX_AGE for name in names):
+        if not device.is_host:
+            speeds = dict(link_speeds(device))
+            if anew and device.kind == "cuda":                  # seconds; until they are asked for, `Device.peaks` will do
+                if device.name not in own:
+                    own[device.name] = gpu_speeds(device)
+                speeds |= {**own[device.name], **products_of(backend)}
+            database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
+                                                 for n, s in speeds.items()])
+            found[backend] = {name: s.value for name, s in speeds.items()}
             continue
         started = time.perf_counter()
         with _threads(threads):

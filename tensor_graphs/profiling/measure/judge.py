@@ -78,6 +78,7 @@ from tensor_graphs.profiling.distrust.tampering import Names, reached
 from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import failing_point, fewer_bits, where_wrong
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.profiling.measure.assumed import holds
 from tensor_graphs.profiling.measure.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.profiling.measure.blocks import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.profiling.measure.clock import TIMER
@@ -658,6 +659,15 @@ class Judge:
 
     def _shown(self, asked: Asked) -> list[Point]:
         """Where a kernel is going to be compared; at some of these points its op may have no value."""
+        shown = self._to_show(asked)
+        if asked.kernel.assuming:
+            shown = [p for p in shown if holds(asked.kernel.assuming, asked.signature, p)]
+        if asked.verify and not shown:
+            why = f"no point was drawn at which {' and '.join(asked.kernel.assuming)} holds"
+            raise _Refused(_without_numbers("RUNTIME_ERROR", why))
+        return shown
+
+    def _to_show(self, asked: Asked) -> list[Point]:
         if not asked.verify:
             return []
         known = self._points.pop(_question(asked), None)

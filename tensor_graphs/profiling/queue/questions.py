@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timing_key, verdict_key
@@ -50,6 +50,18 @@ class Question:
     given: Given = ()
     again: str = ""
 
+    @property
+    def verdict_key(self) -> tuple[str, str]:
+        """What a verdict over all sizes is about."""
+        return verdict_key(self.kernel, self.signature)
+
+
+def verified(database: Database, backends: Iterable[str], threads: int | None) -> set[tuple[str, str]]:
+    """The verdict keys of the kernels of these backends that were compared with the oracle here, and need not be again."""
+    return {key for b in backends
+            for key, row in queries.latest_traces(database, environment_of(b, threads), verifier=VERIFIER).items()
+            if not may_pass_later(row)}
+
 
 def question_key(q: Question) -> tuple[str, str]:
     """What makes two questions the same: the code, and the workload."""
@@ -71,7 +83,7 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
     out: dict[tuple[str, str], Question] = {}
     for q in sorted(questions, key=lambda q: -q.worth):
         rows = known[q.kernel.backend]
-        verdict = rows.get(_pair(q))
+        verdict = rows.get(q.verdict_key)
         failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
         failed = failed and not (q.again and may_pass_later(verdict))
         if (q.again or question_key(q) not in rows) and not failed and out_of_reach(q.kernel) is None:
@@ -94,10 +106,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
     """
     started = time.perf_counter()
     each = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
-    backends = {q.kernel.backend for q in questions}
-    verified = {k for b in backends
-                for k, row in queries.latest_traces(judge.database, environment_of(b, judge.threads), verifier=VERIFIER).items()
-                if not may_pass_later(row)}
+    compared = verified(judge.database, {q.kernel.backend for q in questions}, judge.threads)
     refuted: set[tuple[str, str]] = set()
     # questions of one signature in a row: the oracle's answer and the big operands are then made once
     of: dict[str, list[Question]] = {}
@@ -114,7 +123,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         if not ahead:
             soon = [q for group in groups[:AHEAD] for q in group]
             whys = made_together([(q.kernel, q.signature.spec) for q in soon])
-            broken |= {_pair(q): ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
+            broken |= {q.verdict_key: ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
             ahead = AHEAD
         ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
@@ -122,31 +131,27 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         group, rest = groups[0][:count], groups[0][count:]
         groups[:1] = [rest] if rest else []
         done += len(group)
-        yield from ((q, "REFUTED") for q in group if _pair(q) in refuted)
+        yield from ((q, "REFUTED") for q in group if q.verdict_key in refuted)
         for q in group:
-            if _pair(q) in broken:
-                status, why = broken[_pair(q)]
+            if q.verdict_key in broken:
+                status, why = broken[q.verdict_key]
                 log.warning("%s is left out for %s: %s", q.kernel.name, q.signature.title(), why)
                 yield q, status
-        todo = [q for q in group if _pair(q) not in refuted and _pair(q) not in broken and not (unless is not None and unless(q))]
-        new = [_pair(q) not in verified for q in todo]
+        todo = [q for q in group
+                if q.verdict_key not in refuted and q.verdict_key not in broken and not (unless is not None and unless(q))]
+        new = [q.verdict_key not in compared for q in todo]
         asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
         verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
         if lost():
             return
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):
             if verdict.status == JUDGE_ERROR:
-                broken[_pair(q)] = JUDGE_ERROR, reason_of(verdict.log)
+                broken[q.verdict_key] = JUDGE_ERROR, reason_of(verdict.log)
             elif fresh or verdict.status == "INCORRECT_NUMERICAL" or verdict.status in REFUTING:
                 # the verdict over all sizes; a time-out, a crash or an implausible time at one size stays with that size
                 judge.record(q.kernel, q.signature, verdict, None)
-                verified.add(_pair(q))
+                compared.add(q.verdict_key)
                 if verdict.status != "PASSED":
-                    refuted.add(_pair(q))
+                    refuted.add(q.verdict_key)
             judge.record(q.kernel, q.signature, verdict, q.binding, q.given)
             yield q, verdict.status
-
-
-def _pair(q: Question) -> tuple[str, str]:
-    """What a verdict over all sizes is about."""
-    return verdict_key(q.kernel, q.signature)

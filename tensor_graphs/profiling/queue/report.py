@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensor_graphs.paths.screen import SCREEN_LINES, fitted, wrapped
+from tensor_graphs.profiling.queue.ahead import Ahead
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
 """what an `Answered` says of a kernel that does not take its signature, and of one that the budget left out"""
 
 MOST_FAILURES, MOST_SIZES = 8, 6
 """lines of a summary that name failures, and sizes that one line names"""
+
+
+NOTICED = 0.5
+"""seconds beside a budget that a report mentions"""
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,10 @@ class ProfileReport:
     """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
     search_seconds: float = 0.0
     """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
+    over_seconds: float = 0.0
+    """seconds of measuring beyond the budget"""
+    ahead: Ahead = field(default_factory=Ahead)
+    """what the profile was expected to take beside the budget, before it began"""
     rests: tuple[Rests, ...] = ()
     """on what the plan rests now, at the sizes asked for first"""
     may_save: float = 0.0
@@ -182,7 +191,17 @@ class ProfileReport:
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
         said = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
         found = (*said, rests_on(self.rests), what_is_left(self, call), *unused)
-        return [self.counts(), *filter(None, found)]
+        return [self.counts(), *filter(None, found), *filter(None, [self._beside_budget()])]
+
+    def _beside_budget(self) -> str:
+        """What a profile of a whole graph took beside its budget, except for what is under NOTICED."""
+        if self.verdicts or self.walked:
+            return ""
+        parts = ((self.device_seconds, "measuring the device, which is done once a month"),
+                 (self.search_seconds, "finding out what to measure"),
+                 (self.over_seconds, "comparing and timing the plan's kernels beyond it"))
+        longer = [f"{seconds:.1f} s {what}" for seconds, what in parts if seconds >= NOTICED]
+        return f"beside the budget: {'; '.join(longer)}" if longer else ""
 
     @property
     def walked_share(self) -> float:
