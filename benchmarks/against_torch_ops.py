@@ -252,6 +252,15 @@ def mean(x: np.ndarray, **axes: Any) -> np.ndarray:
                                            np.sum(np.ones_like(x), **axes)))
 
 
+def prod(x: np.ndarray, axis: Any, keepdims: bool, out: tg.DType) -> np.ndarray:
+    """Uncertain where another order of the factors may overflow or underflow on its way."""
+    product = np.asarray(np.prod(x, axis, x.dtype, keepdims=keepdims))
+    if not out.is_float:
+        return product
+    digits = np.nan_to_num(np.abs(np.log2(np.abs(x))), posinf=0)
+    return np.where(np.sum(digits, axis, keepdims=keepdims) < -np.log2(out.smallest_normal), product, next(UNCERTAIN))
+
+
 def highest_first(x: np.ndarray) -> np.ndarray:
     """The order of the last axis, largest first, NaN before all, equal ones by index."""
     return x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
@@ -308,6 +317,9 @@ def avg_pool(x: np.ndarray, size: Any, stride: Any = None, padding: Any = 0, cou
 
 def conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
          groups: int = 1) -> np.ndarray:
+    places = [(n + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(x.shape[2:], weight.shape[2:], strict=True)]
+    if min(places) < 1:                                             # torch refuses a kernel longer than its axis
+        return np.zeros((len(x), len(weight), *places))
     convolution = [F.conv1d, F.conv2d, F.conv3d][x.ndim - 3]
     return convolution(t(x), t(weight), None if bias is None else t(bias), stride, padding, dilation, groups).numpy()
 
@@ -752,7 +764,7 @@ op("gated", lambda d: ((x := d.value(WIDE), d.like(x)),
    lambda g, u, activation: u * (g * sigmoid(g) if activation == "silu" else gelu(g, "none" if activation == "gelu" else "tanh")))
 
 op("sum", over(NUMBERS), lambda x, axis, keepdims: np.sum(x, axis, x.dtype, keepdims=keepdims), mixes=1)
-op("prod", over(NUMBERS), lambda x, axis, keepdims: np.prod(x, axis, x.dtype, keepdims=keepdims), mixes=1)
+op("prod", over(NUMBERS), prod, mixes=1, typed=True)
 op("mean", over(FLOATS), reduced(mean), mixes=1)
 op("var", over(FLOATS), reduced(np.var), mixes=1)
 op("reduce_max", over(NUMBERS), lambda x, axis, keepdims: np.max(x, axis, keepdims=keepdims, initial=least(x.dtype)))

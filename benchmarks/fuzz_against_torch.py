@@ -354,18 +354,18 @@ def told(p: Program, failure: Failure) -> str:
 
 def examine(seed: int, database: str, sets: int = len(BACKENDS), shrink: bool = True) -> Report:
     """One graph by the oracle and along so many sets of backends, others for each seed."""
-    report = Report()
+    report = Report(Counter(graphs=1))
     try:
         p = program(seed)
-    except Exception:
-        return Report(Counter(crash=1, graphs=1), [f"seed {seed}: crash while it is written\n{traceback.format_exc()}"])
-    report.counts["graphs"] += 1
-    for names in [(name,) for name in ORACLE] + [BACKENDS[(seed + 2 * i) % len(BACKENDS)] for i in range(sets)]:
-        report.counts["graphs x backends"] += 1
-        failure = failure_along(p, names, report.counts, database)
-        if failure is not None:
-            report.counts[failure.kind] += 1
-            report.texts.append(told(*(shrunk(p, failure, database) if shrink else (p, failure))))
+        for names in [(name,) for name in ORACLE] + [BACKENDS[(seed + 2 * i) % len(BACKENDS)] for i in range(sets)]:
+            report.counts["graphs x backends"] += 1
+            failure = failure_along(p, names, report.counts, database)
+            if failure is not None:
+                report.counts[failure.kind] += 1
+                report.texts.append(told(*(shrunk(p, failure, database) if shrink else (p, failure))))
+    except Exception:                                               # while the graph is written, or in a reference
+        report.counts["crash"] += 1
+        report.texts.append(f"seed {seed}: crash outside of a run\n{traceback.format_exc()}")
     return report
 
 

@@ -13,8 +13,9 @@ from benchmarks.fuzz_against_torch import Program, Reference, Step, difference, 
 
 
 def test_random_graphs_compute_what_torch_computes(tmp_path: Path) -> None:
+    """By the oracle each; along one set of backends some, since kernels that were never compared take seconds."""
     for seed in range(15):
-        report = examine(seed, str(tmp_path / "fuzz.db"), sets=1)
+        report = examine(seed, str(tmp_path / "fuzz.db"), sets=int(seed % 5 == 0))
         assert not report.texts, report.texts[0]
 
 
@@ -26,7 +27,7 @@ def test_every_op_has_a_reference() -> None:
 
 
 def test_the_random_graphs_hold_every_op() -> None:
-    seen = {step.op for seed in range(400) for step in program(seed).steps}
+    seen = {step.op for seed in range(300) for step in program(seed).steps}
     assert set(against_torch_ops.OPS) <= seen
 
 
