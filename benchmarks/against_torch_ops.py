@@ -6,6 +6,7 @@ reference(*arrays, **attributes) is its value, written from docs/ops alone. Arra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,8 @@ INTEGERS = (tg.i32, tg.i32, tg.i32, tg.i64, tg.i64, tg.i8, tg.i16, tg.u8, tg.u16
 NUMBERS, ANY = (*FLOATS, *FLOATS, *INTEGERS), (*FLOATS, *FLOATS, *INTEGERS, tg.bool_)
 WIDE = tuple(t for t in FLOATS if t.bits >= 16)
 STYLES = (*["normal"] * 3, "tiny", "huge", "wide", "large mean", "equal rows", "whole", "angles", *["specials"] * 2)
+UNCERTAIN = itertools.cycle([np.nan, np.inf, 0.0, -np.inf, 0.0])
+"""values that differ from one evaluation to the next, so that nothing made of them is compared"""
 LARGEST = 6000
 """elements of a drawn value at its largest size"""
 
@@ -184,10 +187,10 @@ def floor_div(x: Any, y: Any) -> np.ndarray:
 
 
 def mod(x: Any, y: Any) -> np.ndarray:
-    if np.asarray(x).dtype.kind == "f":                             # beyond, nothing but the size of the error is certain
+    if np.asarray(x).dtype.kind == "f":                             # of a large quotient no digit of the remainder is certain
         certain = np.mod(x, y)
         certain = np.where((certain == y) & np.isfinite(y) & (y != 0), 0, certain)
-        return np.where(np.abs(x / y) < 2**24, certain, x - np.floor(x / y) * y)
+        return np.where((np.abs(x / y) < 2**24) | np.isinf(x / y) | np.isnan(x / y), certain, next(UNCERTAIN))
     x, y = np.broadcast_arrays(x, np.asarray(y, x.dtype))
     return np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
 
@@ -203,6 +206,13 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     """0 may stand for its subnormal numbers, so x · sigmoid(x) is drawn below f64 only."""
     small = np.exp(-np.abs(x))                                      # torch.sigmoid is 0 where 1 + e^-x overflows
     return np.where(x < 0, small, 1) / (1 + small)
+
+
+def gelu(x: np.ndarray, approximate: str) -> np.ndarray:
+    """F.gelu, but for the tail, which 1 + erf cancels there."""
+    if approximate == "tanh":
+        return x * sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    return x / 2 * torch.erfc(t(-x / np.sqrt(2))).numpy()
 
 
 def cast(x: np.ndarray, out: tg.DType, **_: Any) -> np.ndarray:
@@ -240,6 +250,15 @@ def reduced(f: Callable[..., Any]) -> Callable[..., np.ndarray]:
 def mean(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.asarray(np.sum(x, **axes) / (x.size / np.sum(np.ones_like(x), **axes).size if x.size else
                                            np.sum(np.ones_like(x), **axes)))
+
+
+def prod(x: np.ndarray, axis: Any, keepdims: bool, out: tg.DType) -> np.ndarray:
+    """Uncertain where another order of the factors may overflow or underflow on its way."""
+    product = np.asarray(np.prod(x, axis, x.dtype, keepdims=keepdims))
+    if not out.is_float:
+        return product
+    digits = np.nan_to_num(np.abs(np.log2(np.abs(x))), posinf=0)
+    return np.where(np.sum(digits, axis, keepdims=keepdims) < -np.log2(out.smallest_normal), product, next(UNCERTAIN))
 
 
 def highest_first(x: np.ndarray) -> np.ndarray:
@@ -298,6 +317,9 @@ def avg_pool(x: np.ndarray, size: Any, stride: Any = None, padding: Any = 0, cou
 
 def conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
          groups: int = 1) -> np.ndarray:
+    places = [(n + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(x.shape[2:], weight.shape[2:], strict=True)]
+    if min(places) < 1:                                             # torch refuses a kernel longer than its axis
+        return np.zeros((len(x), len(weight), *places))
     convolution = [F.conv1d, F.conv2d, F.conv3d][x.ndim - 3]
     return convolution(t(x), t(weight), None if bias is None else t(bias), stride, padding, dilation, groups).numpy()
 
@@ -720,7 +742,7 @@ for _name, _g in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "maximu
 for _name, _g in {"less": np.less, "less_equal": np.less_equal, "greater": np.greater, "greater_equal": np.greater_equal,
                   "equals": np.equal, "not_equal": np.not_equal}.items():
     op(_name, binary(NUMBERS), of_two(_g))
-op("div", binary(FLOATS), of_two(np.divide))
+op("div", binary(FLOATS), of_two(np.divide), mixes=1)                # x / x may be a rounding off 1: it is x · (1 / x)
 op("floor_div", binary(NUMBERS), floor_div, mixes=1)
 op("mod", binary(NUMBERS), mod, mixes=1)                           # its error is relative to x, as a quotient is rounded
 op("pow", binary(WIDE), power)
@@ -736,14 +758,13 @@ op("clip", unary(*WIDE, tg.i32, low=lambda d: d.one([-1, 0]), high=lambda d: d.o
    lambda x, low, high: np.clip(x, low, high))
 op("cast", unary(*ANY, dtype=lambda d: d.one(ANY)), cast, typed=True, exact=True)
 op("bitcast", bitcasts, bitcast, lambda x, dtype, source: tg.bitcast(x, dtype), typed=True)
-op("gelu", unary(*FLOATS, approximate=lambda d: d.one(["none", "tanh"])), by_torch(F.gelu))
+op("gelu", unary(*FLOATS, approximate=lambda d: d.one(["none", "tanh"])), gelu)
 op("gated", lambda d: ((x := d.value(WIDE), d.like(x)),
                        {"activation": d.one(["gelu_tanh", "gelu", *(["silu"] if d.nodes[x].dtype.bits < 64 else [])])}),
-   lambda g, u, activation: u * (g * sigmoid(g) if activation == "silu" else
-                                 F.gelu(t(g), approximate="none" if activation == "gelu" else "tanh").numpy()))
+   lambda g, u, activation: u * (g * sigmoid(g) if activation == "silu" else gelu(g, "none" if activation == "gelu" else "tanh")))
 
 op("sum", over(NUMBERS), lambda x, axis, keepdims: np.sum(x, axis, x.dtype, keepdims=keepdims), mixes=1)
-op("prod", over(NUMBERS), lambda x, axis, keepdims: np.prod(x, axis, x.dtype, keepdims=keepdims), mixes=1)
+op("prod", over(NUMBERS), prod, mixes=1, typed=True)
 op("mean", over(FLOATS), reduced(mean), mixes=1)
 op("var", over(FLOATS), reduced(np.var), mixes=1)
 op("reduce_max", over(NUMBERS), lambda x, axis, keepdims: np.max(x, axis, keepdims=keepdims, initial=least(x.dtype)))
@@ -757,8 +778,8 @@ op("softmax", along(FLOATS), by_torch(lambda x, axis: torch.softmax(x, axis)), m
 op("log_softmax", along(FLOATS), by_torch(lambda x, axis: torch.log_softmax(x, axis)), mixes=1)
 op("logsumexp", along(FLOATS, keepdims=lambda d: d.chance(0.5)),
    by_torch(lambda x, axis, keepdims: torch.logsumexp(x, axis, keepdims)), mixes=1)
-op("topk", lambda d: ((d.value(NUMBERS, low=1, zero=False),), {"k": d.one([1, 1, 2, 3]), "pick": d.one([0, 1])}), topk,
-   picked(tg.topk))
+op("topk", lambda d: ((x := d.value(NUMBERS, low=1, zero=False),), {"k": min(d.one([1, 2, 3]), bounds(d.nodes[x].shape[-1])[0]),
+                                                                    "pick": d.one([0, 1])}), topk, picked(tg.topk))
 op("layer_norm", norms(2), layer_norm, mixes=1)
 op("rms_norm", norms(1, offset=lambda d: d.one([0.0, 1.0])), rms_norm, mixes=1)
 op("group_norm", norms(2, 1, 2, groups=lambda d: d.one([1, 1, 2])), group_norm, mixes=1)

@@ -13,8 +13,9 @@ from benchmarks.fuzz_against_torch import Program, Reference, Step, difference, 
 
 
 def test_random_graphs_compute_what_torch_computes(tmp_path: Path) -> None:
+    """By the oracle each; along one set of backends some, since kernels that were never compared take seconds."""
     for seed in range(15):
-        report = examine(seed, str(tmp_path / "fuzz.db"), sets=1)
+        report = examine(seed, str(tmp_path / "fuzz.db"), sets=int(seed % 5 == 0))
         assert not report.texts, report.texts[0]
 
 
@@ -26,7 +27,7 @@ def test_every_op_has_a_reference() -> None:
 
 
 def test_the_random_graphs_hold_every_op() -> None:
-    seen = {step.op for seed in range(400) for step in program(seed).steps}
+    seen = {step.op for seed in range(300) for step in program(seed).steps}
     assert set(against_torch_ops.OPS) <= seen
 
 
@@ -56,8 +57,10 @@ def test_a_wrong_kernel_is_found_and_its_graph_made_small(tmp_path: Path, monkey
     monkeypatch.setattr(fuzz_against_torch, "program", lambda seed: p)
     assert not examine(0, str(tmp_path / "fuzz.db"), sets=1).texts
     monkeypatch.setitem(against_torch_ops.OPS, "exp", against_torch_ops.Op(against_torch_ops.unary(tg.f32), np.exp2, tg.exp))
-    (text,) = examine(0, str(tmp_path / "fuzz.db"), sets=1).texts
-    assert text.startswith("seed 0: wrong along numpy: exp at {'n': 1}") and "neg" not in text and "abs" not in text
+    texts = examine(0, str(tmp_path / "fuzz.db"), sets=1).texts
+    assert [text.partition(" at ")[0] for text in texts] == [f"seed 0: wrong along {who}: exp" for who in (
+        "interpreter", "definitions", "numpy")]
+    assert not any(name in text for name in ("neg", "abs") for text in texts)
 
 
 def test_the_reference_of_a_state_moves_with_the_runs() -> None:
