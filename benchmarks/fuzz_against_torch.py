@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -23,7 +22,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import tensor_graphs as tg
 from benchmarks.against_torch_ops import OPS, Draw, Step, drawn
 from benchmarks.arguments import at_least
+from benchmarks.renewed_processes import renewed_map
 from tensor_graphs.language.dims import evaluate
 from tensor_graphs.language.text import print_graph
 
@@ -48,7 +47,7 @@ SPREAD, NOISY = 16.0, 4
 BACKENDS = (("numpy",), ("c", "numpy"), ("gen",), ("torch", "numpy"), ("numpy", "c", "gen", "torch"))
 ORACLE = ("interpreter", "definitions")
 """The package's own oracle, and the definitions of composites evaluated by it: these are always compared."""
-SHRINKS, BLOCK = 60, 50
+SHRINKS, LIFE = 60, 50
 
 Arrays = list[np.ndarray]
 
@@ -374,14 +373,6 @@ def seed_range(text: str) -> range:
     return range(int(first), int(last or int(first) + 1))
 
 
-def examined(seeds: Sequence[int], processes: int, one: Callable[[int], Report]) -> Iterator[tuple[int, Report]]:
-    """The report of each seed, in order. Processes are new for each block of seeds: loaded libraries fill their memory."""
-    for i in range(0, len(seeds), BLOCK * processes):
-        block = seeds[i:i + BLOCK * processes]
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
-            yield from zip(block, pool.map(one, block), strict=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=seed_range, default=range(200), help="A..B, B excluded (default: 0..200)")
@@ -396,7 +387,7 @@ def main() -> int:
     seeds, total, begin = [s for s in arguments.seeds if s not in done], Counter[str](), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         one = partial(examine, database=f"{folder}/fuzz.db", sets=arguments.sets)
-        for seed, report in examined(seeds, arguments.processes, one):
+        for seed, report in zip(seeds, renewed_map(one, seeds, arguments.processes, LIFE), strict=True):
             total += report.counts
             for text in report.texts:
                 print(f"\n{text}", flush=True)

@@ -10,10 +10,8 @@ is made smaller and printed. The exit code is 1 when something fails.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.arguments import at_least
 from benchmarks.fuzz_graphs import seed_range
+from benchmarks.renewed_processes import renewed_map
 from tests.fuzzing.stage_runs import FORMS, Case, failures, form_of, sanitized_failures, shrunk, told
 
 BLOCK = 40
@@ -49,18 +48,18 @@ def main() -> int:
     given = parser.parse_args()
     blocks = [given.seeds[i:i + BLOCK] for i in range(0, len(given.seeds), BLOCK)]
     begin, count, wrong = time.perf_counter(), 0, 0
-    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("forkserver"), max_tasks_per_child=LIFE) as pool:
-        try:
-            for number, (ran, texts) in enumerate(pool.map(partial(block, sanitized=given.sanitized), blocks)):
-                count, wrong = count + ran, wrong + len(texts)
-                for text in texts:
-                    print(f"\n{text}\n", flush=True)
-                if number % 5 == 4:
-                    print(f"{count} programs of {min(len(given.seeds), (number + 1) * BLOCK)} seeds, {wrong} failures, "
-                          f"{time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
-        except BrokenProcessPool:
-            print(f"a process died after {count} programs: --sanitized shows in which", flush=True)
-            return 1
+    try:
+        run = partial(block, sanitized=given.sanitized)
+        for number, (ran, texts) in enumerate(renewed_map(run, blocks, given.processes, LIFE)):
+            count, wrong = count + ran, wrong + len(texts)
+            for text in texts:
+                print(f"\n{text}\n", flush=True)
+            if number % 5 == 4:
+                print(f"{count} programs of {min(len(given.seeds), (number + 1) * BLOCK)} seeds, {wrong} failures, "
+                      f"{time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    except BrokenProcessPool:
+        print(f"a process died after {count} programs: --sanitized shows in which", flush=True)
+        return 1
     print(f"{count} programs: {wrong} failures")
     return 1 if wrong else 0
 
