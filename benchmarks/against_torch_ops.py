@@ -24,7 +24,7 @@ INTEGERS = (tg.i32, tg.i32, tg.i32, tg.i64, tg.i64, tg.i8, tg.i16, tg.u8, tg.u16
 NUMBERS, ANY = (*FLOATS, *FLOATS, *INTEGERS), (*FLOATS, *FLOATS, *INTEGERS, tg.bool_)
 WIDE = tuple(t for t in FLOATS if t.bits >= 16)
 STYLES = (*["normal"] * 3, "tiny", "huge", "wide", "large mean", "equal rows", "whole", "angles", *["specials"] * 2)
-UNCERTAIN = itertools.cycle([np.nan, np.inf, 0.0, -np.inf, 0.0])
+UNCERTAIN = itertools.cycle([np.nan, np.inf, 0.0, -np.inf, -0.0])
 """values that differ from one evaluation to the next, so that nothing made of them is compared"""
 LARGEST = 6000
 """elements of a drawn value at its largest size"""
@@ -226,6 +226,8 @@ def cast(x: np.ndarray, out: tg.DType, **_: Any) -> np.ndarray:
 
 
 def bitcast(x: np.ndarray, dtype: tg.DType, source: str, out: tg.DType) -> np.ndarray:
+    if x.dtype.kind == "f":                                         # the sign of a NaN is nobody's promise
+        x = np.where(np.isnan(x), np.copysign(np.nan, next(UNCERTAIN)), x)
     bits = np.ascontiguousarray(x.astype(tg.parse_dtype(source).numpy)).view(dtype.numpy)
     return bits.astype(np.float64) if dtype.is_float else bits
 
