@@ -1410,7 +1410,7 @@ def _within(signature: Signature, binding: Mapping[str, int], flops: float, traf
 def refuse_replaced() -> None:
     """Raise JudgeError when something that says what is right is no longer what it was when this module was imported.
 
-    Less than a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
+    It takes about a millisecond. It sees what a careless module does, and a plain attempt; code in this process can undo it.
     """
     found = sorted({*_WATCH.replaced(), *_STRANGE})
     if found:
