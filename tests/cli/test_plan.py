@@ -27,7 +27,7 @@ def test_what_is_pinned_runs_again_with_the_same_tokens(gemma: Path, tmp_path: P
 
 
 def test_two_plans_are_compared_in_both_forms(tmp_path: Path) -> None:
-    pin, at = tmp_path / "softmax.pin", ("--at", "n=16")
+    pin, at = tmp_path / "softmax.pin", ("--at", "n=16", "--db", tmp_path / "own.db")    # other tests run this graph as a whole
     assert tg("plan", SOFTMAX, "--pin", pin, "--backends", "numpy", *at).returncode == 0
     said = document(tg("explain", SOFTMAX, "--diff", pin, "now", "--backends", "c", *at, "--json"))
     (first, *_) = said["ranges"]

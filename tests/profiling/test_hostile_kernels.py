@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,7 +132,7 @@ def test_what_was_replaced_before_the_judge_was_imported_is_seen(tmp_path: Path)
 
 
 def test_the_watch_of_the_judge_compares_few_enough_names_for_each_verdict() -> None:
-    """A comparison takes some 60 ns, and a verdict asks for all of them twice."""
+    """A comparison takes some 60 ns."""
     watch = judging._WATCH
     assert len(watch._entries) + len(watch._functions) < 16_000
 
