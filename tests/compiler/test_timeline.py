@@ -22,8 +22,8 @@ def test_slices_follow_each_other_within_the_run_and_say_what_was_predicted() ->
     for before, after in itertools.pairwise(steps):
         assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
     assert 0 <= steps[0]["ts"] and steps[-1]["ts"] + steps[-1]["dur"] <= run["dur"] + 1e-3 and all(e["dur"] > 0 for e in steps)
-    assert [e["args"]["predicted_us"] for e in steps] == [1000.0, 1000.0, 500.0]
-    assert [e["args"]["predicted_from"] for e in steps] == ["a measurement", "a measurement", "a guess"]
+    assert [e["args"]["predicted_us"] for e in steps] == [1000.0, 1000.0, 1000.0]
+    assert [e["args"]["predicted_from"] for e in steps] == ["a measurement", "a measurement", "an estimate"]
     assert steps[0]["args"]["bytes"] == 3 * 4 * 512 ** 2
     assert steps[0]["args"]["kernel"] == "numpy.linear" and steps[0]["cat"] == "numpy"
     said = made["otherData"]
