@@ -1,6 +1,6 @@
 # make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
-# make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, less than a minute
+# make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, 40 s on two cores
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
 # make test-deps  start each verb of tg with the lowest and with the newest versions of the declared dependencies
 # make setup  only create .venv with this package in it (editable)

@@ -126,11 +126,13 @@ def test_a_model_is_predicted() -> None:
     assert not unpredictable(bert_graph(MINILM), 1e-3)
 
 
+@pytest.mark.processes
 def test_the_plan_says_that_an_error_is_not_known() -> None:
     plan = tg.compile(tg.graph(tg.floor(tg.softmax(X).sum(axis=1))), backends=("numpy",))
     assert plan.intermediates == "as written, predicted error unknown: floor of computed floats may leap"
 
 
+@pytest.mark.processes
 def test_the_plan_says_for_which_rows_of_a_norm_its_error_holds() -> None:
     y = tg.input("y", (4, 8))
     plan = tg.compile(tg.graph(tg.layer_norm(X + y)), backends=("numpy",))
