@@ -10,8 +10,8 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.queue.questions import PER_KERNEL, Question
 
 COMPARING, ORACLE_RATE = 0.5, 1e8
-"""Rough constants, from logs of a busy server with two cores: seconds that comparing a kernel with the oracle takes on small operands,
-and bytes per second that a comparison reads."""
+"""Rough constants, from logs of a busy server with two cores: seconds that comparing a kernel with the oracle takes on small
+operands, and bytes per second that a comparison reads."""
 
 SEARCH = 1.5
 """times the seconds until the first questions are known that finding all of them takes, about"""
