@@ -48,8 +48,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Op:
-    """How one op is drawn and computed. exact: signs of zeros are certain. mixes: it sums products of its operands, whose rounding
-    counts (1), or is that of f32 at least (2). typed: the reference is also given the dtype of the result."""
+    """Row of an op: how to draw its operands and compute it. exact: signs of zeros are certain. mixes: it sums products of its
+    operands, whose rounding counts (1), or is that of f32 at least (2). typed: the reference is also given the dtype of the
+    result."""
 
     draw: Callable[[Draw], Call | None]
     reference: Callable[..., Any]
@@ -559,7 +560,7 @@ def writes(d: Draw) -> Call:
 
 
 def only(length: int, f: Callable[[Draw], Call]) -> Callable[[Draw], Call | None]:
-    """Calls of so many operands."""
+    """Draw a call with this number of operands."""
     def draw(d: Draw) -> Call | None:
         return next((c for c in (f(d) for _ in range(8)) if len(c[0]) == length), None)
     return draw

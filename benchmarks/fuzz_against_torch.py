@@ -38,7 +38,7 @@ from tensor_graphs.language.dims import evaluate
 from tensor_graphs.language.text import print_graph
 
 TOLERANCE = {"f64": 1e-8, "f32": 1e-4, "f16": 4e-3, "bf16": 3e-2, "f8e4m3": 0.15, "f8e5m2": 0.3}
-"""What is allowed beside the spread: a kernel's documented error, or some roundings of the output's dtype."""
+"""Error that is allowed on top of the spread: a kernel's documented error, or some roundings of the output's dtype."""
 
 AMPLITUDE = {"f64": 1e-14, "f32": 2e-6, "f16": 1e-3, "bf16": 8e-3, "f8e4m3": 0.07, "f8e5m2": 0.13}
 """The relative size of the random errors: a few roundings."""
@@ -352,7 +352,7 @@ def told(p: Program, failure: Failure) -> str:
 
 
 def examine(seed: int, database: str, sets: int = len(BACKENDS), shrink: bool = True) -> Report:
-    """One graph by the oracle and along so many sets of backends, others for each seed."""
+    """Compare one graph by the oracle and on some sets of backends; each seed has other sets."""
     report = Report(Counter(graphs=1))
     try:
         p = program(seed)

@@ -178,7 +178,7 @@ def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:
 
 
 def split(x: Node, parts: int | Sequence[Dim], axis: int = 0) -> tuple[Node, ...]:
-    """x cut along `axis`: into so many equal parts (an int, as numpy.split), or into parts of these sizes.
+    """Cut x along `axis` into equal parts (an int: their number, as in numpy.split) or into parts of the given sizes.
 
     Any dtype. Raises AttributeValueError (axis, parts), ShapeError (the sizes do not add up to the axis).
     """
