@@ -185,12 +185,18 @@ def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], strea
     readers: dict[Node, set[int]] = {n: {-1} if n in graph.roots else set() for n in order}
     numbers = _numbers(order)
     for node in reversed(order):
+        if node.op is leaves.ITEM and node not in stream:
+            readers[node.inputs[0]] |= readers[node]                 # it goes where its node goes
+            continue
         if node not in stream and node not in numbers and node.op.kind != "leaf" and len(readers[node]) == 1:
             (only,) = readers[node]
             if only >= 0:
                 at[node] = only                                      # read in one place only: a part of it
         for i in node.inputs:
             readers[i].add(at.get(node, -1))
+    for node in order:
+        if node.op is leaves.ITEM and node.inputs[0] in at:
+            at[node] = at[node.inputs[0]]
     homes: list[list[Node]] = [[] for _ in groups]
     beside: list[Node] = []
     for node in order:
@@ -363,8 +369,9 @@ def _near_border(a: Region, b: Region) -> list[Node] | None:
         steps = [near[i] for i in node.inputs if i in near]
         if steps and min(steps) < NEAR:
             near.setdefault(node, min(steps) + is_paid(node))
-    whole = {o for n in near for o in (n.inputs if n.op is leaves.ITEM else ())}
-    return [n for n in (*a.nodes, *b.nodes) if (n in near or n in whole) and n.op.kind != "leaf"]
+    whole = {o for n in near for o in (n.inputs if n.op is leaves.ITEM else ())} | {n for n in near if len(n.types) > 1}
+    return [n for n in (*a.nodes, *b.nodes)
+            if n.op.kind != "leaf" and (n in near or n in whole or (n.op is leaves.ITEM and n.inputs[0] in whole))]
 
 
 def stitch(graph: Graph, pieces: Sequence[tuple[Region, Graph]]) -> Graph:

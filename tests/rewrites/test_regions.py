@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language import leaves
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
@@ -121,3 +123,30 @@ def test_simplifying_by_regions_keeps_a_minimal_graph_and_drops_what_does_nothin
     ugly = tg.graph(tg.neg(tg.neg(tg.exp(x) + tg.sin(x))) * 1.0)
     made, report = simplify_by_regions(ugly)
     assert paid_nodes(made) == 3 and report.regions >= 1
+
+
+def scanned(turn: int, last: int, source: str) -> tg.Graph:
+    """A chain of ten links; a scan of what `source` says is read in two of them, by its carry and by its values."""
+    x, z, start = tg.input("x", (3, 4)), tg.input("z", (5, 4)), tg.parameter("start", (4,))
+    read = {"parameter": tg.parameter("p", (5, 4)), "input": z, "stream": tg.concat(x, z, axis=0)}[source]
+    carry, values = tg.scan(lambda c, s: (c * 0.5 + s, tg.tanh(c - s)), start, read)
+    h = x
+    for i in range(10):
+        h = tg.tanh(tg.exp(h) * 0.5 + (h + carry if i == turn else h + tg.sum(values, 0) if i == last else h))
+        h = tg.dot(h, tg.parameter(f"w{i}", (4, 4)))
+    return tg.graph(h)
+
+
+@pytest.mark.parametrize("source", ["parameter", "input", "stream"])
+@pytest.mark.parametrize(("turn", "last"), [(2, 7), (7, 2), (4, 5), (0, 9), (3, 99)])
+def test_a_scan_is_in_one_region_with_all_that_takes_an_output_of_it(source: str, turn: int, last: int) -> None:
+    graph = scanned(turn, last, source)
+    for region in regions(graph).all:
+        held = set(region.nodes)
+        assert all((n in held) == (n.inputs[0] in held) for n in graph.nodes if n.op is leaves.ITEM)
+    made = recipes(graph, count=2, budget=BUDGET, whole=False)
+    r = np.random.default_rng(2)
+    given = {n: r.standard_normal(p.type.at({}).shape) for n, p in graph.parameters.items()}
+    inputs = {n: r.standard_normal(p.type.at({}).shape) for n, p in graph.inputs.items()}
+    a, b = (interpret(g, inputs, given).outputs["out"] for g in (graph, made.list[-1].graph))
+    assert np.allclose(a, b, rtol=1e-9, atol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +328,10 @@ def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
                              ("torchcuda.linear", tg.linear(x, w)), ("gencuda.loops", tg.rms_norm(x)),
                              *((name, tg.linear(x, w)) for name in ROUNDED),
                              ("torchcuda.dot_tf32", tg.dot(x, tg.input("y", (96, 40))))):
-            verdict = judge.examine(kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
+            asked = partial(judge.examine, kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
+            verdict = asked()
+            if verdict.status == "IMPLAUSIBLE":                          # times that other tests' processes moved: asked again, as a profile does
+                verdict = asked()
             assert verdict.status == "PASSED", f"{kernel}: {verdict.status} {verdict.log}"
             assert verdict.samples and 1e-7 < min(verdict.samples) < 0.1     # turns of other tests' processes take milliseconds
 
@@ -347,7 +350,7 @@ def test_floats_are_rounded_to_tf32_where_the_tolerance_allows_it_and_nowhere_el
     exact = interpret(g, {"x": given["x"]}, {"w": given["w"]}).outputs["y"]
     for backends in (("cuda", "gencuda"), ("cuda", "gencuda", "torchcuda")):
         options = {"backends": backends, "database": tmp_path / f"{len(backends)}.db"}
-        tg.profile(g, tolerance=1e-2, budget=8.0, **options)
+        tg.profile(g, tolerance=1e-2, budget=60.0, **options)
         for tolerance, rounds in ((1e-3, False), (1e-2, True)):
             plan = tg.compile(g, tolerance=tolerance, **options)
             made = [c.kernel for c in plan.variants[0].program.instructions]
