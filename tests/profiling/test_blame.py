@@ -18,7 +18,7 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, verdict_key
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.profiling.distrust.blame import PACKAGE, JudgeFault, is_judges, judges_own
+from tensor_graphs.profiling.distrust.blame import PACKAGE, JudgeFault, is_judges, judges_own, real_file
 from tensor_graphs.profiling.distrust.process_state import StateError, StateGuard
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.distrust.worker_process import JudgeError
@@ -58,7 +58,7 @@ def raised(files: Sequence[str], error: BaseException) -> BaseException:
 WORKER, INPUTS, EXECUTOR, KERNEL = (str(Path(PACKAGE, *parts)) for parts in (
     ("profiling", "distrust", "worker.py"), ("profiling", "measure", "inputs.py"), ("runtime", "executor.py"),
     ("kernels", "numpy", "activations.py")))
-MINE, LIBRARY = "/home/me/mine.py", str(Path(sysconfig.get_path("purelib"), "numpy", "core.py"))
+MINE, LIBRARY = "/home/me/mine.py", real_file(str(Path(sysconfig.get_path("purelib"), "numpy", "core.py")))
 
 
 @pytest.mark.parametrize(("files", "error", "ours"), [
