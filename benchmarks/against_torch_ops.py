@@ -50,7 +50,8 @@ class Step:
 class Op:
     """Row of an op: how to draw its operands and compute it. exact: signs of zeros are certain. mixes: it sums products of its
     operands, whose rounding counts (1), or is that of f32 at least (2). typed: the reference is also given the dtype of the
-    result."""
+    result. on_the_way: from the same arguments, values that f32 has to hold on the way, each beside the result's elements. rounds: the
+    absolute rounding of a number near 1 on the way."""
 
     draw: Callable[[Draw], Call | None]
     reference: Callable[..., Any]
@@ -58,6 +59,8 @@ class Op:
     exact: bool = False
     mixes: int = 0
     typed: bool = False
+    on_the_way: Callable[..., Sequence[Any]] | None = None
+    rounds: float = 0.0
 
     def needs(self, dtype: tg.DType, sizes: dict[str, int]) -> dict[str, Any]:
         return {"out": dtype} if self.typed else {}
@@ -172,7 +175,7 @@ def by_torch(f: Callable[..., torch.Tensor]) -> Callable[..., np.ndarray]:
 
 def larger(x: Any, y: Any) -> np.ndarray:
     """NaN wins, and +0 > -0."""
-    x, y = np.broadcast_arrays(x, y)
+    x, y = np.broadcast_arrays(x, np.asarray(y, x.dtype))
     return np.where((x == 0) & (y == 0), x + y, np.maximum(x, y)) if x.dtype.kind == "f" else np.maximum(x, y)
 
 
@@ -189,9 +192,9 @@ def floor_div(x: Any, y: Any) -> np.ndarray:
 
 def mod(x: Any, y: Any) -> np.ndarray:
     if np.asarray(x).dtype.kind == "f":                             # of a large quotient no digit of the remainder is certain
-        certain = np.mod(x, y)
-        certain = np.where((certain == y) & np.isfinite(y) & (y != 0), 0, certain)
-        return np.where((np.abs(x / y) < 2**24) | np.isinf(x / y) | np.isnan(x / y), certain, next(UNCERTAIN))
+        exact = np.mod(x, y)                                        # nor whether what is left rounds to y
+        certain = ((np.abs(x / y) < 2**24) | np.isinf(x / y) | np.isnan(x / y)) & ~((exact == y) & np.isfinite(y) & (y != 0))
+        return np.where(certain, exact, next(UNCERTAIN))
     x, y = np.broadcast_arrays(x, np.asarray(y, x.dtype))
     return np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
 
@@ -276,7 +279,7 @@ def topk(x: np.ndarray, k: int, pick: int) -> np.ndarray:
 
 def gather(x: np.ndarray, index: np.ndarray, axis: int = 0) -> np.ndarray:
     axis %= x.ndim
-    safe = np.where((index >= 0) & (index < x.shape[axis]), index, x.shape[axis]).astype(np.int64)
+    safe = np.where((index >= 0) & (index < x.shape[axis]), index.astype(np.int64), x.shape[axis])
     return np.take(np.concatenate([x, np.zeros_like(x, shape=(*x.shape[:axis], 1, *x.shape[axis + 1:]))], axis), safe, axis)
 
 
@@ -725,6 +728,15 @@ def op(name: str, draw: Callable[[Draw], Call | None], reference: Callable[..., 
     OPS[name] = Op(draw, reference, call or getattr(tg, name), **facts)
 
 
+def linear(x: np.ndarray, w: np.ndarray, *b: np.ndarray) -> np.ndarray:
+    return sum(b, np.matmul(x, w.T))
+
+
+def sizes_of(f: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+    """What the sizes of products come to: a sum of f32 may be ∞ or NaN where that is beyond f32, however small the sum itself."""
+    return lambda *xs, **attrs: (f(*(np.abs(x) if x.dtype.kind == "f" else x for x in xs), **attrs),)
+
+
 def of_two(f: Callable[..., Any]) -> Callable[..., Any]:
     """f of operands x and y, which may be named."""
     return lambda x, y: f(x, y)
@@ -733,7 +745,7 @@ def of_two(f: Callable[..., Any]) -> Callable[..., Any]:
 for _name in ("sqrt", "exp2", "log2", "sin", "cos", "tan", "exp", "expm1", "log", "log1p", "erf", "erfc", "tanh", "rsqrt"):
     op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
 op("sigmoid", unary(*FLOATS), sigmoid)
-op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: x * sigmoid(x))
+op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: np.where(x < -87, next(UNCERTAIN), x * sigmoid(x)))   # e^-x: ∞
 for _name, _g in {"reciprocal": lambda x: 1 / x, "floor": np.floor, "ceil": np.ceil, "round": np.round, "trunc": np.trunc,
                   "is_finite": np.isfinite, "is_nan": np.isnan, "softplus": lambda x: np.logaddexp(0, x)}.items():
     op(_name, unary(*FLOATS), _g)
@@ -778,9 +790,9 @@ op("any", over((tg.bool_,)), reduced(np.any))
 op("argmax", along(NUMBERS, zero=False), lambda x, axis: x.argmax(axis).astype(np.int32))
 op("cumsum", along(NUMBERS), lambda x, axis: np.cumsum(x, axis, x.dtype), mixes=1)
 op("softmax", along(FLOATS), by_torch(lambda x, axis: torch.softmax(x, axis)), mixes=1)
-op("log_softmax", along(FLOATS), by_torch(lambda x, axis: torch.log_softmax(x, axis)), mixes=1)
+op("log_softmax", along(FLOATS), by_torch(lambda x, axis: torch.log_softmax(x, axis)), mixes=1, rounds=2**-23)
 op("logsumexp", along(FLOATS, keepdims=lambda d: d.chance(0.5)),
-   by_torch(lambda x, axis, keepdims: torch.logsumexp(x, axis, keepdims)), mixes=1)
+   by_torch(lambda x, axis, keepdims: torch.logsumexp(x, axis, keepdims)), mixes=1, rounds=2**-23)
 op("topk", lambda d: ((x := d.value(NUMBERS, low=1, zero=False),), {"k": min(d.one([1, 2, 3]), bounds(d.nodes[x].shape[-1])[0]),
                                                                     "pick": d.one([0, 1])}), topk, picked(tg.topk))
 op("layer_norm", norms(2), layer_norm, mixes=1)
@@ -815,13 +827,15 @@ op("one_hot", lambda d: ((d.index(d.shape(0, 3), 5),), {"size": d.one([5, 1, d.n
    lambda ids, size, dtype: (ids[..., None] == np.arange(size)).astype(np.float64 if dtype.is_float else dtype.numpy))
 op("embedding", embeddings, lambda x, ids, scale, dtype: scale * gather(x, ids))
 
-op("dot", dots, np.matmul, mixes=2)
-op("einsum", einsums, lambda a, b, equation: np.einsum(equation, a, b), lambda a, b, equation: tg.einsum(equation, a, b), mixes=2)
-op("linear", linears, lambda x, w, *b: sum(b, np.matmul(x, w.T)), mixes=2)
-op("scaled_linear", scaled, lambda x, w, s, u, dtype: np.matmul(x, w.T) * s * u, mixes=2)
-op("gather_linear", gather_linears, gather_linear, mixes=2)
+op("dot", dots, np.matmul, mixes=2, on_the_way=sizes_of(np.matmul))
+op("einsum", einsums, lambda a, b, equation: np.einsum(equation, a, b), lambda a, b, equation: tg.einsum(equation, a, b), mixes=2,
+   on_the_way=sizes_of(lambda a, b, equation: np.einsum(equation, a, b)))
+op("linear", linears, linear, mixes=2, on_the_way=sizes_of(linear))
+op("scaled_linear", scaled, lambda x, w, s, u, dtype: np.matmul(x, w.T) * s * u, mixes=2,
+   on_the_way=lambda x, w, s, u, dtype: (y := np.matmul(np.abs(x), np.abs(w.T)), y * np.abs(s)))
+op("gather_linear", gather_linears, gather_linear, mixes=2, on_the_way=sizes_of(gather_linear))
 op("linear_argmax", linear_argmaxes, linear_argmax, picked(tg.linear_argmax), mixes=2)
-op("conv", convs, conv, mixes=2)
+op("conv", convs, conv, mixes=2, on_the_way=sizes_of(conv))
 op("attention", attentions, attention, mixes=2)
 op("windows", pools(lambda d: {"padding": d.one([0, 1, ((0, 1), (1, 0))]), "dilation": d.one([1, 2])}, ANY), windows, exact=True)
 op("max_pool", pools(lambda d: {"padding": d.one([0, 1]), "dilation": d.one([1, 1, 2])}, NUMBERS), max_pool)
@@ -829,12 +843,12 @@ op("avg_pool", pools(lambda d: {"padding": d.one([0, 1]), "count_padding": d.cha
 op("upsample", lambda d: ((d.value(FLOATS, low=2, zero=False),), {"scale": d.one([(2,), (3,), (2, 3)]),
                                                                   "mode": d.one(["nearest", "linear"])}),
    upsample)
-op("rope", ropes, rope, mixes=1)
+op("rope", ropes, rope, mixes=1, on_the_way=lambda x, c, s: (rope(np.abs(x), np.abs(c), z := np.abs(s)), rope(np.abs(x), np.abs(c), -z)))
 op("rope_table", lambda d: ((d.leaf((d.size(),), d.one([tg.i32, tg.f32]), "whole"),),
                             {"head_dim": d.one([2, 8]), "theta": 1e4, "scaling": d.one([1.0, 4.0]), "pick": d.one([0, 1])}),
    rope_table, picked(tg.rope_table))
 op("scan", scans, scan_reference, lambda xs, h, decay: scan_recurrence(decay, xs, h), mixes=1)
-op("cross_entropy", cross_entropies, cross_entropy, mixes=1)
+op("cross_entropy", cross_entropies, cross_entropy, mixes=1, rounds=2**-23)
 
 op("threefry2x32", lambda d: ((d.leaf((2,), tg.u32, "wide"), x := d.value((tg.u32,)), d.like(x)), {"pick": d.one([0, 1])}),
    lambda key, x0, x1, pick: threefry(key, x0, x1)[pick], picked(tg.threefry2x32))

@@ -31,7 +31,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import tensor_graphs as tg
-from benchmarks.against_torch_ops import OPS, Draw, Step, drawn
+from benchmarks.against_torch_ops import OPS, UNCERTAIN, Draw, Op, Step, drawn
 from benchmarks.arguments import at_least
 from benchmarks.renewed_processes import renewed_map
 from tensor_graphs.language.dims import evaluate
@@ -194,9 +194,20 @@ class Reference:
                         if self.nodes[j].dtype.is_float and dtype.is_float else a for a, j in zip(args, step.args, strict=True)]
             with np.errstate(all="ignore"):
                 x = op.reference(*args, **{k: resolved(v, sizes) for k, v in step.attrs.items()}, **op.needs(dtype, sizes))
-            out.append(self.kept(np.asarray(x), dtype, op.exact))
+                x = self.on_the_way(op, np.asarray(x), dtype, args, {k: resolved(v, sizes) for k, v in step.attrs.items()})
+            out.append(self.kept(x, dtype, op.exact))
         self.states = {a: out[b] for a, b in self.p.updates}
         return out
+
+    def on_the_way(self, op: Op, x: np.ndarray, dtype: tg.DType, args: Arrays, attrs: dict[str, Any]) -> np.ndarray:
+        """A result that f32 may not come to: uncertain where a value on the way is beyond f32, and moved by a rounding there."""
+        if dtype.name == "f64" or self.mode == "exact":
+            return x
+        if op.on_the_way is not None:
+            limits = np.finfo(np.float32)
+            for size in op.on_the_way(*args, **attrs):
+                x = np.where((np.abs(size) > limits.max) | ((size != 0) & (np.abs(size) < limits.tiny)), next(UNCERTAIN), x)
+        return x + self.sign * op.rounds * self.r.uniform(-1, 1, x.shape) if op.rounds else x
 
     def kept(self, x: np.ndarray, dtype: tg.DType, exact: bool) -> np.ndarray:
         """A result as this evaluation keeps it."""

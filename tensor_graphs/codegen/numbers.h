@@ -206,14 +206,13 @@ TG_INLINE void f32_running_sum(float *x, int64_t count, double *running) {
 
 enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
 
-/* Before a function: each of its products is rounded, also one that is added to something: x - floor(x / y) y by one fused
- * multiply-add keeps what rounding drops. */
-#if defined(__clang__)
-#define EACH_ROUNDED _Pragma("clang fp contract(off)")
-#elif defined(__GNUC__)
-#define EACH_ROUNDED __attribute__((optimize("fp-contract=off")))
+/* a b, rounded also where something is added to it: compilers fuse a product with a sum, and no fused multiply-add with one. */
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
+TG_INLINE float f32_product(float a, float b) { return __builtin_fmaf(a, b, -0.0f); }
+TG_INLINE double f64_product(double a, double b) { return __builtin_fma(a, b, -0.0); }
 #else
-#define EACH_ROUNDED
+TG_INLINE float f32_product(float a, float b) { return a * b; }
+TG_INLINE double f64_product(double a, double b) { return a * b; }
 #endif
 
 /* x - trunc(x / y) y, exactly. fmod takes 100 ns and more; where the quotient has few bits, one step of a long division is exact: in

@@ -30,7 +30,7 @@ from tensor_graphs.codegen.stages import (
     computed_in,
     dim_of,
     lies_across,
-    of_a_floor,
+    products_alone,
     values_in,
 )
 from tensor_graphs.codegen.unrounded import KEPT, in_f64, unrounded
@@ -122,6 +122,7 @@ class _Renderer:
         self.shared = {program.outputs[o] for o, _ in over} | {program.operands[i] for _, i in over}
         self.last_stored: dict[Array, str] = {}                            # by array: what this turn of the open loop stored
         self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
+        self.products_alone = products_alone(program)
 
     # ---- text ----
 
@@ -207,8 +208,6 @@ class _Renderer:
 
     def nest(self, i: int, nest: Nest) -> None:
         write, p = self.write, self.program
-        if any(of_a_floor(v) for s in nest.stages for v in _used(p, s)):
-            write("EACH_ROUNDED")
         write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
         write(f"const {self.name}_arguments *a = context;")
         used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
@@ -398,6 +397,8 @@ class _Renderer:
         if v.op in ("and", "xor"):
             sign = "&" if v.op == "and" else "^"
             return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"
+        if v in self.products_alone:
+            return f"{t.name}_product({args[0]}, {args[1]})"
         if v.op in ("add", "mul"):
             sign = "+" if v.op == "add" else "*"
             if t.is_float:

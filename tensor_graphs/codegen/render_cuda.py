@@ -40,7 +40,6 @@ from tensor_graphs.codegen.stages import (
     across,
     computed_in,
     lies_across,
-    of_a_floor,
     values_in,
 )
 from tensor_graphs.kernels.kernel import Launch
@@ -417,7 +416,7 @@ class _Cuda(_Renderer):
                 return kept
             if packed is not None:
                 return _widened(array, f"{packed}.at[lane]")
-        if v.dtype.is_float and of_a_floor(v):                     # not fused with a sum: numbers.h
+        if v in self.products_alone:                               # not fused with a sum: numbers.h
             return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({self.ref(v.args[0])}, {self.ref(v.args[1])})"
         if v.number in self.in_sum:
             return f"f32_exp_in_sum({self.ref(v.args[0])})"

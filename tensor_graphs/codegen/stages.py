@@ -25,6 +25,7 @@ What a renderer does with a program, whatever language it prints; interpret.py d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -120,9 +121,33 @@ def lies_across(load: Value, outer: str, inner: str) -> bool:
     return not load.args and step is not None and step not in (0, 1, -1) and d.coefficient(offset, outer) == 1
 
 
-def of_a_floor(value: Value) -> bool:
-    """Whether a value is a product with ⌊…⌋: what is left of x is x − ⌊x / y⌋·y only where that product is rounded by itself."""
-    return value.op == "mul" and any(a.op == "floor" or (a.op == "cast" and a.args[0].op == "floor") for a in value.args)
+def products_alone(program: StageProgram) -> frozenset[Value]:
+    """The products that are rounded also where something is added to them, for a difference that their rounding decides.
+
+    x − ⌊x / y⌋·y is what is left of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the greatest only where both
+    round x·s alike: by one fused multiply-add of 1e10·s it would be 0 or ∞.
+    """
+    stages = [s for nest in program.nests for s in nest.stages]
+    greatest = {s.target: s.value for s in stages if s.monoid == "max"}
+    found: set[Value] = set()
+    for v in {v for s in stages for root in s.roots() for v in values_in(root) if v.dtype.is_float}:
+        if v.op == "mul" and any(a.op == "floor" or (a.op == "cast" and a.args[0].op == "floor") for a in v.args):
+            found.add(v)
+        if v.op == "add":
+            most = [greatest[x.attr[0]] for a in v.args for x in values_in(a) if x.op == "load" and x.attr[0] in greatest]
+            for x in (*v.args, *most) if most else ():
+                found.update(_products_added(x))
+    return frozenset(found)
+
+
+def _products_added(v: Value) -> Iterator[Value]:
+    """The products that a value is, or that it adds up or chooses from; one with a power of two is exact."""
+    if v.op == "mul":
+        if not any(a.op == "constant" and abs(math.frexp(a.attr)[0]) == 0.5 for a in v.args):
+            yield v
+    elif v.op in ("add", "max", "where", "cast"):
+        for a in v.args:
+            yield from _products_added(a)
 
 
 def dim_of(value: Value) -> Dim | None:

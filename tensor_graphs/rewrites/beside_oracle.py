@@ -7,7 +7,7 @@ rounded as it is written, on random values at small sizes. It may not be off by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,9 @@ WORSE, ROUNDOFFS = 2.0, 4.0
 ROWS = 5
 """size of a dim, where its range allows it"""
 
+SPECIAL = 0.1
+"""of the elements of an operand, infinite or NaN, where it is asked what becomes of these"""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -52,6 +55,44 @@ class Compared:
 def compare(graph: Graph, other: Graph) -> Compared:
     """Whether the other wording gives the graph's values with about the graph's own error. Neither has states; what the other reads
     is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
+    sizes: dict[str, int] = {}
+    for sizes, given in _drawn(graph, other):
+        if given is None:
+            return Compared(None, None, None, sizes)
+        modes: tuple[tuple[Graph, Mode], ...] = (graph, "real"), (graph, "as_written"), (other, "as_written")
+        try:
+            real, mine, its = (_run(g, given, sizes, mode) for g, mode in modes)
+        except MeaningError:                                        # sizes in range that do not fit each other
+            continue
+        return _compared(graph, real, mine, its, sizes)
+    return Compared(math.inf, 0.0, 0.0, sizes)                      # nothing speaks for it
+
+
+def keeps_finite(graph: Graph, other: Graph) -> bool:
+    """Whether the other wording is finite where the graph is, with infinities and NaN among the inputs. A proof is one over numbers:
+    of where(mask, log_softmax(x), 0) and log_softmax(x), both 0 along an axis of size 1, only the first is 0 at ∞."""
+    for sizes, given in _drawn(graph, other):
+        if given is None:
+            return True
+        rng = np.random.default_rng(1)
+        for x in given.values():
+            at, special = rng.random(x.shape) < SPECIAL, rng.choice([np.inf, -np.inf, np.nan], x.shape)
+            x[...] = np.where(at, special, x).astype(x.dtype)
+        try:
+            mine, its = (_run(g, given, sizes, "as_written") for g in (graph, other))
+        except MeaningError:
+            continue
+        return all(np.isfinite(its[name])[np.isfinite(mine[name])].all() for name in graph.outputs)
+    return True
+
+
+def _run(graph: Graph, given: Mapping[str, Array], sizes: Mapping[str, int], mode: Mode) -> Mapping[str, Array]:
+    return interpret(graph, {n: given[n] for n in graph.inputs}, dims={n: sizes[n] for n in graph.dims}, mode=mode).outputs
+
+
+def _drawn(graph: Graph, other: Graph) -> Iterator[tuple[dict[str, int], dict[str, Array] | None]]:
+    """Small sizes of all dims, and random operands of both graphs there; None where they are too large, or random numbers say
+    nothing."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
     steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
@@ -60,17 +101,10 @@ def compare(graph: Graph, other: Graph) -> Compared:
         shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}
         largest = max(math.prod(int(d.evaluate(s, sizes)) for s in shape) for shape in steps)
         if max(largest, sum(map(math.prod, shapes.values()))) > MOST_ELEMENTS or not all(map(_is_drawn, inputs.values())):
-            return Compared(None, None, None, sizes)
+            yield sizes, None
+            return
         rng = np.random.default_rng(0)
-        given = {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}
-        modes: tuple[tuple[Graph, Mode], ...] = (graph, "real"), (graph, "as_written"), (other, "as_written")
-        try:
-            real, mine, its = (interpret(g, {n: given[n] for n in g.inputs}, dims={n: sizes[n] for n in g.dims}, mode=mode).outputs
-                               for g, mode in modes)
-        except MeaningError:                                        # sizes in range that do not fit each other
-            continue
-        return _compared(graph, real, mine, its, sizes)
-    return Compared(math.inf, 0.0, 0.0, sizes)                      # nothing speaks for it
+        yield sizes, {name: rng.standard_normal(shapes[name], np.float32).astype(node.dtype.numpy) for name, node in inputs.items()}
 
 
 def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array], its: Mapping[str, Array],

@@ -23,6 +23,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step
 from tensor_graphs.language.part import PartOp, part_of
+from tensor_graphs.rewrites.beside_oracle import keeps_finite
 from tensor_graphs.rewrites.cuts import inside
 from tensor_graphs.rewrites.offer import Offer, Other
 from tensor_graphs.rewrites.parts import PartSearch, Wanted, telling
@@ -99,9 +100,9 @@ def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
 
 
 def _is_no_worse(offer: Offer) -> bool:
-    """Whether the composite is predicted to be as accurate as the words that stand there."""
+    """Whether the composite is predicted to be as accurate as the words that stand there, and is finite where they are."""
     own, new = offer.alone(offer.outputs), offer.alone(offer.others[0].outputs)
-    return own is not None and new is not None and predicted_error(new) <= ROUNDED * predicted_error(own)
+    return own is not None and new is not None and predicted_error(new) <= ROUNDED * predicted_error(own) and keeps_finite(own, new)
 
 
 def _leads_out(graph: Graph, node: Node, piece: set[Node]) -> bool:

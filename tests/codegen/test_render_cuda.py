@@ -80,6 +80,13 @@ def test_sizes_that_are_dims_are_arguments() -> None:
     assert [str(i) for i in call.ints] == ["n"] and "const index_t d_n = (index_t)sizes[0];" in call.text
 
 
+def test_a_product_whose_greatest_is_taken_off_is_rounded_and_one_with_a_power_of_two_is_exact() -> None:
+    x, w = tg.input("x", (64, 128)), tg.input("w", (128,))
+    assert call_of(definition_of(tg.softmax(x * w))).text.count("__fmul_rn(") == 2
+    assert "__fmul_rn(" not in call_of(definition_of(tg.softmax(x * 0.25))).text
+    assert "__fmul_rn(" not in call_of(definition_of(tg.softmax(x) * w)).text
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_compiler_takes_the_text_of_both_forms(name: str) -> None:
     call = call_of(definition_of(*TEXTS[name]))

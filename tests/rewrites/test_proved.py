@@ -61,6 +61,15 @@ def test_what_is_read_elsewhere_too_stays_as_it_is() -> None:
     assert not offers_of_composites(prepare(graph, recipes=False, backends=("numpy",)).graph)
 
 
+@pytest.mark.parametrize("backends", [("gen",), ("numpy",)])
+def test_what_is_equal_for_numbers_alone_is_none(backends: tuple[str, ...]) -> None:
+    target = np.array([0, -2, 3, 2, 0])                             # of one class: the loss is 0 but at the 0s
+    graph = tg.graph(tg.cross_entropy(tg.input("x", (5, 1)), tg.constant(target, tg.i64), axis=1))
+    x = np.array([[np.inf], [np.inf], [np.nan], [-np.inf], [3]], np.float32)
+    found = tg.bind(tg.compile(graph, backends=backends)).run({"x": x})
+    np.testing.assert_array_equal(found["out"], [np.nan, 0, 0, 0, 0])
+
+
 def test_a_graph_in_composites_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proved, "PartSearch", None)
     x = X

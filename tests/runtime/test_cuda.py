@@ -330,7 +330,7 @@ def test_kernels_of_a_gpu_are_judged_like_any_other(tmp_path: Path) -> None:
                              ("torchcuda.dot_tf32", tg.dot(x, tg.input("y", (96, 40))))):
             asked = partial(judge.examine, kernel_named(kernel), signature_of(node), {}, time_at={}, budget=0.05)
             verdict = asked()
-            if verdict.status == "IMPLAUSIBLE":                          # times that other tests' processes moved: asked again, as a profile does
+            if verdict.status == "IMPLAUSIBLE":                     # times that others moved: asked again, as a profile does
                 verdict = asked()
             assert verdict.status == "PASSED", f"{kernel}: {verdict.status} {verdict.log}"
             assert verdict.samples and 1e-7 < min(verdict.samples) < 0.1     # turns of other tests' processes take milliseconds
