@@ -50,8 +50,8 @@ class Step:
 class Op:
     """Row of an op: how to draw its operands and compute it. exact: signs of zeros are certain. mixes: it sums products of its
     operands, whose rounding counts (1), or is that of f32 at least (2). typed: the reference is also given the dtype of the
-    result. on_the_way: from the same arguments, values that f32 has to hold on the way, each beside the result's elements. rounds: the
-    absolute rounding of a number near 1 on the way."""
+    result. on_the_way: of the same arguments, values that f32 has to hold on the way, each beside the result's elements. rounds: an
+    absolute error, of a number near 1 on the way."""
 
     draw: Callable[[Draw], Call | None]
     reference: Callable[..., Any]
@@ -843,7 +843,8 @@ op("avg_pool", pools(lambda d: {"padding": d.one([0, 1]), "count_padding": d.cha
 op("upsample", lambda d: ((d.value(FLOATS, low=2, zero=False),), {"scale": d.one([(2,), (3,), (2, 3)]),
                                                                   "mode": d.one(["nearest", "linear"])}),
    upsample)
-op("rope", ropes, rope, mixes=1, on_the_way=lambda x, c, s: (rope(np.abs(x), np.abs(c), z := np.abs(s)), rope(np.abs(x), np.abs(c), -z)))
+op("rope", ropes, rope, mixes=1,
+   on_the_way=lambda x, c, s: tuple(rope(np.abs(x), np.abs(c), sign * np.abs(s)) for sign in (1, -1)))
 op("rope_table", lambda d: ((d.leaf((d.size(),), d.one([tg.i32, tg.f32]), "whole"),),
                             {"head_dim": d.one([2, 8]), "theta": 1e4, "scaling": d.one([1.0, 4.0]), "pick": d.one([0, 1])}),
    rope_table, picked(tg.rope_table))
