@@ -106,7 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if "snapshot" in getattr(item, "fixturenames", ())]
     if config.getoption("--no-processes"):
         chosen = [item for item in chosen if item.get_closest_marker("processes") is None]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
 
 
