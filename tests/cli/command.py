@@ -48,7 +48,7 @@ def with_words(model: Path, folder: Path, *, template: str | None, end: Sequence
     that end an answer."""
     folder.mkdir()
     for file in (model / "config.json", model / "model.safetensors"):
-        (folder / file.name).symlink_to(file)
+        (folder / file.name).symlink_to(file.resolve())
     splitter = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(TINY.vocab_size)}, unk_token="w0"))
     splitter.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     splitter.save(str(folder / "tokenizer.json"))
