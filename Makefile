@@ -4,6 +4,7 @@
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
 # make test-deps  start each verb of tg with the lowest and with the newest versions of the declared dependencies
 # make setup  only create .venv with this package in it (editable)
+# make size   how large each room of the package is; what it may have is in pyproject.toml
 # make lint   the part of `make test` that runs no test
 # make fix    let ruff repair what it can
 # make snapshots  rewrite the reviewed plans and sources under tests/**/snapshots; say in the commit why they moved
@@ -27,7 +28,7 @@ SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick test-long test-deps fuzz lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test quick test-long test-deps fuzz size lint rewritten fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -67,6 +68,9 @@ test-deps: $(TEST_SETUP)
 		&& $(BIN)/uv pip install --quiet --python $(DEPS)/$$resolution/bin/python --resolution $$resolution --editable . \
 		&& $(DEPS)/$$resolution/bin/python tests/cli/every_verb.py $(DEPS)/$$resolution-work || exit 1; \
 	done
+
+size: $(SETUP)
+	$(BIN)/python tests/room_sizes.py
 
 lint: $(TEST_SETUP)
 	$(BIN)/ruff check .

@@ -14,8 +14,9 @@ from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.cuda_program import program_of
 from tensor_graphs.codegen.lower import NotLowered, lower
 from tensor_graphs.language.composite import Definition
-from tests.codegen.test_generated import CASES, drawn
+from tests.codegen.test_generated import drawn
 from tests.conftest import Snapshot
+from tests.kernels.cases import CASES
 
 TEXTS: dict[str, Callable[[Definition], str]] = {
     "c": lambda definition: render_c.rendered(arranged(lower(definition))),
