@@ -680,7 +680,7 @@ def test_a_trace_without_a_failing_point_is_not_run_again(db: Path) -> None:
 def test_what_failed_without_a_number_is_not_run_again_and_says_what_is_done_instead(complains, db: Path) -> None:
     with open_database(db) as store:
         store.add_traces([trace("INCORRECT_SHAPE", timed=False, log="at n=64 it wrote outside"), trace("INCORRECT_NUMERICAL")])
-    complains(("replay", 4, "--db", db), "it is INCORRECT_SHAPE: at n=64 it wrote outside", "fix: in a program of yours", ".run([x, …])")
+    complains(("replay", 4, "--db", db), "it is INCORRECT_SHAPE: at n=64 it wrote outside", "fix: in a program of yours")
     complains(("replay", 5, "--db", db), "the trace says no point", "fix: retry it (tg db retry TRACE)")
 
 
@@ -691,6 +691,7 @@ def test_a_kernel_that_is_right_in_one_call_is_told_what_one_call_cannot_show(
     point = Point((("n", 4),), 3)
     points = {
         "new values": dataclasses.replace(point, like=2), "beside": dataclasses.replace(point, beside=True), "before it": point,
+        "(unaligned)": dataclasses.replace(point, form="unaligned"),
     }  # fmt: skip
     with open_database(db) as store:
         store.add_traces([trace("INCORRECT_NUMERICAL", timed=False, conditions=kept(SIGNATURE.graph, p)) for p in points.values()])

@@ -128,6 +128,9 @@ class ReplayedOutput:
 
 def beyond_one_call(point: Point | None) -> str:
     """What is said where a kernel that was wrong is right in a single call, and nobody has edited it."""
+    if point is not None and point.form != "apart" and point.form not in STORED:
+        return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
+                "\n  fix: in a program of yours, the function on arrays that lie so")
     if point is None or not (point.like is not None or point.beside or point.stirred or point.anew):
         return ("one call of a new process is right, so the kernel depends on the calls before it\n"
                 "  fix: call it many times, with other sizes and values in between, and compare the last outputs with the first")
