@@ -146,19 +146,22 @@ def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DT
     others = [size for axis, size in enumerate(shape) if axis not in axes]
     within = [shape[axis] for axis in axes]
     values = np.empty((int(np.prod(others)), int(np.prod(within))), np.float64 if dtype.is_float else dtype.numpy)
-    for i, row in enumerate(values):
-        above, way = divmod((first + i) % ONE_SIDED, ONE_SIDED // 2)
-        end = dtype.max if above else dtype.min
-        near = (FAR if above else -FAR) + (rng.integers(-3, 4, row.size) if dtype.is_integer else rng.uniform(-3.0, 3.0, row.size))
+    for kind in range(ONE_SIDED):
+        rows = values[(kind - first) % ONE_SIDED::ONE_SIDED]
+        above, way = divmod(kind, ONE_SIDED // 2)
+        end, whole = (dtype.max if above else dtype.min), dtype.is_integer
         if power:
-            row[:] = math.copysign(2.0 ** (8 if way % 2 else int(OF_PRODUCTS * math.log2(dtype.max))), end)
+            rows[...] = math.copysign(2.0 ** (8 if way % 2 else int(OF_PRODUCTS * math.log2(dtype.max))), end)
         elif way == 1:
-            row[:] = np.clip(near, dtype.min, dtype.max)
+            near = rng.integers(-3, 4, rows.shape) if whole else rng.uniform(-3.0, 3.0, rows.shape)
+            rows[...] = np.clip(math.copysign(FAR, above - 0.5) + near, dtype.min, dtype.max)
+        elif way == 2 and whole:
+            low, high = sorted((int(end) // 2, int(end)))
+            rows[...] = rng.integers(low, high, rows.shape, rows.dtype, endpoint=True)
         elif way == 2:
-            row[:] = (rng.integers(min(end // 2, end), max(end // 2, end), row.size, row.dtype, endpoint=True) if dtype.is_integer
-                      else end * rng.uniform(0.5, 1.0, row.size))
+            rows[...] = end * rng.uniform(0.5, 1.0, rows.shape)
         else:
-            row[:] = math.copysign(math.inf, end) if way == 3 and dtype.has_infinity else end
+            rows[...] = math.copysign(math.inf, end) if way == 3 and dtype.has_infinity else end
     made = np.moveaxis(values.reshape(*others, *within), range(len(others), len(shape)), axes)
     return np.ascontiguousarray(made.astype(dtype.numpy))
 

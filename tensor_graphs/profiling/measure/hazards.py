@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.profiling.measure.cover import EACH_SECONDS, seconds
+from tensor_graphs.profiling.measure.cover import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.profiling.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
 from tensor_graphs.profiling.measure.extremes import ONE_SIDED
 from tensor_graphs.profiling.measure.inputs import Point, is_big
@@ -48,15 +48,17 @@ def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> l
 
 
 def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list[Point]:
-    """The points at which whole rows lie on one side of zero: as many as there have to be for each of ONE_SIDED rows."""
+    """The points at which whole rows lie on one side of zero: as many as there have to be for each of ONE_SIDED rows, if that does
+    not take long."""
     operands, inputs = one_sided_operands(signature.graph), signature.graph.inputs
     if not operands.straight and not operands.multiplied:
         return []
     rows = [math.prod(int(size) for axis, size in enumerate(shape, -len(shape)) if axis not in axes)
             for name, axes in [*operands.straight.items(), *[*operands.multiplied.items()][:1]]
             for shape in [inputs[name].type.at(sizes).shape]]
+    most = max(1, int(EACH_SECONDS / max(LITTLE, seconds(signature, sizes))))
     return [Point(_pairs(sizes), seed + 2730 + first, extreme="one-sided", axis=first)
-            for first in range(0, ONE_SIDED, max(1, min(rows)))]
+            for first in range(0, ONE_SIDED, max(1, min(rows)))][:most]
 
 
 def long_sums(signature: Signature, seed: int) -> list[Point]:
