@@ -107,10 +107,13 @@ def _counts(op: str | CompositeOp) -> tuple[int | None, int | None]:
 
 
 def require_function(name: str, what: str, given: Any, parameters: Sequence[str]) -> None:
-    """A function that can be called with so many positional arguments."""
+    """A function that can be called with so many positional arguments, and then runs."""
     called = f"{what}=lambda {', '.join(parameters)}: …"
     if not callable(given):
         raise KernelError(f"kernel {name!r}: {what} is {given!r}, which is no function\n  fix: {called}")
+    if inspect.isgeneratorfunction(given) or inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+        raise KernelError(f"kernel {name!r}: {what} is a generator or a coroutine, so that a call of it runs nothing\n"
+                          "  fix: a plain def, without yield and async")
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):                                 # of a builtin: nothing is known

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
+from tensor_graphs.language.text_writer import format_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,16 @@ class Signature:
     def title(self) -> str:
         """For people: `linear f32[n, 640] f32[262144, 640]`."""
         return f"{self.spec.op.name} {' '.join(map(str, self.spec.inputs))}".strip()
+
+    def attributes(self) -> str:
+        """For people: the attributes that are not at their defaults, `eps=0.01, axis=0`; what no text says is left out."""
+        op, shown = self.spec.op, []
+        defaults = {p.name: p.default for p in op.signature.parameters.values()} if isinstance(op, CompositeOp) else {}
+        for name, value in self.spec.attrs.items():
+            if name != "absent" and (name not in defaults or value != defaults[name]):
+                with suppress(TypeError):
+                    shown.append(f"{name}={format_value(value)}")
+        return ", ".join(shown)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Signature) and self.key == other.key and self.dim_names == other.dim_names

@@ -61,7 +61,8 @@ class Worst:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """max_relative_error: the largest; p999: its 99.9th percentile; norm_error: ‖out − ref‖ / ‖ref‖; max_absolute_error.
+    """max_relative_error: the largest; p999: its 99.9th percentile; norm_error: ‖out − ref‖ / ‖ref‖ (where rounding explains a
+    difference, ‖ref‖ has the size it is relative to as well; at least the floor); max_absolute_error.
 
     mismatch: None, or what differs in a way no number says (shape, NaN positions, integers), with the first place; the
     three relative numbers are then infinite. worst: where the relative error is largest.
@@ -136,7 +137,8 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
                 tail = np.partition(tail, tail.size - keep)[-keep:]
             if tail.size == keep:
                 threshold = float(tail.min())
-    norm = error_norm / ref_norm if ref_norm > 0 else (0.0 if error_norm == 0 else math.inf)
+    size = max(ref_norm, dtype.smallest_normal * norm_scale)        # where the reference is 0, as for each element
+    norm = error_norm / size if size > 0 else (0.0 if error_norm == 0 else math.inf)
     at = [int(i) for i in np.unravel_index(row_column[0], shape[:-1])]
     at.insert(axis % len(shape), row_column[1])
     element = Worst(tuple(at), float(out[row_column]), float(ref[row_column])) if largest > 0 else None
@@ -206,16 +208,24 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
     if most < _SQUARED and float(tops.min()) > 1 / _SQUARED:
         norms = np.sqrt(np.einsum("ij,ij->i", size, size)[:, None])
     else:
-        unit = np.where(tops > 0, tops, 1.0)
-        norms = unit * np.sqrt(np.sum(np.square(size / unit), axis=-1, keepdims=True))
+        norms = _row_norms(size)
     below = np.maximum(size, np.maximum(norms / np.sqrt(count), dtype.smallest_normal * scale), out=size)
     if moves is not None:
         moved = moves * scale
-        np.maximum(below, moved / unit_roundoff(dtype), out=below, where=difference <= roundings * moved)
+        sizes = np.where(difference <= roundings * moved, moved / unit_roundoff(dtype), 0.0)
+        norms = np.hypot(norms, _row_norms(sizes))                  # what cancels to 0 has an error relative to its terms
+        np.maximum(below, sizes, out=below)
     relative = np.divide(difference, below, out=below)
     if scale != 1.0:                                                # what was below may be 0 by now
         relative[difference == 0] = 0.0
     return _RowErrors(scale, relative, difference, norms)
+
+
+def _row_norms(size: Array) -> Array:
+    """The Euclidean norm of each row of values ≥ 0, without overflow."""
+    tops = size.max(axis=-1, keepdims=True)
+    unit = np.where(tops > 0, tops, 1.0)
+    return np.asarray(unit * np.sqrt(np.sum(np.square(size / unit), axis=-1, keepdims=True)))
 
 
 def _above(relative: Array, threshold: float, wanted: int) -> Array:

@@ -36,6 +36,8 @@ from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
+from tensor_graphs.profiling.measure.failing_point import kept
+from tensor_graphs.profiling.measure.inputs import Point
 from tensor_graphs.records import ImplementationRecord, SourceRecord, TraceRecord, open_database, queries, upkeep
 from tensor_graphs.records.schema import REVISION
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
@@ -307,6 +309,16 @@ def test_retry_runs_the_judge_again_and_the_newer_row_speaks(complains, answer, 
     assert failure["newest"] is False  # the old row is there, and no longer the last word
     complains(("retry", 3, "--db", db), "trace 3 was measured again since")
     complains(("retry", 1, "--db", db), "trace 1 was measured again since")
+
+
+def test_retry_of_a_failure_at_one_size_that_is_one_at_all_sizes_judges_all(answer, db: Path) -> None:
+    with open_database(db) as store:
+        store.add_traces([trace("RUNTIME_ERROR", timed=False), trace("RUNTIME_ERROR")])
+    told = answer("retry", 5, "--db", db)
+    assert [(each["trace_id"], bool(each["axes"]), each["status"]) for each in told] == [(4, False, "PASSED"), (5, True, "PASSED")]
+    with open_database(db) as store:
+        known = queries.latest_traces(store, environment_of("numpy"), verifier=VERIFIER)
+        assert known[KERNEL.identity, verify_workload(SIGNATURE).key].passed
 
 
 def test_retry_compares_again_what_passed_and_a_time_by_its_number(complains, answer, db: Path) -> None:
@@ -661,5 +673,28 @@ def test_the_point_at_which_a_kernel_is_wrong_is_run_again_and_an_edited_kernel_
 
 
 def test_a_trace_without_a_failing_point_is_not_run_again(db: Path) -> None:
-    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 cannot be run again: the trace says no point", "tg db retry")
+    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 cannot be run again: the trace says no point", "tg db failures")
     assert_complains(tg("db", "replay", 999, "--db", db), "has no trace 999", "fix: tg db failures")
+
+
+def test_what_failed_without_a_number_is_not_run_again_and_says_what_is_done_instead(complains, db: Path) -> None:
+    with open_database(db) as store:
+        store.add_traces([trace("INCORRECT_SHAPE", timed=False, log="at n=64 it wrote outside"), trace("INCORRECT_NUMERICAL")])
+    complains(("replay", 4, "--db", db), "it is INCORRECT_SHAPE: at n=64 it wrote outside", "fix: in a program of yours")
+    complains(("replay", 5, "--db", db), "the trace says no point", "fix: retry it (tg db retry TRACE)")
+
+
+def test_a_kernel_that_is_right_in_one_call_is_told_what_one_call_cannot_show(
+    ask, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    point = Point((("n", 4),), 3)
+    points = {
+        "new values": dataclasses.replace(point, like=2), "beside": dataclasses.replace(point, beside=True), "before it": point,
+        "(unaligned)": dataclasses.replace(point, form="unaligned"),
+    }  # fmt: skip
+    with open_database(db) as store:
+        store.add_traces([trace("INCORRECT_NUMERICAL", timed=False, conditions=kept(SIGNATURE.graph, p)) for p in points.values()])
+    for number, words in enumerate(points, 4):
+        shown = ask("replay", number, "--db", db)
+        assert shown.returncode == 0 and words in shown.stdout.partition("output y0")[2] and "fix: " in shown.stdout

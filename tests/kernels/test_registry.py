@@ -125,6 +125,21 @@ def test_a_function_of_other_parameters_is_no_kernel() -> None:
         tg.kernel("sin", name="numpy.declared")(lambda y, x: None)
 
 
+async def a_coroutine(outs, ins, attrs):
+    outs[0][...] = ins[0]
+
+
+def a_generator(outs, ins, attrs):
+    outs[0][...] = ins[0]
+    yield
+
+
+@pytest.mark.parametrize("function", [a_coroutine, a_generator])
+def test_a_function_that_a_call_does_not_run_is_no_kernel(function: Callable[..., None]) -> None:
+    with pytest.raises(KernelError, match="the function is a generator or a coroutine, so that a call of it runs nothing\n  fix: "):
+        tg.kernel("sin", name="numpy.declared")(function)
+
+
 def test_pairs_in_place_are_looked_up_in_the_part_that_a_graph_is() -> None:
     x, y = tg.input("x", (8,)), tg.input("y", (8,))
     with pytest.raises(KernelError, match="in_place names operand 2, which add_relu_\\w+ does not have; it has 2"):

@@ -22,6 +22,13 @@ def test_dims_that_change_places_make_another_signature_of_the_same_key() -> Non
     assert one.axes({"n": 3, "m": 5}) == {"d0": 3, "d1": 5} and other.axes({"n": 3, "m": 5}) == {"d0": 5, "d1": 3}
 
 
+def test_the_attributes_that_are_not_at_their_defaults_are_in_words() -> None:
+    x, w = tg.input("x", (N, 8), tg.f32), tg.input("w", (8,), tg.f32)
+    assert signature_of(tg.rms_norm(x)).attributes() == "" == signature_of(tg.relu(x)).attributes()
+    assert signature_of(tg.rms_norm(x, w, eps=1e-2, offset=1.0)).attributes() == "eps=0.01, offset=1.0"
+    assert signature_of(tg.reduce_max(x, 1)).attributes() == "axes=(1,)"
+
+
 def test_what_is_remembered_of_a_signature_is_asked_with_its_own_dims() -> None:
     for name in ("batch", "rows"):
         signature = signature_of(tg.iota((tg.dim(name, 1, 32), 4), 0, tg.f32))

@@ -83,7 +83,16 @@ def test_nothing_wrong_is_zero_everywhere():
 def test_a_row_of_zeros_has_to_be_met_down_to_the_smallest_normal_number():
     assert measure([[1e-30, 0.0]], [[0.0, 0.0]], f32).max_relative_error == pytest.approx(1e-30 / f32.smallest_normal)
     assert measure([[f32.smallest_normal / 8, 0.0]], [[0.0, 0.0]], f32).max_relative_error == 0.125
-    assert measure([[1e-30]], [[0.0]], f32).norm_error == INF
+    assert measure([[1e-30]], [[0.0]], f32).norm_error == pytest.approx(1e-30 / f32.smallest_normal)
+    assert measure([[1e300]], [[0.0]], f64).norm_error == INF
+
+
+def test_the_norm_of_what_cancels_is_relative_to_what_rounding_explains():
+    """x·x − y·y at x = y is 0, and the rounding of one product where the other is kept wider."""
+    explained = measure([[1e-7, 0.0]], [[0.0, 0.0]], f32, rounding=np.full((1, 2), 6e-8))
+    assert explained.max_relative_error < 1e-6 and explained.norm_error < 1e-6
+    wrong = measure([[1e-3]], [[0.0]], f32, rounding=np.full((1, 1), 6e-8))
+    assert wrong.norm_error > 1e30
 
 
 @pytest.mark.parametrize("out, ref, why", [

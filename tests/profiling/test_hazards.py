@@ -10,9 +10,10 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.measure.extremes import begins_late, extreme_values
-from tensor_graphs.profiling.measure.hazards import LONG, LONGEST_PADDED, concurrent_points, hazard_points
+from tensor_graphs.profiling.measure.extremes import ONE_SIDED, begins_late, extreme_values, one_sided_values, rising_values
+from tensor_graphs.profiling.measure.hazards import LONG, LONGEST_PADDED, concurrent_points, hazard_points, one_sided
 from tensor_graphs.profiling.measure.inputs import Point, point_inputs
 
 FEW, N, M = tg.dim("few", 1, 4), tg.dim("n", 1, 4096), tg.dim("m", 1, 4096)
@@ -53,7 +54,7 @@ def test_no_point_takes_long_whatever_is_declared() -> None:
 
 def test_rows_of_a_maximum_are_padded_beside_other_rows_and_alone() -> None:
     signature = signature_of(tg.softmax(tg.input("x", (N, M), tg.f32)))
-    several, alone = hazard_points(signature, {"n": 20, "m": 20}, 5)
+    several, alone, *_ = hazard_points(signature, {"n": 20, "m": 20}, 5)
     assert several.extreme == alone.extreme == "padded"
     assert several.binding == {"n": 20, "m": LONGEST_PADDED} and alone.binding == {"n": 1, "m": LONGEST_PADDED}
     for point in (several, alone):
@@ -68,7 +69,7 @@ def test_rows_of_a_maximum_are_padded_beside_other_rows_and_alone() -> None:
 def test_a_mask_hides_the_first_keys() -> None:
     keys = tuple(tg.input(name, (size, 2, 8), tg.f32) for name, size in (("q", N), ("k", M), ("v", M)))
     signature = signature_of(tg.attention(*keys, tg.input("mask", (N, M), tg.bool_), scale=0.5))
-    several, alone = hazard_points(signature, {"n": 5, "m": 9}, 5)
+    several, alone, *_ = hazard_points(signature, {"n": 5, "m": 9}, 5)
     for point in (several, alone):
         inputs = point_inputs(signature.graph, point)
         mask = inputs["x3"]
@@ -82,6 +83,74 @@ def test_padding_runs_along_the_axis_of_the_maximum(axis: int) -> None:
     x = extreme_values(rng(), "padded", (5, 6, 7), tg.f32, first=axis)
     assert x.shape == (5, 6, 7) and np.isfinite(np.moveaxis(x, axis, -1)[..., -1]).all()
     assert (np.diff(np.isfinite(np.moveaxis(x, axis, -1)).astype(int), axis=-1) >= 0).all() and np.isneginf(x).any()
+
+
+def sides(x: np.ndarray, axis: int = -1) -> list[float]:
+    """The largest of each row below zero, the smallest of each above."""
+    rows = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+    assert ((rows < 0).all(axis=1) | (rows > 0).all(axis=1)).all()
+    return [float(row.max() if row[0] < 0 else row.min()) for row in rows]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_rows_lie_on_one_side_down_to_the_last_number_and_infinity(dtype: tg.DType, axis: int) -> None:
+    x = one_sided_values(rng(), (9, 9), dtype, axes=(axis,)).astype(np.float64)
+    below, near, varied, least, above, *_ = sides(x, axis)
+    assert (below, above) == (-dtype.max, dtype.max) and -210 < near < -190 and -dtype.max < varied < -dtype.max / 4
+    assert least == (-math.inf if dtype.has_infinity else -dtype.max)
+
+
+@pytest.mark.parametrize("dtype", [tg.i8, tg.i32, tg.i64, tg.u8, tg.u64], ids=str)
+def test_rows_of_integers_lie_at_either_end(dtype: tg.DType) -> None:
+    x = one_sided_values(rng(), (8, 9), dtype, axes=(-1,))
+    assert x.dtype == dtype.numpy and (x[0] == dtype.min).all() and (x[4] == dtype.max).all()
+    assert int(x[2].max()) <= dtype.min // 2 and int(x[6].min()) >= dtype.max // 2
+
+
+def test_each_row_of_one_side_is_asked_however_few_rows_there_are() -> None:
+    for rows, count in ((1, ONE_SIDED), (3, 3), (20, 1)):
+        signature = signature_of(tg.softmax(tg.input("x", (rows, 320), tg.f32)))
+        points = one_sided(signature, {}, 5)
+        assert len(points) == count
+        found = [float(row) for p in points for row in sides(point_inputs(signature.graph, p)["x0"])]
+        assert {-math.inf, math.inf, -float(tg.f32.max), float(tg.f32.max)} <= set(found)
+
+
+def softmax(x: np.ndarray, start: float = -math.inf, of_nothing: float = math.nan) -> np.ndarray:
+    top = x.max(axis=-1, keepdims=True, initial=start)
+    with np.errstate(all="ignore"):
+        e = np.exp(x - top)
+        return np.where(np.isneginf(top), of_nothing, e / e.sum(axis=-1, keepdims=True)).astype(x.dtype)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({}, None), ({"start": -100.0}, "nan instead of"), ({"start": -1e4}, "nan instead of"), ({"start": -1e30}, "nan instead of"),
+    ({"of_nothing": 0.0}, "0.0 instead of nan")], ids=str)
+def test_a_softmax_whose_maximum_begins_at_a_number_or_that_gives_0_for_nothing_is_wrong_there(wrong, said) -> None:
+    signature = signature_of(tg.softmax(tg.input("x", (N, 320), tg.f32)))
+    (point,) = one_sided(signature, {"n": 20}, 5)
+    inputs = point_inputs(signature.graph, point)
+    expected = interpret(signature.graph, inputs, dims=point.binding).outputs["y0"]
+    mismatch = measure(softmax(inputs["x0"], **wrong), expected, tg.f32).mismatch
+    assert mismatch is None if said is None else mismatch is not None and said in mismatch
+
+
+def test_all_scores_of_a_query_are_far_below_zero_and_some_rows_of_a_mask_hide_all() -> None:
+    keys = tuple(tg.input(name, (size, 2, 8), tg.f32) for name, size in (("q", N), ("k", M), ("v", M)))
+    signature = signature_of(tg.attention(*keys, tg.input("mask", (N, M), tg.bool_), scale=0.5))
+    (point,) = one_sided(signature, {"n": 12, "m": 9}, 5)
+    inputs = point_inputs(signature.graph, point)
+    scores = np.einsum("nhd,mhd->hnm", inputs["x0"], inputs["x1"])
+    assert min(sides(scores)) < -1e30 and not inputs["x3"][::3].any() and inputs["x3"][1:].any()
+    assert len(np.unique(inputs["x2"])) > 9
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (600, 2)])
+def test_rising_values_are_numbers_of_the_dtype_in_any_shape(shape: tuple[int, ...]) -> None:
+    for dtype in FLOATS:
+        x = rising_values(shape, dtype)
+        assert x.shape == shape and np.isfinite(x.astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (4, 1)])

@@ -7,7 +7,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.profiling.measure.inputs import Point
-from tensor_graphs.profiling.measure.where_wrong import in_words, other_sizes, wrong_elements
+from tensor_graphs.profiling.measure.where_wrong import in_words, other_sizes, unwritten, wrong_elements
 
 
 def marked(shape: tuple[int, ...], *where: object) -> np.ndarray:
@@ -32,6 +32,17 @@ EVERY = slice(None)
     (np.array(True), "its only element is wrong"), (marked((3, 0)), "")])
 def test_places_are_in_words(wrong: np.ndarray, words: str) -> None:
     assert in_words(wrong) == words
+
+
+@pytest.mark.parametrize("byte", [0xFF, 0x7F, 0xFE])
+def test_what_holds_the_byte_of_before_the_run_was_not_written(byte: int) -> None:
+    for dtype in (np.float32, np.float64, np.int32):
+        out = np.arange(12, dtype=dtype).reshape(3, 4)
+        out[1:] = np.full((2, 4 * out.itemsize), byte, np.uint8).view(dtype)
+        kept = dtype is not np.int32 or byte != 0xFF                # -1 may be an answer
+        assert unwritten(out, marked((3, 4), slice(1, None))) is kept and not unwritten(out, marked((3, 4), EVERY))
+    for answer in (np.zeros(4, np.float32), np.full(4, byte, np.uint8)):
+        assert not unwritten(answer, marked((4,), EVERY))
 
 
 def test_rows_that_are_not_compared_do_not_count() -> None:

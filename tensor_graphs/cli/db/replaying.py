@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensor_graphs.cli import options
 from tensor_graphs.errors import TensorGraphsError
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.queries import FullTrace
 
 
 def replay(
@@ -25,8 +28,9 @@ def replay(
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.measure.descriptors import InputError
-    from tensor_graphs.profiling.measure.failing_point import FailingPointError, compared, inputs_of
+    from tensor_graphs.profiling.measure.failing_point import FailingPointError, beyond_one_call, compared, inputs_of
     from tensor_graphs.records import MissingRecord, queries
+    from tensor_graphs.records.logs import reason_of
 
     store = options.database(db, create=False)
     try:
@@ -34,7 +38,7 @@ def replay(
     except MissingRecord as e:
         raise options.NotPossible(f"{store.location} has no trace {trace}\n  fix: tg db failures has their numbers") from e
     try:
-        graph = signature_of_graph(parse_graph(queries.graph_text(store, row.graph_key)[0])).graph
+        signature = signature_of_graph(parse_graph(queries.graph_text(store, row.graph_key)[0]))
     except (ValueError, TensorGraphsError) as e:
         raise options.NotPossible(f"trace {trace} is about no single op that can be read here: {e}\n"
                                   "  fix: the trace of a kernel (tg db failures)") from e
@@ -42,23 +46,39 @@ def replay(
         kernel = kernel_named(row.implementation_name)
     except KernelError as e:
         raise options.NotPossible(f"{e}\n  fix: tg db replay {trace} --import FILE") from e
+    if row.status != "INCORRECT_NUMERICAL":
+        raise options.NotPossible(_no_numbers(row, reason_of(queries.read_log(store, trace))))
     try:
         conditions = queries.trace_conditions(store, trace)[trace]
-        point, inputs, origin = inputs_of(graph, conditions, row.verifier == VERIFIER)
-        outputs = compared(kernel, graph, point, inputs)
+        point, inputs, origin = inputs_of(signature.graph, conditions, row.verifier == VERIFIER)
+        outputs = compared(kernel, signature.graph, point, inputs)
     except (FailingPointError, InputError, KernelError) as e:
         raise options.NotPossible(f"trace {trace} cannot be run again: {e}") from e
-    edited = kernel.identity != row.source_hash
+    edited, right = kernel.identity != row.source_hash, all(each.right for each in outputs)
+    note = beyond_one_call(point) if right and not edited else ""
     if json:
         options.print_json({
             "trace_id": trace, "kernel": kernel.name, "edited": edited, "point": None if point is None else str(point),
-            "inputs": origin, "outputs": [{**dataclasses.asdict(each), "right": each.right} for each in outputs],
+            "inputs": origin, "outputs": [{**dataclasses.asdict(each), "right": each.right} for each in outputs], "note": note,
         })  # fmt: skip
     else:
-        print(f"{kernel.name}{' (edited since)' if edited else ''} on {row.graph_name}" + (f" at {point}" if point else ""))
+        what = " with ".join(filter(None, (row.graph_name, signature.attributes())))
+        print(f"{kernel.name}{' (edited since)' if edited else ''} on {what}" + (f" at {point}" if point else ""))
         print(f"inputs: {origin}")
         for each in outputs:
             words = f", {each.words}" if each.words else ""
             print(f"output {each.output}: error {each.error:.3g} {'<=' if each.right else '>'} {each.limit:.2g}{words}")
-    if not all(each.right for each in outputs):
+        if note:
+            print(note)
+    if not right:
         raise typer.Exit(1)
+
+
+def _no_numbers(row: FullTrace, reason: str) -> str:
+    """Why a trace that is not INCORRECT_NUMERICAL is not run again, and what is done instead."""
+    if row.status == "PASSED":
+        return (f"trace {row.trace_id} cannot be run again: the trace says no point at which the kernel was wrong, it PASSED\n"
+                "  fix: the number of one whose numbers are wrong (tg db failures)")
+    return (f"trace {row.trace_id} cannot be run again: the trace says no point at which numbers are wrong, it is {row.status}: "
+            f"{reason}\n  fix: in a program of yours the kernel itself runs on arrays of that size, my_kernel.run([x, …]), with a "
+            "debugger around it (docs/backends.md, When it is wrong)")

@@ -72,9 +72,13 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrac
         if asked.environment_key not in here:
             raise options.NotPossible(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
                                      "environment of this machine\n  fix: retry it there")  # fmt: skip
-        if asked.trace_id not in (t.trace_id for t in _newest(store, asked.source_hash)):
+        newest = _newest(store, asked.source_hash)
+        if asked.trace_id not in (t.trace_id for t in newest):
             raise options.NotPossible(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
-        return [asked]
+        # a failure at one size that is a failure at all sizes: the verdict about all is what keeps the kernel from being chosen
+        stands = [t for t in newest if asked.axes and not t.axes and asked.status == t.status != "PASSED"
+                  and (t.graph_key, t.environment_key) == (asked.graph_key, asked.environment_key)]
+        return [*stands, asked]
     if not queries.kernels_like(store, what):
         raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
     today = _identity_today(what)

@@ -119,8 +119,10 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
             if job.get("many_calls") and number == half:
                 with guard.unchanged("one of many calls in a row"):
                     bench.call_often(job["points"][half:])
+            job["at"] = f", at {point}"                             # for what is raised there
             with guard.unchanged(point):
                 bench.show(point)
+    job["at"] = ""
     bench.look_at_large()
     shown = len(bench.replies)
     channel.send({"mark": "shown", "points": bench.replies})
@@ -163,7 +165,7 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
         ours = not isinstance(e, KernelError) and is_judges(e, _files_of(job["origins"]))
         status = JUDGE_ERROR if ours else "COMPILE_ERROR" if isinstance(e, ToolchainError) else "RUNTIME_ERROR"
         spoiled = ours or any(device.lost() for device in devices())
-        reply = {"status": status, "log": words_of(e, job["origins"]), "spoiled": spoiled}
+        reply = {"status": status, "log": words_of(e, job["origins"], job.get("at", "")), "spoiled": spoiled}
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _file(outputs) != file:
         return {"status": "RUNTIME_ERROR", "log": "the kernel closed or replaced the file of its outputs", "spoiled": True}
@@ -175,15 +177,16 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
     return {"status": "RUNTIME_ERROR", "log": str(ReplacedError(names)), "spoiled": True} if names else reply
 
 
-def words_of(error: BaseException, origins: Sequence[Origin] = ()) -> str:
+def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "") -> str:
     """What was raised, and where in a candidate's file, in the first line (`logs.reason_of`); then the traceback.
 
-    The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run.
+    The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run. at: the
+    point, for that line.
     """
     try:
         text = "".join(map(str, traceback.format_exception(error)))
         where, said = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
-        first = f"{said[:LONGEST_REASON]} at {where}\n" if where else ""
+        first = f"{said[:LONGEST_REASON]} at {where}{at}\n" if where else ""
         room = LONGEST_LOG - len(first)
         return first + (text if len(text) <= room else f"{HEADER}\n{text[len(HEADER) + 1 - room:]}")
     except BaseException as e:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import atoms_in
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, walk
 
 
 @lru_cache(maxsize=1024)
@@ -63,6 +63,48 @@ class Padded:
     dims: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class OneSided:
+    """Operands of maxima whose rows may lie on one side of zero as a whole, each with the axes (from the right) that make up a row.
+
+    straight: numbers that a maximum is taken of, or that are compared; multiplied: those of which they are products, if there are
+    none of the first kind.
+    """
+
+    straight: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    multiplied: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1024)
+def one_sided_operands(graph: Graph) -> OneSided:
+    """The operands of a graph's maxima, along the axes of the maximum; along all axes but the first where their axes become others
+    on the way (the windows of a pooling)."""
+    whole = definition_of(graph)
+    names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
+    straight, multiplied = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
+    for top in whole.nodes:
+        if top.op.name != "reduce_max" or top not in varies:
+            continue
+        (operand,) = top.inputs
+        rank, over = len(operand.shape), top.attrs["axes"]
+        for name, kind in _reached(operand, names, varies):
+            shape = whole.inputs[name].shape
+            alike = len(shape) == rank and all(same_dim(shape[axis], operand.shape[axis]) for axis in over)
+            if kind != "bool":
+                straight.setdefault(name, tuple(axis - rank for axis in over) if alike else _behind_first(shape))
+        if not straight:
+            multiplied |= {names[leaf]: _behind_first(leaf.shape) for leaf in walk([operand])
+                           if leaf in names and leaf.dtype.kind == "float"}
+    if compares_operands(graph):
+        straight = {n: (-1,) for n, leaf in whole.inputs.items() if leaf.dtype.kind == "float" and leaf.shape} | straight
+    return OneSided(straight, {} if straight else multiplied)
+
+
+def _behind_first(shape: Sequence[d.Dim]) -> tuple[int, ...]:
+    """All axes but the first, from the right; of one axis, that one."""
+    return tuple(range(-max(1, len(shape) - 1), 0)) if shape else ()
+
+
 @lru_cache(maxsize=1024)
 def padded_operands(graph: Graph) -> Padded:
     """The operands of a maximum along an axis, as far as they reach it by moves, choices and sums alone (a product of −∞ and 0 is
@@ -78,14 +120,14 @@ def padded_operands(graph: Graph) -> Padded:
         size, right = operand.shape[axis], axis - len(operand.shape)
         for name, kind in _reached(operand, names, varies):
             shape, dtype = whole.inputs[name].shape, whole.inputs[name].dtype
-            if len(shape) >= -right and same_dim(shape[right], size) and (kind == "bool" or dtype.has_infinity):
+            if kind in found and len(shape) >= -right and same_dim(shape[right], size) and (kind == "bool" or dtype.has_infinity):
                 found[kind][name] = right
                 dims |= set(map(str, d.symbols(size)))
     return Padded(found["float"], found["bool"], frozenset(dims))
 
 
 def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set[tuple[str, str]]:
-    """(input, kind of its dtype): floats that become the operand without arithmetic but for sums, and bools that choose in it."""
+    """(input, kind of its dtype): numbers that become the operand without arithmetic but for sums, and bools that choose in it."""
     found, seen, left = set[tuple[str, str]](), set[Node](), [operand]
     while left:
         node = left.pop()
@@ -93,11 +135,10 @@ def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set
             continue
         seen.add(node)
         if node in names:
-            if node.dtype.kind in ("float", "bool"):
-                found.add((names[node], node.dtype.kind))
+            found.add((names[node], node.dtype.kind))
         elif node.dtype.kind == "bool":
             left += [i for i in node.inputs if i.dtype.kind == "bool"]
-        elif node.op.facts.exact or node.op.name == "cast" or (node.op.facts.ring and len(node.inputs) == 2 and (
+        elif node.op.facts.exact or node.op.name in ("cast", "pad") or (node.op.facts.ring and len(node.inputs) == 2 and (
                 node.op.name == "add" or len(varies.intersection(node.inputs)) == 1)):
             left += node.inputs
     return found

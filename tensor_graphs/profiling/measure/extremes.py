@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -22,11 +23,12 @@ the smallest, powers of two; of several operands all but one are zero in another
 sorted both ways, with a single number in them, of alternating signs, with blocks of zeros, of −0. columns: the same along the
 first axis."""
 
-Hazard = Literal["even", "drifting", "padded", "neighbouring"]
+Hazard = Literal["even", "drifting", "padded", "one-sided", "neighbouring"]
 """Values of which only some ops are asked (hazards.py). even: one positive number for all elements, whose fraction has no end in
 bits, so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a
 power of two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞.
-neighbouring: numbers next to each other in the dtype, the same few in each operand."""
+one-sided: rows of which every number is far below zero, or far above it. neighbouring: numbers next to each other in the dtype, the
+same few in each operand."""
 
 Kind = Extreme | Hazard
 
@@ -127,6 +129,52 @@ def begins_late(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         before[::4], before[1::4], before[2::4] = size - 1, size // 2, 0
     return np.asarray(np.arange(size) < before.reshape(*shape[:-1], 1))
 
+
+ONE_SIDED = 8
+"""rows of one-sided values that differ: four below zero, four above"""
+
+FAR = 200.0
+"""where the rows lie that are not at the end of the range: below every exp of an f32"""
+
+
+def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, *, axes: tuple[int, ...],
+                     first: int = 0, power: bool = False) -> np.ndarray:
+    """An array whose rows, along these axes, are below zero as a whole, then above it: the last number of the dtype, numbers near
+    FAR, numbers of the last power of two, infinity. first: which of these the first row is. power: one power of two in a whole
+    row, for products with `rising_values`."""
+    axes = tuple(axis % len(shape) for axis in axes)
+    others = [size for axis, size in enumerate(shape) if axis not in axes]
+    within = [shape[axis] for axis in axes]
+    values = np.empty((int(np.prod(others)), int(np.prod(within))), np.float64 if dtype.is_float else dtype.numpy)
+    for kind in range(ONE_SIDED):
+        rows = values[(kind - first) % ONE_SIDED::ONE_SIDED]
+        above, way = divmod(kind, ONE_SIDED // 2)
+        end, whole = (dtype.max if above else dtype.min), dtype.is_integer
+        if power:
+            rows[...] = math.copysign(2.0 ** (8 if way % 2 else int(OF_PRODUCTS * math.log2(dtype.max))), end)
+        elif way == 1:
+            near = rng.integers(-3, 4, rows.shape) if whole else rng.uniform(-3.0, 3.0, rows.shape)
+            rows[...] = np.clip(math.copysign(FAR, above - 0.5) + near, dtype.min, dtype.max)
+        elif way == 2 and whole:
+            low, high = sorted((int(end) // 2, int(end)))
+            rows[...] = rng.integers(low, high, rows.shape, rows.dtype, endpoint=True)
+        elif way == 2:
+            rows[...] = end * rng.uniform(0.5, 1.0, rows.shape)
+        else:
+            rows[...] = math.copysign(math.inf, end) if way == 3 and dtype.has_infinity else end
+    made = np.moveaxis(values.reshape(*others, *within), range(len(others), len(shape)), axes)
+    return np.ascontiguousarray(made.astype(dtype.numpy))
+
+
+def rising_values(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """1, 2, 3, … along the first axis: whichever of the products with a far number are compared, one is the largest by far, however
+    sums are rounded."""
+    rows = np.minimum(np.arange(1, 1 + math.prod(shape[:1])), dtype.max).reshape(shape[:1] + (1,) * (len(shape) - 1))
+    return np.array(np.broadcast_to(rows, shape)).astype(dtype.numpy)
+
+
+OF_PRODUCTS = 0.8
+"""of the exponents: a sum of 2²⁵ such numbers has no overflow in f32"""
 
 STRUCTURES = 8
 

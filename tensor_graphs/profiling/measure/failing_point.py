@@ -126,6 +126,21 @@ class ReplayedOutput:
         return self.error <= self.limit
 
 
+def beyond_one_call(point: Point | None) -> str:
+    """What is said where a kernel that was wrong is right in a single call, and nobody has edited it."""
+    if point is not None and point.form != "apart" and point.form not in STORED:
+        return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
+                "\n  fix: in a program of yours, the function on arrays that lie so")
+    if point is None or not (point.like is not None or point.beside or point.stirred or point.anew):
+        return ("one call of a new process is right, so the kernel depends on the calls before it\n"
+                "  fix: call it many times, with other sizes and values in between, and compare the last outputs with the first")
+    if point.beside:
+        return ("one call alone says nothing here: it was wrong in one of many calls, beside or in the middle of another\n"
+                "  fix: look for memory that calls share (static, global), or call it from two threads at once and compare")
+    return ("one call alone says nothing here: it was wrong on new values in the same arrays as in the call before\n"
+            "  fix: call it twice on the same arrays, with x[...] = y in between: it may remember an answer")
+
+
 def inputs_of(graph: Graph, conditions: Mapping[str, Any], same_judge: bool) -> tuple[Point | None, dict[str, np.ndarray], str]:
     """The point of a trace's conditions, its inputs, and their origin in words: the seed in the row where the same version of the
     judge wrote it, else the file. Raises FailingPointError, InputError."""

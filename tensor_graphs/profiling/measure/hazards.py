@@ -2,7 +2,8 @@
 
     a sum of 2¹³ terms and more   one number for all terms, and numbers that grow slowly: what one accumulator in f32 loses grows
                                   with the number of terms, and random numbers of both signs hide it
-    a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else
+    a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else;
+                                  rows that are far below zero as a whole: whoever begins at a number, however low, meets less
     a comparison of operands      neighbours of one dtype
 
 Any kernel from outside is run many times under load, at small sizes and at large ones.
@@ -10,13 +11,15 @@ Any kernel from outside is run many times under load, at small sizes and at larg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.profiling.measure.cover import EACH_SECONDS, seconds
-from tensor_graphs.profiling.measure.definitions import compares_operands, most_terms, padded_operands
+from tensor_graphs.profiling.measure.cover import EACH_SECONDS, LITTLE, seconds
+from tensor_graphs.profiling.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
+from tensor_graphs.profiling.measure.extremes import ONE_SIDED
 from tensor_graphs.profiling.measure.inputs import Point, is_big
 
 LONG = 1 << 13
@@ -32,15 +35,30 @@ FEW = (2, 1)
 def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
     """The points of a signature; none where its definition has none of these, or where they would take long."""
     graph, found = signature.graph, long_sums(signature, seed)
-    padded = padded_operands(graph)
+    padded, longest = padded_operands(graph), None
     if padded.floats or padded.masks:
         longest = _largest(signature, padded.dims, base, LONGEST_PADDED)
         alone = {n: size if n in padded.dims else max(1, d.bounds(graph.dims[n])[0]) for n, size in (longest or {}).items()}
         found += [Point(_pairs(sizes), seed + 2710 + i, extreme="padded")
                   for i, sizes in enumerate((longest, alone)) if sizes and (not i or sizes != longest)]
+    found += one_sided(signature, longest or base, seed)
     if compares_operands(graph):
         found.append(Point(_pairs(base), seed + 2720, extreme="neighbouring"))
     return found
+
+
+def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list[Point]:
+    """The points at which whole rows lie on one side of zero: as many as there have to be for each of ONE_SIDED rows, if that does
+    not take long."""
+    operands, inputs = one_sided_operands(signature.graph), signature.graph.inputs
+    if not operands.straight and not operands.multiplied:
+        return []
+    rows = [math.prod(int(size) for axis, size in enumerate(shape, -len(shape)) if axis not in axes)
+            for name, axes in [*operands.straight.items(), *[*operands.multiplied.items()][:1]]
+            for shape in [inputs[name].type.at(sizes).shape]]
+    most = max(1, int(EACH_SECONDS / max(LITTLE, seconds(signature, sizes))))
+    return [Point(_pairs(sizes), seed + 2730 + first, extreme="one-sided", axis=first)
+            for first in range(0, ONE_SIDED, max(1, min(rows)))][:most]
 
 
 def long_sums(signature: Signature, seed: int) -> list[Point]:

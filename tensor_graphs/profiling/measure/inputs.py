@@ -29,9 +29,16 @@ from tensor_graphs.normal_numbers import quantiles
 from tensor_graphs.profiling.distrust import reused
 from tensor_graphs.profiling.distrust.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.profiling.measure import fixed_rows
-from tensor_graphs.profiling.measure.definitions import adds_products, definition_of, padded_operands
+from tensor_graphs.profiling.measure.definitions import adds_products, definition_of, one_sided_operands, padded_operands
 from tensor_graphs.profiling.measure.descriptors import Given, values
-from tensor_graphs.profiling.measure.extremes import Kind, begins_late, extreme_values, integer_values
+from tensor_graphs.profiling.measure.extremes import (
+    Kind,
+    begins_late,
+    extreme_values,
+    integer_values,
+    one_sided_values,
+    rising_values,
+)
 
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size by what they mean"""
@@ -566,8 +573,8 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
 def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
     kind = point.extreme
     assert kind is not None
-    if kind == "padded":
-        _pad(graph, point, arrays)
+    if kind in BY_OPERANDS:
+        BY_OPERANDS[kind](graph, point, arrays)
         return
     positive = {i for node in graph.nodes if node.op.facts.positive for i in node.inputs}
     floats = [name for name, node in graph.inputs.items() if node.dtype.kind == "float" and point.only in (None, name)]
@@ -593,6 +600,24 @@ def _pad(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
         mask = np.moveaxis(arrays[name], axis, -1)
         late = begins_late(generator(point.seed, f"padded {name}"), mask.shape)
         arrays[name] = np.ascontiguousarray(np.moveaxis(~late, -1, axis))
+
+
+def _put_on_one_side(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
+    """Let all numbers of a row that a maximum is taken of be far below zero, or far above; a mask hides every third row whole."""
+    operands = one_sided_operands(graph)
+    for i, (name, axes) in enumerate((operands.straight or operands.multiplied).items()):
+        rng, dtype = generator(point.seed, f"one-sided {name}"), graph.inputs[name].dtype
+        make = partial(one_sided_values, rng, dtype=dtype, axes=axes, first=point.axis, power=not operands.straight)
+        if dtype.is_float or not is_index(graph, name):
+            _replace(graph, point, arrays, name, make if operands.straight or not i else partial(rising_values, dtype=dtype))
+    for name, axis in padded_operands(graph).masks.items():
+        rows = np.moveaxis(arrays[name], axis, -1)
+        rows[np.arange(math.prod(rows.shape[:-1])).reshape(rows.shape[:-1]) % 3 == 0] = False
+
+
+BY_OPERANDS: Mapping[Kind, Callable[[Graph, Point, dict[str, np.ndarray]], None]] = {
+    "padded": _pad, "one-sided": _put_on_one_side}
+"""kinds of values that operands have by what becomes of them"""
 
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:

@@ -1045,9 +1045,12 @@ class Judge:
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 off = where_wrong.wrong_elements(values, np.asarray(expected[name]), t.dtype, limit)
+                found_there = (where_wrong.UNWRITTEN if where_wrong.unwritten(values, off) else
+                               f"error {report.max_relative_error:.3g} > {limit:.2g} "
+                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}")
+                attributes = signature.attributes()
                 return Verdict("INCORRECT_NUMERICAL", error, report.p999, report.norm_error, report.max_absolute_error,
-                               f"output {name} at {point}: error {report.max_relative_error:.3g} > {limit:.2g} "
-                               f"{report.mismatch or _at_worst(report.worst, shape, picked)}"
+                               f"output {name} at {point}{f' with {attributes}' if attributes else ''}: {found_there}"
                                + (f"; {where}" if (where := where_wrong.in_words(off, picked)) else ""), point=point)
         if returned is not None and digest(outputs) != returned:
             return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")

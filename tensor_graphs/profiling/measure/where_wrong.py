@@ -32,6 +32,17 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
     return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
+UNWRITTEN = "not written: what lay there before the run is still there (a kernel fills the arrays it is given: outs[0][...] = …)"
+"""what is said of elements that are `unwritten`"""
+
+
+def unwritten(out: np.ndarray, wrong: np.ndarray) -> bool:
+    """Whether all wrong elements are one byte again and again, as outputs are before a run (memory_guards.py): no number of several
+    bytes that a kernel computes is, but 0 and the integer -1."""
+    found = np.unique(np.ascontiguousarray(out)[wrong].view(np.uint8)) if out.itemsize > 1 else np.empty(0)
+    return len(found) == 1 and found[0] != 0 and not (out.dtype.kind in "iu" and found[0] == 0xFF)
+
+
 def other_sizes(right: Iterable[Point], wrong: Point) -> str:
     """The sizes of the points that were right before one that is wrong, where these are others: "n=8; n=16"."""
     sizes = dict.fromkeys(p.sizes for p in right if p.sizes != wrong.sizes)
