@@ -62,7 +62,8 @@ GUESS_MARGIN = 2.0
 Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
 this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
-does; a backend without a row there, whose roofline is more than twice as fast, may."""
+does; a backend without a row there, whose roofline is more than twice as fast, may. Rows of kernels that are no part of this
+package raise no guess: such a kernel may be just bad."""
 
 UNKNOWN_HAND = 1.5
 """… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are
@@ -373,8 +374,8 @@ class PriceBook:
         return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
-        """How many times its roofline the best of the kernels takes that were timed on this signature at these sizes, 1 at least,
-        and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
+        """How many times its roofline the best of the package's kernels takes that were timed on this signature at these sizes, 1 at
+        least, and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
         if self._timed_on is None:
             self._timed_on = {}
             for name, known in self.known.items():
@@ -385,9 +386,10 @@ class PriceBook:
         workload = timed_workload(signature, binding).key
         if (backend, workload) not in self._off:
             rows = self._timed_on.get(workload, [])
+            ours = {k.identity: k for k in all_kernels(self.backends) if k.ours and k.computes(signature.spec)} if rows else {}
+            rows = [(name, row) for name, row in rows if row.source_hash in ours]
             rows = [(name, row) for name, row in rows if name == backend] or rows
-            here = {k.identity: k for k in all_kernels(self.backends) if k.computes(signature.spec)} if rows else {}
-            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, here.get(row.source_hash)), row.trace_id)
+            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, ours[row.source_hash]), row.trace_id)
                      for name, row in rows if row.median_ms is not None]
             off, trace = min(found, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
