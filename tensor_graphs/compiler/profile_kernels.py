@@ -5,9 +5,10 @@ there, be it inside a definition that no plan of today expands. Nothing else is 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tensor_graphs.compiler.choose import PriceBook
@@ -101,8 +102,9 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
             with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
                 judge.ready()
                 report.search_seconds = time.perf_counter() - started
-                for q, status in answer(judge, list(places.open.values()), budget=budget, per_kernel=per_kernel, at_least=1,
-                                        unless=places.needless):
+                asked = answer(judge, list(places.open.values()), budget=budget, per_kernel=per_kernel, at_least=1,
+                               unless=places.needless)
+                for q, status in itertools.chain(asked, places.unbeaten(judge, per_kernel)):
                     places.answered(q, status)
                     report.statuses[status] = report.statuses.get(status, 0) + 1
                     report.measured += status == "PASSED"
@@ -195,6 +197,11 @@ class _Places:
         place = _place(q)
         return self.rivals.get(place) is not None and q.kernel is self.rivals[place].kernel and place not in self.right and not any(
             question_key(each) in self.open for each in self.asked[place])
+
+    def unbeaten(self, judge: Judge, per_kernel: float | None) -> Iterator[tuple[Question, str]]:
+        """`answer` the rivals that the budget left open where a kernel is right, in short: a plan would choose that for its row."""
+        rivals = [q for place, q in self.rivals.items() if question_key(q) in self.open and self.right.get(place)]
+        yield from answer(judge, rivals, budget=0.0, per_kernel=per_kernel, at_least=len(rivals))
 
     def answered(self, q: Question, status: str) -> None:
         """Take what was measured, and tell what can be told by now."""
