@@ -170,7 +170,7 @@ def test_a_slow_kernel_from_outside_says_nothing_of_the_packages(database: Datab
 def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> None:
     found = list(islice(list_paths(tg.graph({"y": SOFTMAX}), database=database, backends=("c", "numpy")), 40))
     assert len({p.id for p in found}) == len(found) > 10
-    assert [(p.small, p.seconds) for p in found] == sorted((p.small, p.seconds) for p in found)
+    assert [(p.small, p.cost) for p in found] == sorted((p.small, p.cost) for p in found)
     with pytest.raises(NoPathError, match=r"c\.softmax: unverified(.|\n)*\n  fix: .*tg profile"):
         list_paths(tg.graph({"y": SOFTMAX}), database=database, all_kernels_count=False)
 
