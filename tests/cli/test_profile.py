@@ -181,4 +181,7 @@ def test_paths_are_walked_over_and_later_calls_know_them(folder: Path) -> None:
 def test_a_search_for_schedules_is_of_a_whole_graph_and_by_a_strategy_that_there_is(mine: Path) -> None:
     own = ("profile", mine / "g.tg", "--db", mine / "own.db", "--tune", "1")
     assert_complains(tg(*own, "--kernel", "numpy.softmax"), "--tune goes with a whole graph", "fix: --tune, or --kernel", code=2)
+    assert_complains(tg(*own[:-2], "--strategy", "beam"), "--strategy says how --tune searches", "fix: --tune SECONDS", code=2)
+    for without_effect in (("--tune", "0"), ("--paths", "0")):
+        assert tg(*own[:-2], *without_effect).returncode == 2
     assert_complains(tg(*own, "--strategy", "desent"), "no strategy is named 'desent'", "did you mean descent?")
