@@ -23,7 +23,7 @@ from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, why_missing
+from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, refused, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -79,8 +79,9 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
             told = why_nowhere((written, graph), k.composite)
             raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")
         if not found[name]:
+            there = listed({s.spec.op.name for s in signatures}, 20) or "views alone, which run no kernel"
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
-                              f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")
+                              f"  fix: it has {there}")
     points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
     refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in found[kernel.name]]
@@ -349,9 +350,6 @@ def _why_not(kernel: Kernel, signature: Signature) -> str | None:
     missing = lacking(kernel)
     if missing is not None:
         return missing
-    if matching(signature.spec, by_op([kernel])):
-        return None
-    try:
-        return kernel.accepts(signature.spec) or "its op is a namesake of the one that occurs here"
-    except Exception as e:                                          # anyone's code
-        return f"what it accepts raised {type(e).__name__}: {e}"
+    if not kernel.computes(signature.spec):
+        return "its op is a namesake of the one that occurs here"
+    return refused(kernel, signature.spec)

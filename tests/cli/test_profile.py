@@ -147,6 +147,8 @@ def test_a_file_that_cannot_be_imported_is_named(mine: Path) -> None:
 
     (mine / "broken.py").write_text("x = \n")
     complains("broken.py", "cannot be imported: SyntaxError", "line 1", "fix: python ", "broken.py says where it fails")
+    (mine / "ends.py").write_text("raise SystemExit(3)\n")
+    complains("ends.py", "cannot be imported: SystemExit: 3", "fix: python ")
     assert_complains(tg("list-paths", mine / "g.tg", "--import", "."), "cannot be imported", "fix: the path of a Python module")
     (mine / "random.py").write_text("")
     complains("random.py", "has the name of another module, random", "fix: give the file another name")
