@@ -69,16 +69,16 @@ def look(graph: tg.Graph, at: Mapping[str, int], least: int, budget: float, data
             wrong += [f"{kernel.name} was not timed"] if not timed else []
         tried = [(each.seconds, p) for each in book.tried(plan.graph, sizes) if (p := paths.still(each.path)) is not None]
         ran = {p.id: seconds for seconds, p in tried}
-        limit = path.seconds * (1 - 1e-9)
+        limit = path.cost * (1 - 1e-9)
         if path.id in ran:                                          # what was run as a whole decides, whatever steps cost alone …
-            limit = NEAR * min(p.seconds for _, p in tried)         # … unless a path that never was is cheaper than all that were
+            limit = NEAR * min(p.cost for _, p in tried)            # … unless a path that never was is cheaper than all that were
             if ran[path.id] * NEAR > min(ran.values()):
                 wrong.append(f"the path took {ran[path.id] * 1e6:.0f} µs as a whole, another one {min(ran.values()) * 1e6:.0f}")
         for s in paths.parts:
             for way in paths.alternatives(s) if s.key in path.choices else ():
                 other = paths.reworded(path, {s: way})
-                if other is not None and other.id not in ran and (other.measured or not ran) and other.seconds < limit:
-                    wrong.append(f"{s.title()} by {way.name}: {other.seconds * 1e6:.2f} µs instead of {path.seconds * 1e6:.2f}")
+                if other is not None and other.id not in ran and (other.measured or not ran) and other.cost < limit:
+                    wrong.append(f"{s.title()} by {way.name}: {other.cost * 1e6:.2f} µs instead of {path.cost * 1e6:.2f}")
         said_by = [str(plan.prepared), *(line for line in tg.explain(plan).splitlines() if ".own_" in line or ".slow_" in line)]
     return {"rows": rows, "wrong": wrong, "explain": said_by}
 

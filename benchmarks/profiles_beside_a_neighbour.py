@@ -131,7 +131,7 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
             differs = [key for key in first.choices if path.choices.get(key, first.choices[key]) != first.choices[key]]
             if len(differs) == 1:
                 found.append(path)
-            if len(found) > most or path.seconds > 20 * first.seconds:
+            if len(found) > most or path.cost > 20 * first.cost:
                 break
         return form.graph, found, paths
     raise SystemExit("nothing computes this graph")

@@ -278,7 +278,7 @@ def regret_of(case: Case, database: str, given: argparse.Namespace, cache: np.nd
         if other_than(expected, each.run_cold()):
             raise SystemExit(f"{case.name}: a path gives other outputs than the chosen one {chosen.id}")
     in_turns(everyone, given.rounds, cache)
-    tau, pairs = kendall([timed[i] for i in sorted(timed, key=lambda i: listed[i].seconds)])
+    tau, pairs = kendall([timed[i] for i in sorted(timed, key=lambda i: listed[i].cost)])
     mean = float(np.mean([each.median for each in timed.values()]))
     fastest = sorted(timed.values(), key=lambda each: each.median)[:FINALISTS]
     finalists = list(dict.fromkeys([*fastest, choice, by_greed]))

@@ -52,7 +52,7 @@ def imported(source: str, option: str) -> ModuleType:
         found = importlib.import_module(name)
     except TensorGraphsError as e:
         raise NotImported(f"{option}: {source} cannot be imported: {e}" + ("" if "\n  fix: " in str(e) else fix)) from e
-    except Exception as e:  # anyone's code
+    except (Exception, SystemExit) as e:  # anyone's code
         raise NotImported(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}{fix}") from e
     there = getattr(found, "__file__", None)
     if by_path and (there is None or Path(there).resolve() != file.resolve()):

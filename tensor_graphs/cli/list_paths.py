@@ -65,7 +65,7 @@ def list_paths(
     if json:
         options.print_json(
             [
-                {"id": p.id, "predicted_us": p.expected * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
+                {"id": p.id, "predicted_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
                  "steps": p.steps(), "of": listing.total.number, "of_is_exact": listing.total.exact}
                 for p in found
             ]

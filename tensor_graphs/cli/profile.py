@@ -57,13 +57,13 @@ def profile(
         list[str] | None, typer.Option(metavar="NAME", help="Just the kernels of this op. Repeatable.")
     ] = None,
     paths: Annotated[
-        int,
-        typer.Option(min=0, max=options.MOST_ROWS, metavar="N",
+        int | None,
+        typer.Option(min=1, max=options.MOST_ROWS, metavar="N",
                      help="The first N listed paths as wholes, and the one that is written out the furthest."),
-    ] = 0,
+    ] = None,
     tune: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Then search schedules of generated kernels for as long.")
-    ] = 0.0,
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Then search schedules of generated kernels for as long.")
+    ] = None,
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random, or one of --import.")
     ] = None,
@@ -83,12 +83,14 @@ def profile(
         raise options.UsageError("--paths measures whole paths on random values\n  fix: --paths, or --kernel, --op and --inputs")
     if tune and (single or paths):
         raise options.UsageError("--tune goes with a whole graph\n  fix: --tune, or --kernel, --op and --paths")
+    if strategy is not None and not tune:
+        raise options.UsageError("--strategy says how --tune searches\n  fix: --tune SECONDS, or no --strategy")
     if single and inputs:
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", json) as show:
         report = profile_graph(graph, budget=budget, per_kernel=per_kernel, backends=options.backends(backends), database=store,
                                tolerance=tolerance, at=typical(graph, at), threads=threads, inputs=named(inputs or []), again=again,
-                               kernels=kernel or (), ops=op or (), intermediates=intermediates, paths=paths, tune=tune,
+                               kernels=kernel or (), ops=op or (), intermediates=intermediates, paths=paths or 0, tune=tune or 0.0,
                                strategy=strategy,
                                on_step=lambda done, total, what: show(done, total, what[:60]),
                                on_start=announce, on_verdict=None if json else print_at_once)

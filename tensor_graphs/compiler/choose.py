@@ -62,7 +62,8 @@ GUESS_MARGIN = 2.0
 Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
 this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
 before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
-does; a backend without a row there, whose roofline is more than twice as fast, may."""
+does; a backend without a row there, whose roofline is more than twice as fast, may. Rows of kernels that are no part of this
+package raise no guess: such a kernel may be just bad."""
 
 UNKNOWN_HAND = 1.5
 """… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are
@@ -285,7 +286,7 @@ class PriceBook:
     def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
         """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
         return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
-                     link=partial(self.link, binding))
+                     link=partial(self.link, binding), around=self.device.run_seconds)
 
     def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
         """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those that a
@@ -313,6 +314,11 @@ class PriceBook:
             self._tried[workload] = sorted(found, key=lambda each: each.seconds)
         return self._tried[workload]
 
+    def as_run(self, graph: Graph, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """The path with what a run took as a whole, where it was run at these sizes."""
+        took = next((each.took for each in self.tried(graph, binding) if each.path.id == path.id), None)
+        return path if took is None else replace(path, seconds=took, measured=True)
+
     def as_tried(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
         cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
@@ -324,11 +330,11 @@ class PriceBook:
         if not found:
             return cheapest
         unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
-        if unknown and cheapest.seconds < NEAR * min(p.seconds for _, p in found):
+        if unknown and cheapest.cost < NEAR * min(p.cost for _, p in found):
             return cheapest
         best, path = min(found, key=lambda each: each[0])
         close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
-        return min(close, key=lambda p: (p.kernel_calls, p.seconds), default=path)
+        return min(close, key=lambda p: (p.kernel_calls, p.cost), default=path)
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
         """What a part took as a whole, in its place, when these kernels computed it this way."""
@@ -373,8 +379,8 @@ class PriceBook:
         return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
-        """How many times its roofline the best of the kernels takes that were timed on this signature at these sizes, 1 at least,
-        and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
+        """How many times its roofline the best of the package's kernels takes that were timed on this signature at these sizes, 1
+        at least, and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
         if self._timed_on is None:
             self._timed_on = {}
             for name, known in self.known.items():
@@ -385,9 +391,10 @@ class PriceBook:
         workload = timed_workload(signature, binding).key
         if (backend, workload) not in self._off:
             rows = self._timed_on.get(workload, [])
+            ours = {k.identity: k for k in all_kernels(self.backends) if k.ours and k.computes(signature.spec)} if rows else {}
+            rows = [(name, row) for name, row in rows if row.source_hash in ours]
             rows = [(name, row) for name, row in rows if name == backend] or rows
-            here = {k.identity: k for k in all_kernels(self.backends) if k.computes(signature.spec)} if rows else {}
-            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, here.get(row.source_hash)), row.trace_id)
+            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, ours[row.source_hash]), row.trace_id)
                      for name, row in rows if row.median_ms is not None]
             off, trace = min(found, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)

@@ -109,7 +109,7 @@ class Comparison:
             yield f"{where}the same path {r.a.path.id}, {duration(r.a.predicted)}" if r.a.path.id == r.b.path.id else \
                 f"{where}the same steps, {r.same} of them"
             return
-        sides = [f"{letter} {duration(v.predicted)}, {len(v.program.instructions)} calls, {_error(v)}, path {v.path.id}"
+        sides = [f"{letter} {duration(v.predicted)}, {v.calls}, {_error(v)}, path {v.path.id}"
                  for letter, v in (("A", r.a), ("B", r.b))]
         yield f"{where}{'; '.join(sides)}"
         at = [", ".join(f"{n}={s}" for n, s in v.at.items()) for v in (r.a, r.b)]
@@ -136,7 +136,7 @@ class Comparison:
 
         def path(v: Variant) -> dict[str, Any]:
             return {"path": v.path.id, "predicted_us": v.predicted * 1e6, "measured": v.path.measured, "error": v.path.error,
-                    "calls": len(v.program.instructions), "priced_at": dict(v.at)}
+                    "calls": v.path.kernel_calls, "priced_at": dict(v.at)}
 
         return {
             "names": list(self.names), "tolerance": [p.tolerance for p in self.plans],

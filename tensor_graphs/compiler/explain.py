@@ -159,7 +159,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     for v in (*asked, *(v for v in plan.variants if v not in asked)):
         priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
-        out.append(f"{plan.cells.where(v.cell)}path {v.path.id} · {len(v.program.instructions)} calls · {expected(v)}"
+        out.append(f"{plan.cells.where(v.cell)}path {v.path.id} · {v.calls} · {expected(v)}"
                    f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         out += at_once(v)
         if asked and v not in asked:

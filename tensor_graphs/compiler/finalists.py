@@ -99,12 +99,12 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
     """The paths worth a run: the cheapest, also with each of some kernels that run all steps at once, the graph's own words, each
     dear step in its next best way, and the best of the rest; as many as can be run in `seconds`. Raises NoPathError."""
     first = paths.cheapest()
-    most = int(min(MOST, seconds / (EACH + RUNS * first.seconds)))
+    most = int(min(MOST, seconds / (EACH + RUNS * first.cost)))
     found = {first.id: first}
-    limit = CLOSE * first.seconds + SHORT
+    limit = CLOSE * first.cost + SHORT
 
     def add(path: Path | None, margin: float = 1.0) -> None:
-        if path is not None and path.seconds <= limit * (1.0 if path.measured else margin) and len(found) < most:
+        if path is not None and path.cost <= limit * (1.0 if path.measured else margin) and len(found) < most:
             found.setdefault(path.id, path)
 
     if all(paths.device_of(way) != HOST.name for way in paths.kernels(first).values() if way.kernel is not None):
@@ -118,12 +118,12 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
         add(paths.reworded(first, plain), GUESS_MARGIN)             # of other words the kernels may never have been timed
     share = {s: paths.seconds(s, way) * first.calls.get(s.key, 0) for s, way in chosen.items()}
     swaps = []
-    for s in (s for s in chosen if share[s] >= NOTICED * first.seconds):
+    for s in (s for s in chosen if share[s] >= NOTICED * first.cost):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.name != chosen[s].name]
         seconds, other = min(others, key=lambda each: each[0], default=(math.inf, chosen[s]))
         if seconds < math.inf:
             swaps.append(paths.reworded(first, {s: other}))
-    for path in sorted(filter(None, swaps), key=lambda p: p.seconds)[:most // 2]:
+    for path in sorted(filter(None, swaps), key=lambda p: p.cost)[:most // 2]:
         add(path, GUESS_MARGIN)
     for path in itertools.islice(paths, LOOKED_AT):
         if len(found) >= most or path.small:                        # small swaps come last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +37,9 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
                limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False,
                assuming: str | Sequence[str] = ()) -> PathListing:
-    """Every path of a graph, lazily: the cheapest first, those with a swap that moves less than 1 % of the time last; of
-    several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None) unless
-    told not to.
+    """Every path of a graph, lazily: the cheapest first, those with a swap of a small step that moves less than 1 % of the time
+    last; of several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None)
+    unless told not to.
 
     limit: at most so many; there may be millions, and its `total` says how many. Its repr shows the first few that are left, and
     how to go on. measured: only those whose steps all have measurements at these sizes.
@@ -73,9 +74,18 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                 continue
             refused = refused or with_reasons(e, paths, book, table, binding)
         else:
-            return PathListing(itertools.islice(paths, limit), prepared.parts, partial(_count, paths))
+            return PathListing(itertools.islice(_by_worth(paths, book, binding), limit), prepared.parts, partial(_count, paths))
     assert refused is not None                                      # there is one form at least
     raise refused
+
+
+def _by_worth(paths: Paths, book: PriceBook, binding: Mapping[str, int]) -> Iterator[GraphPath]:
+    """All paths by worth: those that were run as a whole by what they took, among the others by cost."""
+    tried = (paths.still(each.path) for each in book.tried(paths.graph, binding) if not each.path.all_steps)
+    ran = {path.id: book.as_run(paths.graph, path, binding) for path in tried if path is not None}
+    others = (path for path in paths if path.id not in ran)
+    return heapq.merge(sorted(ran.values(), key=lambda path: path.seconds), others, key=lambda path: (
+        path.small, path.seconds if path.id in ran else path.cost + paths.around))
 
 
 def _count(paths: Paths) -> PathCount:

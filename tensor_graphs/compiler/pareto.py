@@ -20,7 +20,7 @@ ROW = 34
 
 def front(paths: Sequence[Path]) -> list[int]:
     """The places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front."""
-    order = sorted((p.expected, p.error, i) for i, p in enumerate(paths) if p.error is not None)
+    order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
     found: list[int] = []
     least = math.inf
     for _, error, i in order:
@@ -35,7 +35,7 @@ def picture(paths: Sequence[Path], title: str) -> str:
     errors = [p.error for p in paths if p.error]
     zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
     top, bottom = TOP + ROW * unknown, HEIGHT - BOTTOM - ROW * zero
-    x, x_ticks = axis([p.expected * 1e6 for p in paths], LEFT, WIDTH - RIGHT)
+    x, x_ticks = axis([p.seconds * 1e6 for p in paths], LEFT, WIDTH - RIGHT)
     y, y_ticks = axis(errors, bottom, top)
 
     def height(p: Path) -> float:
@@ -52,6 +52,6 @@ def picture(paths: Sequence[Path], title: str) -> str:
     points = svg.Circles()
     for i in (*best, *(i for i in range(len(paths)) if i not in best)):
         p = paths[i]
-        said = f"{i + 1}: {p.id}, {p.expected * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
-        points.add((x(p.expected * 1e6), height(p)), str(i + 1), said, "#c33" if i in best else "#36c", filled=p.measured)
+        said = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
+        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), said, "#c33" if i in best else "#36c", filled=p.measured)
     return svg.closed([*out, *points.lines])

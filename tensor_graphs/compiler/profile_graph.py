@@ -121,7 +121,7 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
                     price, why = book.guess(kernel, s, binding), "it did not pass, as on a busy machine"
                 if price is not None:
                     least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
-                    share = max(0.0, best - least) * calls / max(path.seconds, 1e-9)      # every range of sizes counts alike
+                    share = max(0.0, best - least) * calls / max(path.cost, 1e-9)      # every range of sizes counts alike
                     rows = book.verdict(kernel, s), book.time(kernel, s, binding)
                     known_good = not again and all(row is None or row.passed for row in rows)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
@@ -131,7 +131,7 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
             for kernel in matching(s.spec, table):
                 price = book.price(kernel, s, binding, True)
                 if price is not None:
-                    share = price.seconds * path.calls.get(s.key, 0) / max(path.seconds, 1e-9)
+                    share = price.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
     return out
 
@@ -160,7 +160,7 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
     for binding, _, path, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
         for s, way in ways:
             if way.kernel is not None and not way.price.measured and path.calls[s.key]:
-                share = way.price.seconds * path.calls[s.key] / max(path.seconds, 1e-9)
+                share = way.price.seconds * path.calls[s.key] / max(path.cost, 1e-9)
                 out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
     return sorted(out, key=lambda q: -q.worth)
 
@@ -184,7 +184,7 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
             for kernel in matching(s.spec, table):
                 price = plain.price(kernel, s, binding, True)
                 if price is not None and not price.measured and price.seconds * PROMISING < kept:
-                    saved = (kept - price.seconds) * calls / max(path.seconds, 1e-9)
+                    saved = (kept - price.seconds) * calls / max(path.cost, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
@@ -193,13 +193,8 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
              request: Request) -> tuple[Rests, ...]:
     """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
-    out = []
-    for binding, _, path, found in _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN)):
-        ways = [(a, path.calls[s.key]) for s, a in found]
-        known = sum(a.price.seconds * calls for a, calls in ways if a.price.measured or a.kernel is None)
-        taken = path.seconds - sum(a.charge * calls for a, calls in ways)            # what memory is charged takes no time
-        out.append(Rests(dict(binding), known / taken if taken > 0.0 else 1.0, binding in asked))
-    return tuple(out)
+    plans = _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN))
+    return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
 
 
 def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
@@ -243,7 +238,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
 
     hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
     best = hopeful.cheapest()
-    if best.seconds > path.seconds * (1.0 - WORTH_ASKING):
+    if best.cost > path.cost * (1.0 - WORTH_ASKING):
         return []
     out: dict[tuple[str, str], Question] = {}
     signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
@@ -252,7 +247,7 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
         honest = None if way.kernel is None else book.price(way.kernel, s, binding, True)
         if way.kernel is None or honest is None or way.price.seconds >= honest.seconds:
             continue
-        saved = (honest.seconds - way.price.seconds) * best.calls[key] / max(path.seconds, 1e-9)
+        saved = (honest.seconds - way.price.seconds) * best.calls[key] / max(path.cost, 1e-9)
         doubt = doubts.of(way.kernel, s, binding)
         for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
             timed = None if kernel is None else book.timed(kernel, s, binding)
@@ -347,12 +342,12 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
             return _runs_any(graph, of, steps, _open_parts(book, found, of, binding, asked))
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
-        if hopeful.seconds < path.seconds * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
+        if hopeful.cost < path.cost * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
             several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
         rival = _reworded(paths, path)
         if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(book, paths, rival, binding, asked))):
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
-        if not several or path.seconds * MANY_RUNS > end - time.perf_counter():
+        if not several or path.cost * MANY_RUNS > end - time.perf_counter():
             break
         if guessed is None:                                         # so that what is chosen later was compared with it in one run
             plain = book.paths(graph, table, binding, partial(_guess, book, binding))

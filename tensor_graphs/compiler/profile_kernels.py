@@ -5,9 +5,10 @@ there, be it inside a definition that no plan of today expands. Nothing else is 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tensor_graphs.compiler.choose import PriceBook
@@ -22,7 +23,7 @@ from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
-from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, why_missing
+from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, refused, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -78,8 +79,9 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
             told = why_nowhere((written, graph), k.composite)
             raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")
         if not found[name]:
+            there = listed({s.spec.op.name for s in signatures}, 20) or "views alone, which run no kernel"
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
-                              f"  fix: it has {listed({s.spec.op.name for s in signatures}, 20)}")
+                              f"  fix: it has {there}")
     points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
     refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in found[kernel.name]]
@@ -101,8 +103,9 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
             with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
                 judge.ready()
                 report.search_seconds = time.perf_counter() - started
-                for q, status in answer(judge, list(places.open.values()), budget=budget, per_kernel=per_kernel, at_least=1,
-                                        unless=places.needless):
+                asked = answer(judge, list(places.open.values()), budget=budget, per_kernel=per_kernel, at_least=1,
+                               unless=places.needless)
+                for q, status in itertools.chain(asked, places.unbeaten(judge, per_kernel)):
                     places.answered(q, status)
                     report.statuses[status] = report.statuses.get(status, 0) + 1
                     report.measured += status == "PASSED"
@@ -195,6 +198,11 @@ class _Places:
         place = _place(q)
         return self.rivals.get(place) is not None and q.kernel is self.rivals[place].kernel and place not in self.right and not any(
             question_key(each) in self.open for each in self.asked[place])
+
+    def unbeaten(self, judge: Judge, per_kernel: float | None) -> Iterator[tuple[Question, str]]:
+        """`answer` the rivals that the budget left open where a kernel is right, in short: a plan would choose that for its row."""
+        rivals = [q for place, q in self.rivals.items() if question_key(q) in self.open and self.right.get(place)]
+        yield from answer(judge, rivals, budget=0.0, per_kernel=per_kernel, at_least=len(rivals))
 
     def answered(self, q: Question, status: str) -> None:
         """Take what was measured, and tell what can be told by now."""
@@ -342,9 +350,6 @@ def _why_not(kernel: Kernel, signature: Signature) -> str | None:
     missing = lacking(kernel)
     if missing is not None:
         return missing
-    if matching(signature.spec, by_op([kernel])):
-        return None
-    try:
-        return kernel.accepts(signature.spec) or "its op is a namesake of the one that occurs here"
-    except Exception as e:                                          # anyone's code
-        return f"what it accepts raised {type(e).__name__}: {e}"
+    if not kernel.computes(signature.spec):
+        return "its op is a namesake of the one that occurs here"
+    return refused(kernel, signature.spec)

@@ -193,7 +193,7 @@ class _PathWalk:
 
     def _say(self, path: Path, status: str, seconds: float | None = None, beside: float | None = None, why: str = "",
              known: bool = False) -> None:
-        self.walked[path.id] = Walked(path.id, dict(self.binding), path.expected, status, seconds, beside, why, known,
+        self.walked[path.id] = Walked(path.id, dict(self.binding), path.seconds, status, seconds, beside, why, known,
                                       path.id == self.written)
 
     def some(self, judge: Judge) -> int:

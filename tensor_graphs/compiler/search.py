@@ -260,7 +260,7 @@ class _Chooser:
         if priced is None:
             return math.inf
         ran = self._whole(path, binding)
-        return priced.seconds if ran is None else ran.seconds + paths.charge(priced)
+        return priced.cost if ran is None else ran.seconds + paths.charge(priced)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
@@ -417,8 +417,8 @@ class _Chooser:
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(cell, path, made.program, made.layout, made.kernels, tuple(evidence), dict(binding),
-                       self.book.device.run_seconds, self._whole(path, binding))
+        return Variant(cell, self.book.as_run(self.graph, path, binding), made.program, made.layout, made.kernels, tuple(evidence),
+                       dict(binding), self.book.device.run_seconds, self._whole(path, binding))
 
     def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
         tried = self.book.tried(self.graph, binding)

@@ -51,7 +51,7 @@ def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS)
     basis = ("Every step was measured on this machine." if estimates == 0 else
              f"{estimates:.0%} of that time is estimated from bytes and operations, not measured.")
     return PlanSummary(
-        f"{expected(v)}{f' at {sizes}' if sizes else ''}, {counted(len(v.program.instructions), 'kernel call')}"
+        f"{expected(v)}{f' at {sizes}' if sizes else ''}, {v.calls}"
         + "".join(f";{line}" for line in at_once(v)),
         tuple(SummaryStep(e.steps or e.title, e.chosen, e.calls, e.seconds * e.calls, e.seconds * e.calls / total, e.measured,
                           e.error, _rival(e)) for e in steps[:rows]),

@@ -11,6 +11,9 @@ from tensor_graphs.costs.trees import Estimate
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.signature import Signature
 
+FARTHEST = math.log(1e9)
+"""natural logarithm: nothing takes a billion times its roofline, nor a billionth of it"""
+
 
 class CostModelError(TensorGraphsError):
     """A cost model of a user that cannot be used, or that returned no estimate."""
@@ -41,13 +44,14 @@ class Own:
         """The model's estimate. Raises CostModelError where it raises, or returns something else."""
         try:
             found = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
-            if math.isfinite(found.off) and math.isfinite(found.spread) and found.spread >= 0.0:
+            if abs(found.off) <= FARTHEST and 0.0 <= found.spread <= FARTHEST:
                 return found
             why = f"returned {found!r}"
         except Exception as e:
             why = f"raised {type(e).__name__}: {e}"
         raise CostModelError(f"the cost model {self.version!r} {why} for {kernel} on {signature.title()}\n  fix: return "
-                             "costs.trees.Estimate(off, spread), finite numbers, spread 0 or more")
+                             f"costs.trees.Estimate(off, spread), natural logarithms: off from {-FARTHEST:.0f} to {FARTHEST:.0f}, "
+                             f"spread from 0 to {FARTHEST:.0f}")
 
 
 def owned(model: CallModel, version: str) -> Own:

@@ -136,10 +136,7 @@ def fitted(samples: Sequence[Sample], note: str = "") -> Model:
     except ImportError as e:
         raise CannotTrain("the cost model is fitted with LightGBM, which is not installed\n"
                           "  fix: pip install 'tensor_graphs[tuning]'") from e
-    if len(samples) < LEAST:
-        raise CannotTrain(f"{len(samples)} measurements of this machine are on file, and a cost model needs {LEAST}\n"
-                          "  fix: tg profile some graphs first, without --paths: it learns from kernels that were timed alone, and "
-                          "not from whole runs and their steps")
+    _require_enough(samples)
     count: dict[str, int] = {}
     for each in samples:
         for name in each.features:
@@ -199,13 +196,21 @@ def fold_of(graph: str) -> int:
     return int(hashlib.sha256(graph.encode()).hexdigest(), 16) % FOLDS
 
 
+def _require_enough(samples: Sequence[Sample]) -> None:
+    if len(samples) < LEAST:
+        raise CannotTrain(f"{len(samples)} measurements of this machine are on file, and a cost model needs {LEAST}\n"
+                          "  fix: tg profile some graphs first, without --paths: it learns from kernels that were timed alone, and "
+                          "not from whole runs and their steps")
+
+
 def checked(samples: Sequence[Sample]) -> list[Quality]:
     """The model, the roofline and the nearest neighbour, each fold predicted from the others. Raises CannotTrain."""
+    _require_enough(samples)
     found: dict[str, dict[int, float]] = {}
     for fold in range(FOLDS):
         known = [s for s in samples if fold_of(s.graph) != fold]
         asked = {i: s for i, s in enumerate(samples) if fold_of(s.graph) == fold}
-        if asked and LEAST <= len(samples) and len(known) < LEAST:
+        if asked and len(known) < LEAST:
             raise CannotTrain(f"{len(samples)} measurements of this machine are on file; without those of the graphs of one fifth "
                               f"{len(known)} are left, and a cost model needs {LEAST}\n  fix: tg profile some graphs first")
         for name, times in predicted(known, asked).items():

@@ -17,7 +17,7 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.assumptions import OF_KERNELS
 from tensor_graphs.meaning.precision import PRECISIONS, Precision
@@ -25,12 +25,16 @@ from tensor_graphs.meaning.precision import PRECISIONS, Precision
 Computed = str | CompositeOp | Graph
 """What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
 
+_READER = "a kernel of the step that reads it; that gets strides (contiguous=False), or asks for a copy"
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 
 
 def require_computed(op: Any) -> str | CompositeOp:
     """What a kernel is declared for, a graph as its part. Raises KernelError for anything else, GraphError for what is no part."""
     if isinstance(op, Graph):
+        if not any(map(is_step, op.nodes)):
+            raise KernelError(f"this graph has views alone: its values lie otherwise, and no kernel runs\n  fix: {_READER}")
         return part_of(op)
     if isinstance(op, (str, CompositeOp)):
         return op
@@ -61,6 +65,9 @@ def require_op(name: Any, op: str | CompositeOp) -> None:
         near = close_to(op, [*ATOMIC, *LIBRARY])
         raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
                           + (f"did you mean {near[0]}?" if near else "the name of an op, a composite of yours itself, or a graph"))
+    if isinstance(op, str) and op in ATOMIC and ATOMIC[op].facts.view:
+        raise KernelError(f"kernel {name!r} computes {op}, which is a view: its values lie otherwise, and no kernel runs\n"
+                          f"  fix: {_READER}")
 
 
 def require_name(name: Any, backend: str) -> None:
@@ -85,7 +92,7 @@ def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tup
         raise KernelError(f"kernel {name!r}: in_place is {in_place!r}, which is no sequence of pairs (output, operand)\n"
                           f"  fix: {fix}")
     for pair in in_place:
-        for what, number, count in zip(("output", "operand"), pair, _counts(op), strict=True):
+        for what, number, count in zip(("output", "operand"), pair, counts_of(op), strict=True):
             if number < 0 or (count is not None and number >= count):
                 has = "" if count is None else f"; it has {count}"
                 raise KernelError(f"kernel {name!r}: in_place names {what} {number}, which {op_name(op)} does not have{has}\n"
@@ -93,7 +100,7 @@ def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tup
     return tuple((output, operand) for output, operand in in_place)
 
 
-def _counts(op: str | CompositeOp) -> tuple[int | None, int | None]:
+def counts_of(op: str | CompositeOp) -> tuple[int | None, int | None]:
     """How many outputs and operands an op has; None where that differs from call to call, or is not known."""
     found = op if isinstance(op, CompositeOp) else ATOMIC.get(op) or LIBRARY.get(op)
     if found is None:

@@ -43,6 +43,16 @@ def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any,
     return tuple(given)
 
 
+def require_dims(name: str, what: str, numbers: Sequence[Any], spec: Spec) -> None:
+    """Raise KernelError for a dim in numbers that the call has not: only its own have sizes."""
+    used = {n for each in numbers if isinstance(each, Expr) for n in each.symbols}
+    own = {n for t in (*spec.inputs, *spec.outputs) for size in t.shape if isinstance(size, Expr) for n in size.symbols}
+    strange = sorted(used - own - set(spec.single_node_graph().dims)) if used - own else []
+    if strange:
+        raise KernelError(f"kernel {name!r}: {what} has the dim {strange[0]}, and no operand of the call has it\n"
+                          f"  fix: {what}=lambda spec: …, of spec.inputs[0].shape and its like")
+
+
 def require_given(name: str, what: str, given: Any, kind: str) -> tuple[Any, ...] | None:
     """What is given at the declaration: numbers, which are returned; or a function of the spec: None. Raises KernelError."""
     if callable(given):

@@ -364,7 +364,7 @@ def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
 def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
     """The kernels that accept this spec, and whose requirements the device meets. The op itself must be the one that they compute,
     not a namesake."""
-    return [k for k in _of_op(spec, table) if lacking(k) is None and _accepts(k, spec)]
+    return [k for k in _of_op(spec, table) if lacking(k) is None and refused(k, spec) is None]
 
 
 def left_out(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[tuple[Kernel, str]]:
@@ -372,15 +372,22 @@ def left_out(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[tuple[Kernel
     return [(k, why) for k in _of_op(spec, table) if (why := lacking(k)) is not None]
 
 
-def _accepts(kernel: Kernel, spec: Spec) -> bool:
-    """Whether a kernel says that it runs this spec. One from outside this package that raises does not; ours would be a bug."""
+def refused(kernel: Kernel, spec: Spec) -> str | None:
+    """None where a kernel says that it runs this spec, else why not. One from outside this package that raises, or answers
+    something else, does not; ours would be a bug."""
     try:
-        return kernel.accepts(spec) is None
+        why: Any = kernel.accepts(spec)
+        if why is None or (isinstance(why, str) and why.strip()):
+            return why
+        odd = f"accepts returned {why!r}; it returns None where the kernel takes the call, else a sentence that says why not"
     except Exception as e:
-        if kernel.module.startswith("tensor_graphs."):
+        if kernel.ours:
             raise
-        log.warning("kernel %s is left out for %s: what it accepts raised %s", kernel.name, spec.op.name, type(e).__name__)
-        return False
+        odd = f"what it accepts raised {type(e).__name__}: {e}"
+        if isinstance(e, KeyError):
+            odd += f"; the attributes of {spec.op.name} are {', '.join(spec.attrs) or 'none'}"
+    log.warning("kernel %s is left out for %s: %s", kernel.name, spec.op.name, odd)
+    return odd
 
 
 def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:

@@ -50,6 +50,9 @@ EXPAND = "expand"
 SMALL = 0.01
 """share of the cheapest path's time: a swap that moves less is listed last"""
 
+MOST = 0.5
+"""share from which on a signature takes so much of a path that each of its ways is worth a look, however little that moves"""
+
 
 class NoPathError(TensorGraphsError):
     """Nothing that may be used computes this graph (within the tolerance)."""
@@ -147,15 +150,15 @@ PriceOf = Callable[[Kernel, Signature], Price | None]
 class Path:
     """A choice for each signature that is reached; `print(path)` shows it.
 
-    choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them at
-    once (`at_once`). seconds: the cost that paths are ordered by, estimates raised by their margins. expected: seconds that the
-    calls of a run are expected to take. recipes: those that are chosen, by name. identities: kernel name -> its identity; a kernel
-    that is not in it (in a path made by hand) is the one that has the name.
+    choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them
+    at once (`at_once`). seconds: what a run is expected to take, around its calls too. cost: seconds of its calls by which paths
+    are chosen, estimates raised by their margins. recipes: those that are chosen, by name. identities: kernel name -> its
+    identity; a kernel that is not in it (in a path made by hand) is the one that has the name.
     """
 
     graph_key: str
     choices: Mapping[str, str]
-    seconds: float
+    cost: float
     measured: bool
     error: float | None
     titles: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -164,12 +167,15 @@ class Path:
     recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
     copies: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
     """"cpu -> cuda:0" -> how many values a run copies there, and the seconds of all of them"""
-    expected: float = field(default=0.0, compare=False)
+    seconds: float = field(default=0.0, compare=False)
+    measured_share: float = field(default=0.0, compare=False)
+    """of what its kernels are expected to take, the share that rests on measurements, 0 to 1"""
     small: int = field(default=0, compare=False)
-    """of what it does otherwise than the first path that was listed, how much moves less than SMALL of the time"""
+    """of what it does otherwise than the first path that was listed, how much moves less than SMALL of the time, in signatures
+    that do not take MOST of it"""
 
     def __repr__(self) -> str:
-        price = f"{self.expected * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
+        price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
         return f"<path {self.id}: {len(self.choices)} choices, {price}>"
 
     def __str__(self) -> str:
@@ -191,7 +197,7 @@ class Path:
                  if (s["kernel"] != EXPAND if beside is None else s["kernel"] != beside.choices.get(key))]
         steps += [] if beside is not None and self.copies == beside.copies else [
             f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
-        return [f"{self.id}  {self.expected * 1e6:10.1f} µs  {'measured' if self.measured else 'estimate':8s} {error}", *steps]
+        return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'estimate':8s} {error}", *steps]
 
     @property
     def id(self) -> str:
@@ -237,13 +243,13 @@ class Paths:
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
                  copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None,
-                 link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0) -> None:
-        """link: seconds that a copy of a value takes from one device to another. copied: within one. A kernel that has operands
-        copied first pays for that; what a recipe hands on with gaps to readers that have it copied counts as the recipe's own
-        price. whole: what was measured of a part in one of its ways: what it takes beside its steps is then the way's own price,
-        so that prices still add up."""
+                 link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0, around: float = 0.0) -> None:
+        """around: seconds that a run takes beside its calls. link: seconds that a copy of a value takes from one device to
+        another. copied: within one. A kernel that has operands copied first pays for that; what a recipe hands on with gaps to
+        readers that have it copied counts as the recipe's own price. whole: what was measured of a part in one of its ways: what
+        it takes beside its steps is then the way's own price, so that prices still add up."""
         self.graph, self.price_of, self.may_expand, self.copied, self.whole = graph, price_of, expand, copied, whole
-        self.table, self.link = table, link
+        self.table, self.link, self.around = table, link, around
         self._device: dict[str, str] = {name: device_of(name).name for name in {k.backend for ks in table.values() for k in ks}}
         self.devices = tuple(sorted({HOST.name, *self._device.values()}))
         self._asks = any(node.op is leaves.COPY_TO for node in graph.nodes)
@@ -554,16 +560,19 @@ class Paths:
         return min(there, key=lambda each: each.seconds, default=None)
 
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int], small: int = 0) -> Path:
-        paid = [(a.price, calls[s]) for s, a in chosen.items() if a.kernel is not None]
-        errors = [p.error for p, _ in paid]
+        paid = [a.price for a in chosen.values() if a.kernel is not None]
+        takes = [(a.expected * calls[s], a.price.measured) for s, a in chosen.items() if a.kernel is not None]
+        kernels = sum(seconds for seconds, _ in takes)
+        errors = [p.error for p in paid]
         copied = self._copied_between(chosen)
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
-                    self._cost(chosen, calls), all(p.measured for p, _ in paid),
+                    self._cost(chosen, calls), all(p.measured for p in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
                     {s.key: s.title() for s in chosen}, {s.key: calls[s] for s in chosen},
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
                     {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, copied,
-                    sum(a.expected * calls[s] for s, a in chosen.items()) + sum(seconds for _, seconds in copied.values()), small)
+                    sum(a.expected * calls[s] for s, a in chosen.items()) + sum(seconds for _, seconds in copied.values())
+                    + self.around, sum(seconds for seconds, known in takes if known) / kernels if kernels else 1.0, small)
 
     def _copied_between(self, chosen: Mapping[Signature, Alternative]) -> dict[str, tuple[int, float]]:
         """As `Path.copies`."""
@@ -638,12 +647,13 @@ class Paths:
         tie = itertools.count()
         seen: set[frozenset[tuple[str, str]]] = set()
         heap: list[tuple[bool, int, float, int, dict[Signature, Alternative], dict[Signature, int]]] = []
-        moves = SMALL * self._cost(*first)
+        moves, most = (share * self._cost(*first) for share in (SMALL, MOST))
 
         def is_small(s: Signature, way: Alternative, calls: int) -> bool:
             usual = first[0].get(s) or self.best(s)[1]
-            return usual is not None and way.name != usual.name and abs(
-                self.seconds(s, way) - self.seconds(s, usual)) * calls < moves
+            if usual is None or way.name == usual.name or (takes := self.seconds(s, usual) * calls) > most:
+                return False
+            return abs(self.seconds(s, way) * calls - takes) < moves
 
         def push(made: Made, early: bool = False) -> None:
             key = frozenset((s.key, a.name) for s, a in made[0].items())

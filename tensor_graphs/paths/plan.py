@@ -23,7 +23,7 @@ from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
-from tensor_graphs.paths.path import Path, is_way_on, kernel_of_all_steps
+from tensor_graphs.paths.path import Path, kernel_of_all_steps
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
@@ -134,20 +134,25 @@ class Variant:
     """where the path was run as a whole"""
 
     def __repr__(self) -> str:
-        return f"<variant {self.cell.where}path {self.path.id}, {len(self.program.instructions)} calls>"
+        return f"<variant {self.cell.where}path {self.path.id}, {self.calls}>"
+
+    @property
+    def calls(self) -> str:
+        """For people: the kernel calls of a run, and the calls that copy or prepare operands for them."""
+        copies = len(self.program.instructions) - self.path.kernel_calls
+        return counted(self.path.kernel_calls, "kernel call") + (
+            "" if copies < 1 else " and 1 copy" if copies == 1 else f" and {copies} copies")
 
     @property
     def predicted(self) -> float:
         """Seconds that a run at these sizes is expected to take: the time of the whole, where it was run; else the calls' and
         what a run costs around them."""
-        return self.path.expected + self.around if self.whole is None else self.whole.seconds
+        return self.path.seconds
 
     @property
     def measured_share(self) -> float:
-        """Share of the predicted time that rests on rows of the database."""
-        paid = [(e.seconds * e.calls, e.measured) for e in self.evidence if not is_way_on(e.chosen)]
-        total = sum(s for s, _ in paid)
-        return sum(s for s, m in paid if m) / total if total else 1.0
+        """Share of the kernels' predicted time that rests on rows of the database."""
+        return self.path.measured_share
 
 
 RUN = frozenset({"run", "prepared", "session", "trace", "tap", "time", "first_nan"})
@@ -185,7 +190,7 @@ class Plan:
     """the generation of the database's rows (records/generation.py) that it was chosen by"""
 
     def __repr__(self) -> str:
-        calls = [len(v.program.instructions) for v in self.variants]
+        calls = [v.path.kernel_calls for v in self.variants]
         return (f"<plan of graph {self.graph.structural_key[:12]}: {counted(len(self.variants), 'variant')} of "
                 f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, tolerance {self.tolerance:.1e}, "
                 f"backends {', '.join(self.backends)}>")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensor_graphs.errors import counted
 from tensor_graphs.language import dims as d
 from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
@@ -27,8 +26,7 @@ def on_one_screen(plan: Plan) -> str:
     lines += plan.cells.map()[:SCREEN_LINES // 4]
     for v in plan.variants[:8]:
         priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
-        calls = counted(len(v.program.instructions), "call")
-        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {calls}, {expected(v)}{priced}, "
+        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {v.calls}, {expected(v)}{priced}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     lines += [line for v in plan.variants[:8] for line in at_once(v)]
@@ -84,10 +82,11 @@ def added_up(v: Variant) -> list[str]:
     total = sum(e.calls * e.seconds for e in calls) + sum(seconds for _, seconds in v.path.copies.values())
     line = f"  = {duration(total)}"
     if v.whole is not None:
-        line += f"; measured as a whole: {duration(v.predicted)}"
+        line += f"; measured as a whole: {duration(v.whole.seconds)}"
     else:
-        if abs(total - v.path.expected) > 0.01 * v.path.expected:
-            line += f", {duration(v.path.expected)} as its parts were measured"
+        calls_take = v.predicted - v.around
+        if abs(total - calls_take) > 0.01 * calls_take:
+            line += f", {duration(calls_take)} as its parts were measured"
         line += f", and {duration(v.around)} around the calls"
     if raised := {f"{e.margin:.3g}" for e in calls if e.margin > 1}:
         line += f"; the choice counts estimates × {' or × '.join(sorted(raised))}, so that measurements win"

@@ -147,6 +147,8 @@ def test_a_file_that_cannot_be_imported_is_named(mine: Path) -> None:
 
     (mine / "broken.py").write_text("x = \n")
     complains("broken.py", "cannot be imported: SyntaxError", "line 1", "fix: python ", "broken.py says where it fails")
+    (mine / "ends.py").write_text("raise SystemExit(3)\n")
+    complains("ends.py", "cannot be imported: SystemExit: 3", "fix: python ")
     assert_complains(tg("list-paths", mine / "g.tg", "--import", "."), "cannot be imported", "fix: the path of a Python module")
     (mine / "random.py").write_text("")
     complains("random.py", "has the name of another module, random", "fix: give the file another name")
@@ -181,4 +183,7 @@ def test_paths_are_walked_over_and_later_calls_know_them(folder: Path) -> None:
 def test_a_search_for_schedules_is_of_a_whole_graph_and_by_a_strategy_that_there_is(mine: Path) -> None:
     own = ("profile", mine / "g.tg", "--db", mine / "own.db", "--tune", "1")
     assert_complains(tg(*own, "--kernel", "numpy.softmax"), "--tune goes with a whole graph", "fix: --tune, or --kernel", code=2)
+    assert_complains(tg(*own[:-2], "--strategy", "beam"), "--strategy says how --tune searches", "fix: --tune SECONDS", code=2)
+    for without_effect in (("--tune", "0"), ("--paths", "0")):
+        assert tg(*own[:-2], *without_effect).returncode == 2
     assert_complains(tg(*own, "--strategy", "desent"), "no strategy is named 'desent'", "did you mean descent?")

@@ -18,13 +18,14 @@ from tensor_graphs.compiler.listing import list_paths
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
-from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named
+from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.rows import STATUSES, DeviceConstant, Status
 from tests.compiler.conftest import add_row
+from tests.compiler.trial_kernels import SLEEPY
 
 N = tg.dim("n", 1, 64)
 SOFTMAX = tg.softmax(tg.input("x", (N, 16), tg.f32))
@@ -154,10 +155,22 @@ def test_a_guess_does_not_beat_a_row_of_its_own_backend_because_another_backend_
     assert hope is not None and hope.seconds == pytest.approx(900e-6 * GUESS_MARGIN) and f"as trace {row} took" in hope.note
 
 
+def test_a_slow_kernel_from_outside_says_nothing_of_the_packages(database: Database) -> None:
+    careful = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN)
+    before = careful.load().price(KERNEL, SIGNATURE, AT, True)
+    add_row(database, SLEEPY, SIGNATURE, AT, us=20_000.0)
+    assert careful.load().price(KERNEL, SIGNATURE, AT, True) == before
+    register(SLEEPY)
+    try:
+        assert careful.load().price(KERNEL, SIGNATURE, AT, True) == before
+    finally:
+        unregister(SLEEPY.name)
+
+
 def test_paths_are_listed_cheapest_first_and_each_once(database: Database) -> None:
     found = list(islice(list_paths(tg.graph({"y": SOFTMAX}), database=database, backends=("c", "numpy")), 40))
     assert len({p.id for p in found}) == len(found) > 10
-    assert [(p.small, p.seconds) for p in found] == sorted((p.small, p.seconds) for p in found)
+    assert [(p.small, p.cost) for p in found] == sorted((p.small, p.cost) for p in found)
     with pytest.raises(NoPathError, match=r"c\.softmax: unverified(.|\n)*\n  fix: .*tg profile"):
         list_paths(tg.graph({"y": SOFTMAX}), database=database, all_kernels_count=False)
 

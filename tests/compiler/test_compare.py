@@ -86,7 +86,7 @@ def test_a_recipe_and_the_steps_that_it_brings_are_differences_that_add_up(datab
     assert {d.b.way for d in r.differences if d.a is None and d.b is not None} == {"numpy.linear"}
     the_differences_add_up(joined, plain)
     (v,) = plain.variants
-    longer = replace(plain, variants=(replace(v, path=replace(v.path, expected=v.path.expected + 5e-6)),))     # as copies make it
+    longer = replace(plain, variants=(replace(v, path=replace(v.path, seconds=v.path.seconds + 5e-6)),))     # as copies make it
     assert any(d.what.startswith("beside the steps") for d in compare(joined, longer).ranges[0].differences)
     the_differences_add_up(joined, longer)
     assert "made of parameters" not in str(compare(plain, plain)) and "bound " in str(compare(joined, plain))

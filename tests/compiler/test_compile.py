@@ -362,7 +362,7 @@ def test_a_path_is_replayed_as_it_was_saved(filled: Database) -> None:
         plan = compile_graph(FIXED, database=filled, backends=("numpy",), path=again)
         (variant,) = plan.variants
         assert variant.path.id == path.id and variant.path.choices == path.choices
-        assert variant.path.seconds > 0 and all(e.calls > 0 for e in variant.evidence)
+        assert variant.path.cost > 0 and all(e.calls > 0 for e in variant.evidence)
         x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
         y = tg.bind(plan).run({"x": x})["y"]
         np.testing.assert_allclose(y, interpret(FIXED, {"x": x}).outputs["y"], rtol=1e-5)
@@ -587,7 +587,7 @@ def test_what_is_predicted_leaves_out_the_margin_on_guesses_and_counts_the_run(d
     guessed = guessed_plan.variants[0]
     (choice,) = (e for e in guessed.evidence if e.calls and not is_way_on(e.chosen))
     assert choice.margin == GUESS_MARGIN > 1
-    assert guessed.predicted == pytest.approx(guessed.path.seconds / choice.margin + DeviceRates.run_seconds)
+    assert guessed.predicted == pytest.approx(guessed.path.cost / choice.margin + DeviceRates.run_seconds)
     signature = signature_of(FIXED.outputs["y"])
     add_row(database, kernel_named(choice.chosen), signature, {}, us=3.0)
     known = compile_graph(FIXED, database=database, backends=("numpy",)).variants[0]

@@ -20,6 +20,7 @@ from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.compiler.profile_graph import needed, rests_on
 from tensor_graphs.compiler.request import Request
 from tensor_graphs.costs.filing import VERIFIER, path_environment, path_implementation, path_workload, whole_graph_record
+from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -82,7 +83,7 @@ def test_finalists_are_the_cheapest_and_each_dear_step_in_its_next_best_way() ->
     paths = priced(TWO_STEPS, {"c.softmax": 1.0, "numpy.softmax": 1.2, "c.rms_norm": 0.8, "numpy.rms_norm": 0.9})
     first, *others = found = finalists(paths)
     assert first.id == paths.cheapest().id and len({p.id for p in found}) == len(found) <= module.MOST
-    assert all(p.seconds <= CLOSE * first.seconds for p in found)
+    assert all(p.cost <= CLOSE * first.cost for p in found)
     for other in ("numpy.softmax", "numpy.rms_norm"):
         assert any([n for key, n in p.choices.items() if first.choices.get(key) != n] == [other] for p in others)
 
@@ -108,6 +109,17 @@ def test_the_path_that_took_the_least_as_a_whole_is_chosen_whatever_its_price(da
     assert variant.path.id == second.id and variant.predicted == pytest.approx(40e-6)
     assert variant.whole is not None and variant.whole.among == 2
     assert "measured as a whole" in tg.explain(plan) and "measured as a whole" in str(plan)
+
+
+def test_a_list_of_paths_has_the_times_of_whole_runs_and_what_a_run_takes_around_its_calls(database: Database,
+                                                                                           known: list[Path]) -> None:
+    first, second, third, *_ = known
+    took(database, TWO_STEPS, first, 5.0)
+    took(database, TWO_STEPS, second, 4.0)
+    listed = list(tg.list_paths(TWO_STEPS, database=database, backends=BACKENDS, limit=3))
+    assert [p.id for p in listed] == [second.id, first.id, third.id]
+    assert [p.seconds for p in listed] == pytest.approx([4e-6, 5e-6, third.cost + DeviceRates.run_seconds])
+    assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path == listed[0]
 
 
 def test_paths_that_a_device_timed_in_different_profiles_are_compared_without_what_the_host_did_around_them(
@@ -157,14 +169,15 @@ def test_a_profile_asks_for_the_kernels_of_the_path_that_took_the_least_as_a_who
     took(database, TWO_STEPS, listed[0], 50.0)
     took(database, TWO_STEPS, path, 40.0)
     assert [(q.kernel.name, q.signature.key) for q in needed(TWO_STEPS, [{}], request)] == [("numpy.rms_norm", norm.key)]
-    assert rests_on(TWO_STEPS, [{}], [], request)[0].share < 1.0
+    plan = compile_graph(TWO_STEPS, database=database, backends=BACKENDS)
+    assert 0.0 < rests_on(TWO_STEPS, [{}], [], request)[0].share == plan.variants[0].measured_share < 1.0
 
 
 def test_a_path_that_was_not_run_is_chosen_where_it_is_much_cheaper_than_those_that_were(database: Database,
                                                                                          known: list[Path]) -> None:
     first, *others = known
     near, dear = others[0], others[-1]
-    assert first.seconds < NEAR * dear.seconds
+    assert first.cost < NEAR * dear.cost
     took(database, TWO_STEPS, dear, 1.0)
     assert compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].path.id == first.id
     took(database, TWO_STEPS, first, 50.0)
@@ -255,7 +268,7 @@ def test_of_paths_that_took_about_as_long_one_of_fewer_calls_is_chosen_whatever_
     assert not found[0].measured                                    # what is guessed to be cheaper than all that ran is not chosen
     found = [p for p in found if p.measured]
     written_out, one_call = found[0], next(p for p in found if p.choices[whole.key] == "numpy.softmax")
-    assert one_call.kernel_calls == 1 < written_out.kernel_calls and written_out.seconds < one_call.seconds
+    assert one_call.kernel_calls == 1 < written_out.kernel_calls and written_out.cost < one_call.cost
     took(database, graph, written_out, 49.5)
     took(database, graph, one_call, 50.0)
     assert compile_graph(graph, database=database, backends=["numpy"]).variants[0].path.id == one_call.id
@@ -286,7 +299,7 @@ def test_other_words_of_a_part_whose_kernels_were_never_timed_are_run_too() -> N
 
     first, *others = finalists(Paths(graph, by_op(all_kernels(BACKENDS)), price))
     assert first.recipes and first.measured
-    assert any(not p.recipes and p.seconds > CLOSE * first.seconds + module.SHORT for p in others)
+    assert any(not p.recipes and p.cost > CLOSE * first.cost + module.SHORT for p in others)
 
 
 def test_kernels_that_nothing_was_asked_about_are_compared_before_their_paths_are_run(database: Database) -> None:

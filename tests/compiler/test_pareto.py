@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def paths(*points: tuple[float, float | None]) -> list[Path]:
-    return [Path("0" * 64, {"k": f"numpy.{i}"}, us * 1e-6, i % 2 == 0, error, calls={"k": 1}, expected=us * 1e-6)
+    return [Path("0" * 64, {"k": f"numpy.{i}"}, us * 1e-6, i % 2 == 0, error, calls={"k": 1}, seconds=us * 1e-6)
             for i, (us, error) in enumerate(points)]
 
 

@@ -69,7 +69,7 @@ def test_it_is_chosen_exactly_where_it_costs_less_than_what_it_stands_for(databa
     plan = tg.compile(graph, backends=("numpy",), database=database)
     assert (FUSED.name in plan.variants[0].kernels) == chosen
     sums = 2 * 40.0
-    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (sums + (4 * part if chosen else 2 * 2.0 + 4 * 9.0)))
+    assert plan.variants[0].path.cost == pytest.approx(1e-6 * (sums + (4 * part if chosen else 2 * 2.0 + 4 * 9.0)))
     assert "parts: 4 rms_norm_linear_" in tg.explain(plan)
 
 
@@ -168,7 +168,7 @@ def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what
     paths = Paths(graph, table, price, expand=True)
     found = [p for p in paths if all(name != EXPAND or key in {s.key for s in paths.parts} for key, name in p.choices.items())]
     assert len({p.id for p in found}) == len(found) == 2            # both layers ask one question
-    assert [(p.small, p.seconds) for p in found] == sorted((p.small, p.seconds) for p in found)
+    assert [(p.small, p.cost) for p in found] == sorted((p.small, p.cost) for p in found)
     by_definition = next(p for p in found if EXPAND in p.choices.values())
     assert by_definition.calls[next(s.key for s in paths.known() if s.spec.op.name == "rms_norm")] == 2
 

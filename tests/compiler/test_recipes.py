@@ -120,7 +120,7 @@ def test_it_is_chosen_exactly_where_it_is_measured_to_be_faster(database: Databa
     plan = tg.compile(GRAPH, database=database, **ON)
     assert recipe_of(plan).startswith(f"{RECIPE}join/two ") == chosen
     # gate and up lie in one array, row by row, and are read there
-    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0), abs=0.5e-6)
+    assert plan.variants[0].path.cost == pytest.approx(1e-6 * (min(us, 20.0) + 10.0 + 10.0), abs=0.5e-6)
     assert plan.unmeasured == () and plan.variants[0].measured_share == 1.0
     assert ("× 1   recipe join/two" in tg.explain(plan)) == chosen
     assert ("= slice(linear(x, concat(gate, up; axis=0))" in tg.explain(plan)) == chosen
@@ -155,10 +155,10 @@ def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkey
 def test_paths_with_and_without_it_are_listed_saved_and_run_again(database: Database) -> None:
     rows(database, 19.0)
     found = list(list_paths(GRAPH, database=database, all_kernels_count=False, **ON))
-    order = [(p.small, p.seconds) for p in found]
+    order = [(p.small, p.cost) for p in found]
     assert order == sorted(order) and len({p.id for p in found}) == len(found)
     kinds = {any(name.startswith(RECIPE) for name in p.choices.values()): p for p in reversed(found)}
-    assert kinds.keys() == {True, False} and kinds[True].seconds < kinds[False].seconds
+    assert kinds.keys() == {True, False} and kinds[True].cost < kinds[False].cost
     for uses, path in kinds.items():
         again = path_from_json(json.loads(json.dumps(path.to_json())))
         plan = tg.compile(GRAPH, database=database, path=again, **ON)
@@ -208,7 +208,7 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
     assert not joined(cheapest(added, 1e-7, by_width=True))         # the joined product is twice as wide, and as dear as both
     for graph, steps, copies in ((product, 2, 0), (added, 3, 2), (handed, 1, 2)):
         path = cheapest(graph, 0.4e-6)
-        assert joined(path) and path.seconds == pytest.approx(1e-6 * steps + 0.4e-6 * copies, abs=0.03e-6)
+        assert joined(path) and path.cost == pytest.approx(1e-6 * steps + 0.4e-6 * copies, abs=0.03e-6)
         assert joined(cheapest(graph, 0.6e-6)) == (copies == 0)
 
 
@@ -268,7 +268,7 @@ def test_what_a_part_took_as_a_whole_decides_and_not_the_sum_of_its_steps(databa
     whole(database, words, recipe)
     plan = tg.compile(GRAPH, database=database, **ON)
     assert bool(recipe_of(plan)) is chosen
-    assert plan.variants[0].path.seconds == pytest.approx(1e-6 * (15.0 + 10.0 + 10.0), abs=0.2e-6)
+    assert plan.variants[0].path.cost == pytest.approx(1e-6 * (15.0 + 10.0 + 10.0), abs=0.2e-6)
     assert " | as a whole 15.0 µs, measured, trace " in tg.explain(plan)
 
 

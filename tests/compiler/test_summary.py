@@ -41,7 +41,15 @@ def test_the_times_are_those_that_explain_gives_and_add_up_to_what_is_expected(p
     assert {s.kernel: s.seconds for s in shown.steps} == pytest.approx(steps)
     (v,) = plan.variants
     assert sum(steps.values()) + v.around == pytest.approx(v.predicted) == pytest.approx(variant["predicted_us"] * 1e-6)
-    assert sum(steps.values()) == pytest.approx(v.path.expected) and v.path.seconds == pytest.approx(2 * v.path.expected)
+    assert sum(steps.values()) == pytest.approx(v.predicted - v.around) and v.path.cost == pytest.approx(2 * sum(steps.values()))
+
+
+def test_the_calls_of_the_title_are_those_of_the_rows_and_copies_beside_them(database: Database) -> None:
+    x = tg.input("x", (8, 16))
+    plan = tg.compile(tg.graph({"a": tg.relu(x), "b": x.T}), backends=("numpy",), database=database)
+    shown = summarise(plan)
+    assert shown.title.endswith(", 1 kernel call and 1 copy") and sum(s.calls for s in shown.steps) == 1
+    assert " · 1 kernel call and 1 copy · " in tg.explain(plan) and ", 1 kernel call and 1 copy, " in str(plan)
 
 
 def test_a_measured_step_and_its_rival_are_named_so(plan: Plan, database: Database) -> None:

@@ -231,6 +231,8 @@ def test_times_of_another_machine_are_those_of_kernels_by_name(database: Databas
 def test_too_few_rows_are_refused_with_what_to_do(samples: list[Sample]) -> None:
     with pytest.raises(CannotTrain, match=f"5 measurements .* needs {LEAST}\n  fix: tg profile"):
         fitted(samples[:5])
+    with pytest.raises(CannotTrain, match=f"^0 measurements .* needs {LEAST}\n  fix: tg profile"):
+        checked([])
     with pytest.raises(CannotTrain, match=f"^{LEAST} measurements .* one fifth .* are left, .* needs {LEAST}\n  fix: tg profile"):
         checked(samples[:LEAST])
 
@@ -307,7 +309,8 @@ def test_what_is_no_cost_model_is_refused_with_the_fix(wrong: Any, version: Any,
 
 @pytest.mark.parametrize(("found", "why"), [
     (2.0, "raised AttributeError: .*"), (Estimate(math.nan, 0.0), "returned Estimate.*"),
-    (Estimate(0.0, -1.0), "returned Estimate.*")])
+    (Estimate(0.0, -1.0), "returned Estimate.*"), (Estimate(-1000.0, 0.3), "returned Estimate.*"),
+    (Estimate(0.0, 1e9), "returned Estimate.*")])
 def test_what_a_cost_model_returns_is_checked(found: Any, why: str, _own: None) -> None:
     class Odd:
         def of_call(self, *call: Any) -> Any:

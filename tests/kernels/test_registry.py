@@ -282,6 +282,20 @@ def test_a_kernel_from_outside_is_left_out_where_what_it_accepts_raises(mine: Ke
         registry.matching(spec, {"sin": [replace(mine, accepts=accepts, module="tensor_graphs.kernels.numpy.backend")]})
 
 
+@pytest.mark.parametrize(("accepts", "why"), [
+    (lambda spec: True, "accepts returned True; it returns None where the kernel takes the call"), (lambda spec: "", "returned ''"),
+    (lambda spec: spec.attrs["axis"], "raised KeyError: 'axis'; the attributes of mean are axes, keepdims")])
+def test_an_answer_that_is_neither_none_nor_a_reason_is_told_as_one(mine: Kernel, accepts: Any, why: str) -> None:
+    refused = registry.refused(replace(mine, accepts=accepts), Spec.of(tg.mean(tg.input("x", (3,)))))
+    assert refused is not None and why in refused
+
+
+def test_a_view_runs_no_kernel_so_none_is_declared_for_it() -> None:
+    for view in ("reshape", tg.graph(tg.input("x", (2, 3)).T)):
+        with pytest.raises(KernelError, match=r"and no kernel runs\n  fix: a kernel of the step that reads it"):
+            tg.kernel(view, name="numpy.declared")(lambda outs, ins, attrs: None)
+
+
 def test_another_source_or_toolchain_is_another_kernel(mine: Kernel) -> None:
     assert len({mine.identity, replace(mine, source="other").identity, replace(mine, toolchain="other").identity}) == 3
 

@@ -29,7 +29,7 @@ def test_a_pin_goes_to_a_file_and_back_and_replaces_none_unasked(tmp_path: File)
     made.save(file)
     back = Pin.load(file)
     assert back.to_json() == made.to_json() and back.source == "softmax.tg" and "softmax" in str(back.titles.values())
-    assert [v.path.id for v in back.variants] == [v.path.id for v in made.variants] and back.variants[0].path.seconds == 0
+    assert [v.path.id for v in back.variants] == [v.path.id for v in made.variants] and back.variants[0].path.cost == 0
     with pytest.raises(PinError, match=r"is there already\n  fix: --force"):
         made.save(file)
     made.save(file, overwrite=True)

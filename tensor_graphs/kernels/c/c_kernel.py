@@ -18,6 +18,8 @@ from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.declared import (
     Computed,
+    assuming_of,
+    counts_of,
     op_name,
     own_composite,
     pairs_in_place,
@@ -36,6 +38,7 @@ from tensor_graphs.kernels.own_source import (
     registered,
     require_count,
     require_declared,
+    require_dims,
     require_files,
     require_given,
     require_numbers,
@@ -100,7 +103,8 @@ class Image:
             if f"undefined reference to `{self.entry}'" in str(error) or f"undefined symbol: {self.entry}\n" in str(error):
                 raise c_code.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
                                                f"  fix: TG_KERNEL({self.entry}) {{ … }} in it, or another `entry`") from None
-            bare = not any("#include \"" in text_of(each) for each in self.sources)
+            texts = [text_of(each) for each in self.sources]
+            bare = any("TG_KERNEL" in each for each in texts) and not any("#include \"" in each for each in texts)
             fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
             raise c_code.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
 
@@ -119,7 +123,7 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
              updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = (),
-             strided: Strided | None = None) -> Kernel:
+             strided: Strided | None = None, assuming: str | Sequence[str] = ()) -> Kernel:
     """Register a function in C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
 
     It is compiled here, with the compiler, flags and cache of our own kernels.
@@ -140,8 +144,8 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
     is not taken; asked after `dtypes`. name: "c." and the entry unless given.
     strided(spec, strides): the ints of the call where operands lie with these strides (elements, a tuple for each operand), or None
     where they are to be copied first, as all are by default: what lies with gaps, backwards, turned, or repeated with stride 0.
-    in_place, updates, requirements: as in `Kernel`. sources: further C files, which are compiled with it, and other files that it
-    is made of.
+    in_place, updates, requirements: as in `Kernel`; assuming: as in `tg.kernel`. sources: further C files, which are compiled with
+    it, and other files that it is made of.
     Without a C compiler, and where the device does not meet the requirements, the kernel is registered, not compiled, and no
     candidate; the log says why (WARNING).
     Raises KernelError when the name is taken or is none, a file is missing, neither `dtypes` nor `accepts` is given, a function
@@ -161,7 +165,7 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
         if callable(pointers):
             require_function(name, "pointers", pointers, ("spec",))
         else:
-            _positions(name, pointers)
+            _positions(name, pointers, counts_of(op)[1])
     if callable(scratch):
         require_function(name, "scratch", scratch, ("spec",))
     else:
@@ -179,6 +183,7 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
         given = _operands(spec) if pointers is None else _positions(name, given_for(pointers, spec), len(spec.inputs))
         wholes, reals = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
                          for what, each in (("ints", ints), ("floats", floats)))
+        require_dims(name, "ints", wholes, spec)
         own = require_count(name, "scratch", given_for(scratch, spec), "what scratch returns" if callable(scratch) else "scratch")
         call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)), own, str(image.path()))
         _require_at_most(name, (*spec.outputs, *call.pointers), "arrays", library.MAX_PTR)
@@ -202,6 +207,7 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
         source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
         sources=tuple(str(each) for each in (*read, *others, *headers)),
+        assuming=assuming_of(name, assuming),
         crash_note="" if callable(ints) or len(ints) else
         "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
         "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")
@@ -223,7 +229,7 @@ def _positions(name: str, given: Any, count: int | None = None) -> tuple[int | N
         raise KernelError(f"kernel {name!r}: pointers is {given!r}\n  fix: {fix}")
     for each in given:
         if each is not None and (type(each) is not int or each < 0 or (count is not None and each >= count)):
-            has = "" if count is None else f"; this call has {count}"
+            has = "" if count is None else f"; there are {count}"
             raise KernelError(f"kernel {name!r}: {each!r} is among its pointers, and is no position of an operand{has}\n"
                               f"  fix: {fix}")
     return tuple(given)

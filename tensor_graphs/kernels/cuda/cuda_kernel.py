@@ -14,6 +14,7 @@ from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
 from tensor_graphs.kernels.declared import (
     Computed,
+    assuming_of,
     op_name,
     own_composite,
     pairs_in_place,
@@ -31,6 +32,7 @@ from tensor_graphs.kernels.own_source import (
     refusal,
     registered,
     require_declared,
+    require_dims,
     require_files,
     require_given,
     require_numbers,
@@ -57,7 +59,8 @@ Count = Dim | Callable[[Spec], Dim]
 def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
                 name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
-                updates: bool = False, requirements: Mapping[str, Any] | None = None, precision: str | None = None) -> Kernel:
+                updates: bool = False, requirements: Mapping[str, Any] | None = None, precision: str | None = None,
+                assuming: str | Sequence[str] = ()) -> Kernel:
     """Register a kernel in CUDA C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
 
         tg.cuda_kernel("silu", entry="my_silu", dtypes=["f32"], block=256,
@@ -78,8 +81,8 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     dynamic shared memory. ints: as sequences or as functions of the spec; they may be expressions of dims, are read on the device,
     and are those of each run, also where the launch is replayed. scratch: bytes of each piece, like `ints`; each begins at a
     multiple of 256.
-    dtypes, accepts, name ("cuda." and the entry unless given), in_place, updates, requirements: as in `tg.c_kernel`; precision: as
-    in `tg.kernel`.
+    dtypes, accepts, name ("cuda." and the entry unless given), in_place, updates, requirements: as in `tg.c_kernel`; precision,
+    assuming: as in `tg.kernel`.
     It is a kernel of the backend `cuda`, which plans consider when they are asked to. Where there is no GPU it is compiled if NVRTC
     is there, registered, and no candidate; the log says why (WARNING).
     Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the text has no such
@@ -119,6 +122,7 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     def build(spec: Spec) -> LaunchCall:
         wholes, bytes_of = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
                             for what, each in (("ints", ints), ("scratch", scratch)))
+        require_dims(name, "ints", wholes, spec)
         blocks = _blocks(name, given_for(grid, spec), "what grid returns" if callable(grid) else "grid")
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, _pieces(name, bytes_of))
 
@@ -126,7 +130,8 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
         name=name, backend=NAME, op=op_name(op), composite=own_composite(op), build=build,
         accepts=refusal(NAME, known, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(map(str, read)), precision=precision_of(name, precision))
+        requirements=requirements or {}, sources=tuple(map(str, read)), precision=precision_of(name, precision),
+        assuming=assuming_of(name, assuming))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
             made = nvrtc.compiled(text, TRIED, cuda.HEADERS, name=Path(read[0]).name if read else f"{entry}.cu")

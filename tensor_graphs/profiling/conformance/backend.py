@@ -178,7 +178,7 @@ def _accepts(kernel: Kernel, spec: Spec) -> str | None:
     except Exception as e:                                          # anyone's code
         log.debug("%s.accepts raised", kernel.name, exc_info=True)
         return f"{kernel.name}'s accepts raised {type(e).__name__}: {e}"
-    return reason if reason is None or reason.strip() else f"{kernel.name} says no without a word"
+    return reason if reason is None or (isinstance(reason, str) and reason.strip()) else f"{kernel.name} says no without a word"
 
 
 def _sizes(signature: Signature, sizes: Sequence[int]) -> dict[str, int]:

@@ -199,7 +199,7 @@ def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
     library; "" where there is none."""
     steps = traceback.walk_tb(error.__traceback__)
     frames = [(real_file(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
-    own, libraries = _files_of(origins), (os.path.join(PACKAGE, "profiling") + os.sep, *LIBRARIES)
+    own, libraries = _files_of(origins), (PACKAGE + os.sep, *LIBRARIES)
     inside = [each for each in frames if each[0] in own] or [each for each in frames if not each[0].startswith(libraries)]
     return "{}:{} in {}".format(os.path.basename(inside[-1][0]), *inside[-1][1:]) if inside else ""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.registry import refused
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -42,7 +43,7 @@ def run_on(kernel: Kernel, one_op: Graph, inputs: Mapping[str, np.ndarray], form
     spec = signature_of_graph(one_op).spec
     if not kernel.computes(spec):
         raise KernelError(f"{kernel.name} computes {kernel.op}, and the graph is {spec.op.name}\n  fix: a graph of {kernel.op}")
-    why = kernel.accepts(spec)
+    why = refused(kernel, spec)
     if why is not None:
         operands = ", ".join(map(str, spec.inputs))
         raise KernelError(f"{kernel.name} does not take {spec.op.name}({operands}): {why}\n"

@@ -277,6 +277,9 @@ def test_a_mistake_in_a_text_that_no_file_has_is_shown_by_its_line_in_the_text()
 def test_a_text_without_the_header_is_told_which_one() -> None:
     with pytest.raises(ToolchainError, match=r"fix: #include \"tg\.h\" at its beginning"):
         tg.c_kernel("relu", source="TG_KERNEL(bare) { (void)ptr; }\n", entry="bare", dtypes=["f32"])
+    with pytest.raises(ToolchainError) as caught:
+        tg.c_kernel("relu", source="int x = ;\n", entry="bare", dtypes=["f32"])
+    assert "TG_KERNEL" not in str(caught.value)
 
 
 def test_a_mistake_in_a_file_is_shown_there(tmp_path: Path) -> None:
@@ -312,6 +315,8 @@ def test_a_mistake_in_a_file_is_shown_there(tmp_path: Path) -> None:
     ({"accepts": lambda: None}, r"accepts is called with 1 argument \(spec\), and takes \(\)"),
     ({"strided": lambda spec: None}, r"strided is called with 2 arguments \(spec, strides\)"),
     ({"pointers": ["x"]}, "'x' is among its pointers, and is no position of an operand"),
+    ({"pointers": [7]}, "7 is among its pointers, and is no position of an operand; there are 1\n  fix: "),
+    ({"assuming": "no rain"}, "assumes 'no rain', which is no condition that can be checked\n  fix: "),
     ({"source": b"x"}, r"source is of type bytes, and neither a text nor a file\n  fix: source=the bytes\.decode\(\), or Path"),
     ({"source": None}, "source is of type NoneType, and neither a text nor a file"),
     ({"sources": 3}, r"sources is 3\n  fix: sources="),
@@ -335,6 +340,17 @@ def test_numbers_that_its_functions_return_are_looked_at_when_it_is_built(given:
     kernel = softmax_kernel(ints=lambda spec: given)
     with pytest.raises(KernelError, match=said):
         kernel.build(Spec.of(tg.softmax(tg.input("x", (2, 3)))))
+
+
+def test_a_dim_that_no_operand_has_is_named_when_the_kernel_is_built() -> None:
+    n, other = tg.dim("n", 1, 9), tg.dim("other", 1, 9)
+    kernel, spec = softmax_kernel(ints=[n, other]), Spec.of(tg.softmax(tg.input("x", (n, 3))))
+    with pytest.raises(KernelError, match=r"ints has the dim other, and no operand of the call has it\n  fix: ints=lambda spec"):
+        kernel.build(spec)
+
+
+def test_what_a_kernel_assumes_of_values_is_declared_as_for_python() -> None:
+    assert softmax_kernel(assuming="no overflow").assuming == ("no overflow",)
 
 
 def test_a_crash_of_a_kernel_that_is_declared_without_ints_says_so(tmp_path: Path) -> None:
