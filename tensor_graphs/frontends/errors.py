@@ -27,7 +27,14 @@ class TokenizerError(FrontendError):
 
 
 class ConversationError(FrontendError):
-    """A conversation that is longer than the cache, or a session of which nobody knows what its caches hold."""
+    """A conversation that is longer than the cache, or a session of which nobody knows what its caches hold.
+
+    needed: positions that the cache needs for it; 0: that is not the trouble.
+    """
+
+    def __init__(self, message: str, *, fix: str, needed: int = 0) -> None:
+        super().__init__(message, fix=fix)
+        self.needed = needed
 
 
 class SamplingError(FrontendError):
