@@ -84,7 +84,7 @@ def cache_length(compiled: CompiledGraph) -> int:
 def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, *,
            sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
            result: Generation | None = None) -> Iterator[int]:
-    """Yield up to `tokens` new token ids (None: until the cache is full); stops behind one that is in `stop` (which is yielded too).
+    """Yield up to `tokens` new token ids (None: until the cache is full); stops behind one that is in `stop`, which is yielded too.
 
     compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler goes
     on with its draws, a Sampling begins them; its repetition penalty counts all tokens of the conversation. Timings and ids go into
@@ -95,8 +95,9 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
 
     Raises ConversationError, before anything is computed, when the cache has no room for the prompt and `tokens` more, and when
-    the session's states were set from outside; for None when the cache is full and no stop came. SamplingError for logits that are no numbers, and where draws, a penalty or log
-    probabilities are requested of a graph that gives the likeliest token only; FrontendError when there is nothing to feed.
+    the session's states were set from outside; for None when the cache is full and no stop came. Raises SamplingError for logits
+    that are no numbers, and where draws, a penalty or log probabilities are requested of a graph that gives the likeliest token
+    only; FrontendError when there is nothing to feed.
     """
     capacity = cache_length(compiled)
     if not isinstance(session, Session):
