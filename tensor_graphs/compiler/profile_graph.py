@@ -40,7 +40,7 @@ from tensor_graphs.profiling.measure.calibration import measure_device, seconds_
 from tensor_graphs.profiling.measure.deployed import NotDeployed, what_runs
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.queue.ahead import Ahead, ahead_of, question_seconds
+from tensor_graphs.profiling.queue.ahead import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
 from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.profiling.queue.requests import settle_queue
@@ -72,6 +72,9 @@ CLOSE = 1.5
 
 FINAL = 0.25
 """of the budget, kept for whole paths"""
+
+LEAST_SEARCH, SEARCHING = 2.0, 0.25
+"""seconds, and of the budget, that finding out what to measure may take in any case; else as long as was announced"""
 
 Asked = Counter[tuple[str, ...]]
 """how often one profile has asked: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
@@ -529,7 +532,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
         return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
     strategy = require_strategy(strategy)
-    started = time.perf_counter()
+    pace = Pace()
     store, here, tolerance = request.store, request.here, request.allowed
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
@@ -542,6 +545,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     done, total, ended = 0, 0, False
     promised = False                                                # whether what promises to be faster was asked about
     apart = (1.0 - FINAL) * budget
+    opening = 0.0                                                   # seconds that looking for questions took, the last time
 
     def say(what: str) -> None:
         if on_step is not None:
@@ -571,8 +575,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with spent:
             seconds = min(most, max(left, FINAL * budget))
             end = time.perf_counter() + seconds
-            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds)
-                      for binding in itertools.chain(*asked_points(graph, at, largest)))
+            bindings = itertools.takewhile(lambda _: time.perf_counter() < end + most - seconds,
+                                           itertools.chain(*asked_points(graph, at, largest)))
+            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds) for binding in bindings)
         report.paths += ran
         if ran:
             plan = unanswered(store, needed(graph, points[0], request), VERIFIER, threads)
@@ -584,18 +589,29 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
         compared = verified(store, {q.kernel.backend for q in first}, threads)
         return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
-                        searched=time.perf_counter() - started, budget=apart, most=min(MOST_MORE, 2.0 * budget))
+                        pace=pace, budget=budget, apart=apart, most=min(MOST_MORE, 2.0 * budget))
+
+    def searched() -> float:
+        return pace.seconds - report.device_seconds - spent.seconds
+
+    def may_search() -> bool:
+        """Whether looking for questions once more takes no longer than was announced, or little of the budget."""
+        return searched() + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
         that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
+        nonlocal opening
+        began = time.perf_counter()
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
         hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
         hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
         first = next(tiers, [])
         plan = [*hopes, *first] or next(tiers, [])
-        return every, hopes, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        due = {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        opening = time.perf_counter() - began
+        return every, hopes, first, plan, due
 
     try:
         tried = forms(graph, request)                                                       # what is measured is what would be run
@@ -609,7 +625,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         if measure_device(store, here, threads=threads):
             report.device_seconds = time.perf_counter() - begun
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
-            while True:
+            while not seen or may_search():
                 try:
                     asked, hopes, first, plan, due = open_now()
                 except NoPathError:
@@ -656,14 +672,13 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)
-            if report.left and done:                                # what the next call begins with: rows change what is asked
+            if report.left and done and may_search():               # what the next call begins with: rows change what is asked
                 *_, due = open_now()
                 report.left, report.arisen = len(due), len(due.keys() - (begun_with or set()))
                 report.may_save = _may_save([q for q in due.values() if not counted[question_key(q)]], points[0])
     except KeyboardInterrupt:
         report.interrupted = True
-    report.seconds = time.perf_counter() - started
-    report.search_seconds = report.seconds - report.device_seconds - spent.seconds
+    report.seconds, report.search_seconds = pace.seconds, searched()
     report.over_seconds = max(0.0, spent.seconds - budget)
     return report
 
