@@ -26,17 +26,18 @@ from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
-from tensor_graphs.costs.roofline import uncertainty
+from tensor_graphs.costs.roofline import uncertainty, work
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
-from tensor_graphs.profiling.measure.calibration import measure_device, seconds_due
+from tensor_graphs.profiling.measure.calibration import correct_flops, measure_device, seconds_due
 from tensor_graphs.profiling.measure.deployed import NotDeployed, what_runs
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
@@ -203,6 +204,20 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
         taken = path.seconds - sum(a.charge * calls for a, calls in ways)            # what memory is charged takes no time
         out.append(Rests(dict(binding), known / taken if taken > 0.0 else 1.0, binding in asked))
     return tuple(out)
+
+
+def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> dict[str, float]:
+    """Backend of the host -> the most flop/s that a product of f32 of the plans for these sizes was measured to do. Raises
+    NoPathError."""
+    out: dict[str, float] = {}
+    for binding, _, _, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+        for s, way in ways:
+            facts = s.spec.op.facts
+            if (way.kernel is not None and way.price.measured and device_of(way.kernel.backend).is_host and facts.product
+                    and not facts.closed and {t.dtype for t in s.spec.inputs if t.dtype.is_float} == {f32}):
+                speed = work(s, tuple((n, int(binding[n])) for n in s.dim_names))[1] / way.price.seconds
+                out[way.kernel.backend] = max(out.get(way.kernel.backend, 0.0), speed)
+    return out
 
 
 def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
@@ -617,12 +632,14 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
         points = asked_points(form.graph, at, largest)
+        reached: Mapping[str, float] = {}
         with contextlib.suppress(NoPathError):                      # then another form may have one, below
+            reached = _reached(form.graph, points[0], request)
             report.ahead = look_ahead()
             if on_start is not None and str(report.ahead):
                 on_start(report.ahead)
         begun = time.perf_counter()
-        if measure_device(store, here, threads=threads):
+        if [*measure_device(store, here, threads=threads), *correct_flops(store, reached, threads)]:
             report.device_seconds = time.perf_counter() - begun
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while not seen or may_search():
