@@ -232,6 +232,7 @@ class _Turns:
         what = "the answer is cut" if self.talk.last.ids else "the turn was not taken"
         longer = (f", or a chat with a longer cache: tg chat {self.name} --max-positions {min(max(2 * holds, error.needed), most)}"
                   if holds < most else "; the model has positions for no more")
+        longer = f", or fewer --tokens; the model has positions for {most}" if error.needed > max(most, holds + 1) else longer
         long = (f"the conversation is longer than the {holds} tokens that the cache holds" if self.tokens is None else
                 f"with an answer of {self.tokens} tokens the conversation may have {error.needed}, and the cache holds {holds}")
         return f"{what}: {long}\n  fix: /reset begins anew{longer}"

@@ -101,8 +101,8 @@ def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_
              pace: Pace, budget: float, apart: float, most: float) -> Ahead:
     """What answering these questions takes beside `budget` [s], `apart` of which is for single kernels: `most` seconds at most.
     device: as in `Ahead`. pace: since the search for the questions began."""
-    comparing, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
-    comparing, search = comparing * pace.slowdown, SEARCH * pace.seconds
+    alone, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
+    comparing, search = alone * pace.slowdown, SEARCH * pace.seconds
     never = len({q.verdict_key for q in questions} - compared)
     return Ahead(budget, device * pace.slowdown, search if search >= 1.0 else 0.0, never, comparing,
                  min(most, max(0.0, comparing + timing - apart)))
