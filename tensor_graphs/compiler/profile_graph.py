@@ -560,7 +560,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     done, total, ended = 0, 0, False
     promised = False                                                # whether what promises to be faster was asked about
     apart = (1.0 - FINAL) * budget
-    opening = 0.0                                                   # seconds that looking for questions took, the last time
+    opening = looked = 0.0                                          # seconds that looking for questions took: last, and so far
 
     def say(what: str) -> None:
         if on_step is not None:
@@ -611,12 +611,12 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     def may_search() -> bool:
         """Whether looking for questions once more takes no longer than was announced, or little of the budget."""
-        return searched() + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
+        return looked + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
         that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
-        nonlocal opening
+        nonlocal opening, looked
         began = time.perf_counter()
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
@@ -626,6 +626,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         plan = [*hopes, *first] or next(tiers, [])
         due = {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
         opening = time.perf_counter() - began
+        looked += opening
         return every, hopes, first, plan, due
 
     try:
@@ -636,6 +637,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with contextlib.suppress(NoPathError):                      # then another form may have one, below
             reached = _reached(form.graph, points[0], request)
             report.ahead = look_ahead()
+            looked = pace.seconds
             if on_start is not None and str(report.ahead):
                 on_start(report.ahead)
         begun = time.perf_counter()
