@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def blocking(path: Path) -> Path | None:
+    """The part of a path that is there and is no folder, so that no folder can be made below it; None where there is none."""
+    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
+
+
 def open_regular(path: str | os.PathLike[str], *, pipes: bool = False) -> BinaryIO:
     """The file, open for reading bytes; opening never waits. pipes: take a pipe too (`<(…)`, /dev/stdin), which is read to its end.
 

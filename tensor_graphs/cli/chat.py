@@ -19,6 +19,7 @@ from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.conversation import Conversation
+    from tensor_graphs.frontends.errors import ConversationError
     from tensor_graphs.frontends.huggingface import LoadedModel
 
 log = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class _Turns:
             if not self.by_hand or ctrl_c.happened():
                 raise
         except ConversationError as e:
-            why = self._longer()
+            why = self._longer(e)
             log.info("%s", e)
         except FrontendError as e:
             why = str(e)
@@ -224,14 +225,17 @@ class _Turns:
         if self.quiet:
             self.documents.append(_turn(text, self.talk, why))
 
-    def _longer(self) -> str:
+    def _longer(self, error: ConversationError) -> str:
         """What to do about a conversation that is longer than the cache."""
         loaded: LoadedModel = self.made.model
         holds, most = loaded.max_positions, loaded.config.max_position_embeddings
         what = "the answer is cut" if self.talk.last.ids else "the turn was not taken"
-        longer = (f", or a chat with a longer cache: tg chat {self.name} --max-positions {min(2 * holds, most)}"
+        longer = (f", or a chat with a longer cache: tg chat {self.name} --max-positions {min(max(2 * holds, error.needed), most)}"
                   if holds < most else "; the model has positions for no more")
-        return f"{what}: the conversation is longer than the {holds} tokens that the cache holds\n  fix: /reset begins anew{longer}"
+        longer = f", or fewer --tokens; the model has positions for {most}" if error.needed > max(most, holds + 1) else longer
+        long = (f"the conversation is longer than the {holds} tokens that the cache holds" if self.tokens is None else
+                f"with an answer of {self.tokens} tokens the conversation may have {error.needed}, and the cache holds {holds}")
+        return f"{what}: {long}\n  fix: /reset begins anew{longer}"
 
     # ---- writing ----
 

@@ -69,7 +69,13 @@ def demo(
         f"\n\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
         f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"
     )
+    step = made.plan.variant(STEP)
+    print("The plan of one such step: n = 1 token is fed, m = 1 next token is asked for, and the cache has p tokens.\n")
     options.print_summary(summarise(made.plan, STEP))
-    sizes = ",".join(f"{name}={size}" for name, size in STEP.items())
+    sizes = ",".join(f"{name}={size}" for name, size in step.at.items())
+    if step.measured_share < 1.0 and result.step_seconds:
+        known = f"{step.measured_share:.0%}" if step.measured_share else "Nothing"
+        print(f"A step took {1e3 / result.tokens_per_second:.1f} ms, and {step.predicted * 1e3:.1f} ms are predicted. "
+              f"{known} of the prediction is measured yet, and estimates may be several times off: the second command measures.")
     print(f"\nall steps, and why each kernel was chosen:  tg explain gemma-3-270m --at {sizes}\n"
           f"measure what is estimated, then run again:    tg profile gemma-3-270m --at {sizes} --budget 60")

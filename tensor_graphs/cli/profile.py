@@ -109,7 +109,7 @@ def profile(
                 "device_seconds": report.device_seconds,
                 "search_seconds": report.search_seconds,
                 "over_seconds": report.over_seconds,
-                "ahead": dataclasses.asdict(report.ahead),
+                "ahead": {name: value for name, value in dataclasses.asdict(report.ahead).items() if name != "budget"},
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),

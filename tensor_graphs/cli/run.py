@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +12,7 @@ import typer
 from tensor_graphs.cli import options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
+from tensor_graphs.errors import counted
 from tensor_graphs.phases import IMPORT, OURS, phase
 
 if TYPE_CHECKING:
@@ -94,16 +95,20 @@ def run(
         else:
             outcome = document(made, one.ids, text, result)
             documents.append({"prompt": one.text, **outcome} if several else outcome)
+        made = replace(made, compile_seconds=0.0)                   # once for all prompts
     if print_document is not None:
         print_document(documents if several else documents[0])
 
 
 def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
     use = made.plan.memory(n=len(start), m=1)
+    steps = len(result.step_seconds)
+    speed = f"{result.tokens_per_second:.1f} tokens/s (median of {counted(steps, 'step')}) · " if steps else ""
+    compiled = f"compile {made.compile_seconds:.2f} s · " if made.compile_seconds else ""
     options.console().print(
-        f"[dim]{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s · "
+        f"[dim]{counted(len(result.ids), 'token')} · {speed}"
         f"prefill {result.prefill_seconds * 1e3:.1f} ms ({len(start)} tokens) · "
-        f"compile {made.compile_seconds:.2f} s · memory {use.allocated / 1e6:.1f} MB beside "
+        f"{compiled}memory {use.allocated / 1e6:.1f} MB beside "
         f"{use.parameters / 1e6:.0f} MB of weights[/dim]"
     )
 
@@ -162,7 +167,7 @@ def starts(
         try:
             return [Start(None, [int(part) for part in ids.split(",")])]
         except ValueError:
-            raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers like 2,9259,10") from None
+            raise options.UsageError(f"--ids {ids!r} is not a list of whole numbers\n  fix: --ids 2,9259,10") from None
     if loaded.tokenizer is None:
         raise options.NotPossible(
             f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
@@ -185,7 +190,7 @@ def _lines(file: str) -> list[str]:
     except (OSError, ValueError) as e:
         why = f"is not UTF-8 text (byte {e.start})" if isinstance(e, UnicodeDecodeError) else (
             f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
-        raise options.NotPossible(f"--prompts {file} {why}") from None
+        raise options.NotPossible(f"--prompts {file} {why}\n  fix: a text file in UTF-8, one prompt a line") from None
 
 
 Show = Callable[[int, str, "Generation"], None]
@@ -238,7 +243,7 @@ def generate_and_show(made: Ready, start: list[int], tokens: int, sampling: Any,
 
 
 def document(made: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
-    use = made.plan.memory(n=len(start), m=1)
+    use, step = made.plan.memory(n=len(start), m=1), made.plan.variant(made.plan.binding({"n": 1, "m": 1}))
     return {
         "ids": result.ids,
         "text": None if made.model.tokenizer is None else text,
@@ -247,7 +252,8 @@ def document(made: Ready, start: list[int], text: str, result: Generation) -> di
         "prefill_ms": result.prefill_seconds * 1e3,
         "prompt_tokens": len(start),
         "stopped": result.stopped,
-        "predicted_step_ms": made.plan.variant(made.plan.binding({"n": 1, "m": 1})).predicted * 1e3,
+        "predicted_step_ms": step.predicted * 1e3,
+        "predicted_at": {name: int(size) for name, size in step.at.items()},
         "step_ms": [s * 1e3 for s in result.step_seconds],
         "memory": {use.device: use.total},
         "memory_detail": {use.device: use.to_json()},

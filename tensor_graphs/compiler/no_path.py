@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.compiler.choose import PriceBook
 from tensor_graphs.compiler.request import roundoff
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import left_out, matching
+from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composite import CompositeOp, is_loop
 from tensor_graphs.paths.path import NoPathError, Paths
@@ -39,7 +39,10 @@ def with_reasons(error: NoPathError, paths: Paths, book: PriceBook, table: Mappi
     if all(map(reasons.uncompared, culprits)):
         return NoPathError(f"{error}\n  {listed}\n  fix: {COMPARES}")
     if needed == math.inf:
+        more = reasons.backends_with(culprits)
         fix = TURNS + OTHERWISE if any(is_loop(s.spec.op) for s in culprits) else OTHERWISE
+        if more:
+            fix = f"--backends {','.join((*book.backends, *more))} (in Python backends=): {' and '.join(more)} computes it"
         return NoPathError(f"{error}\n  {listed}\n  fix: {fix}")
     coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > book.tolerance}, key=str)
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
@@ -102,19 +105,33 @@ class _Reasons:
             self.waiting[s.key] = set() if computed else names or of_steps
         return self.waiting[s.key]
 
-    def without_kernel(self, s: Signature, seen: set[str]) -> list[str]:
-        """The titles of the steps of a signature that no kernel of these backends computes."""
+    def without_kernel(self, s: Signature, seen: set[str]) -> list[Signature]:
+        """The steps of a signature that no kernel of these backends computes."""
         if s.key in seen or matching(s.spec, self.table) or self.paths.best(s)[1] is not None:
             return []
         seen.add(s.key)
-        return [title for i, _ in self.paths.within(s) for title in self.without_kernel(i, seen)] if _may_expand(s) else [s.title()]
+        return [step for i, _ in self.paths.within(s) for step in self.without_kernel(i, seen)] if _may_expand(s) else [s]
+
+    def backends_with(self, culprits: Sequence[Signature]) -> list[str]:
+        """A few backends more, of the same device, whose kernels compute all that these do not; [] where there are none."""
+        left, found = {step for s in culprits for step in self.without_kernel(s, set())}, list[str]()
+        device = device_of(self.book.backends[0])
+        others = [b for b in BACKENDS if b not in self.book.backends and why_missing(b) is None and device_of(b) is device]
+        computed = {b: {step for step in left if matching(step.spec, by_op(load_backend(b)))} for b in others}
+        while left:
+            best = max(others, key=lambda b: len(computed[b] & left), default=None)
+            if best is None or not computed[best] & left:
+                return []
+            found.append(best)
+            left -= computed[best]
+        return found
 
     def why_none(self, s: Signature) -> str:
         """For people, where no kernel is right: none was compared yet, none is here, or all are wrong."""
         if waiting := sorted(self.uncompared(s) or ()):
             return f"what computes it was not compared with the oracle yet: {', '.join(waiting[:6])}{', …' * (len(waiting) > 6)}"
         if steps := self.without_kernel(s, set()):
-            inside = "it" if steps == [s.title()] else f"{'; '.join(steps[:4])} in it"
+            inside = "it" if steps == [s] else f"{'; '.join(step.title() for step in steps[:4])} in it"
             return f"no kernel of {', '.join(self.book.backends)} computes {inside}"
         return "nothing that computes it is right here"
 

@@ -26,21 +26,22 @@ from tensor_graphs.compiler.search import asked_points, price_points
 from tensor_graphs.compiler.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
-from tensor_graphs.costs.roofline import uncertainty
+from tensor_graphs.costs.roofline import uncertainty, work
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
-from tensor_graphs.profiling.measure.calibration import measure_device, seconds_due
+from tensor_graphs.profiling.measure.calibration import correct_flops, measure_device, seconds_due
 from tensor_graphs.profiling.measure.deployed import NotDeployed, what_runs
 from tensor_graphs.profiling.measure.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
 from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.queue.ahead import Ahead, ahead_of, question_seconds
+from tensor_graphs.profiling.queue.ahead import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.profiling.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
 from tensor_graphs.profiling.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.profiling.queue.requests import settle_queue
@@ -72,6 +73,9 @@ CLOSE = 1.5
 
 FINAL = 0.25
 """of the budget, kept for whole paths"""
+
+LEAST_SEARCH, SEARCHING = 2.0, 0.25
+"""seconds, and of the budget, that finding out what to measure may take in any case; else as long as was announced"""
 
 Asked = Counter[tuple[str, ...]]
 """how often one profile has asked: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
@@ -195,6 +199,20 @@ def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[
     """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
     plans = _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN))
     return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
+
+
+def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> dict[str, float]:
+    """Backend of the host -> the most flop/s that a product of f32 of the plans for these sizes was measured to do. Raises
+    NoPathError."""
+    out: dict[str, float] = {}
+    for binding, _, _, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+        for s, way in ways:
+            facts = s.spec.op.facts
+            if (way.kernel is not None and way.price.measured and device_of(way.kernel.backend).is_host and facts.product
+                    and not facts.closed and {t.dtype for t in s.spec.inputs if t.dtype.is_float} == {f32}):
+                speed = work(s, tuple((n, int(binding[n])) for n in s.dim_names))[1] / way.price.seconds
+                out[way.kernel.backend] = max(out.get(way.kernel.backend, 0.0), speed)
+    return out
 
 
 def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
@@ -524,7 +542,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
         return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
     strategy = require_strategy(strategy)
-    started = time.perf_counter()
+    pace = Pace()
     store, here, tolerance = request.store, request.here, request.allowed
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
@@ -537,6 +555,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     done, total, ended = 0, 0, False
     promised = False                                                # whether what promises to be faster was asked about
     apart = (1.0 - FINAL) * budget
+    opening = looked = 0.0                                          # seconds that looking for questions took: last, and so far
 
     def say(what: str) -> None:
         if on_step is not None:
@@ -566,8 +585,9 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with spent:
             seconds = min(most, max(left, FINAL * budget))
             end = time.perf_counter() + seconds
-            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds)
-                      for binding in itertools.chain(*asked_points(graph, at, largest)))
+            bindings = itertools.takewhile(lambda _: time.perf_counter() < end + most - seconds,
+                                           itertools.chain(*asked_points(graph, at, largest)))
+            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds) for binding in bindings)
         report.paths += ran
         if ran:
             plan = unanswered(store, needed(graph, points[0], request), VERIFIER, threads)
@@ -579,32 +599,47 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
         compared = verified(store, {q.kernel.backend for q in first}, threads)
         return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
-                        searched=time.perf_counter() - started, budget=apart, most=min(MOST_MORE, 2.0 * budget))
+                        pace=pace, budget=budget, apart=apart, most=min(MOST_MORE, 2.0 * budget))
+
+    def searched() -> float:
+        return pace.seconds - report.device_seconds - spent.seconds
+
+    def may_search() -> bool:
+        """Whether looking for questions once more takes no longer than was announced, or little of the budget."""
+        return looked + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
         """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
         that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
+        nonlocal opening, looked
+        began = time.perf_counter()
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
         tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
         hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
         hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
         first = next(tiers, [])
         plan = [*hopes, *first] or next(tiers, [])
-        return every, hopes, first, plan, {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        due = {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        opening = time.perf_counter() - began
+        looked += opening
+        return every, hopes, first, plan, due
 
     try:
         tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
         points = asked_points(form.graph, at, largest)
+        reached: Mapping[str, float] = {}
         with contextlib.suppress(NoPathError):                      # then another form may have one, below
+            reached = _reached(form.graph, points[0], request)
             report.ahead = look_ahead()
+            looked = pace.seconds
             if on_start is not None and str(report.ahead):
                 on_start(report.ahead)
         begun = time.perf_counter()
-        if measure_device(store, here, threads=threads):
+        if [*measure_device(store, here, threads=threads), *correct_flops(store, reached, threads)]:
             report.device_seconds = time.perf_counter() - begun
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
-            while True:
+            while not seen or may_search():
                 try:
                     asked, hopes, first, plan, due = open_now()
                 except NoPathError:
@@ -651,14 +686,13 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         settle_queue(store, here, threads)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)
-            if report.left and done:                                # what the next call begins with: rows change what is asked
+            if report.left and done and may_search():               # what the next call begins with: rows change what is asked
                 *_, due = open_now()
                 report.left, report.arisen = len(due), len(due.keys() - (begun_with or set()))
                 report.may_save = _may_save([q for q in due.values() if not counted[question_key(q)]], points[0])
     except KeyboardInterrupt:
         report.interrupted = True
-    report.seconds = time.perf_counter() - started
-    report.search_seconds = report.seconds - report.device_seconds - spent.seconds
+    report.seconds, report.search_seconds = pace.seconds, searched()
     report.over_seconds = max(0.0, spent.seconds - budget)
     return report
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensor_graphs.compiler import svg
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import FLOPS, READ, prior_rates
+from tensor_graphs.costs.known_rates import BEATEN, FLOPS, READ, prior_rates
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.devices.known import HOST, device_named
-from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
+from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.paths.path import is_way_on
-from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.plan import Evidence, Plan
 from tensor_graphs.paths.screen import duration, human
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import constants
@@ -68,6 +69,17 @@ class Roof:
         peaks = {**assumed, **best}
         return Roof(device, peaks[READ], {name: peaks[name] for name in NAMES if name in peaks}, source)
 
+    def raised(self, steps: Sequence[Stood]) -> Roof:
+        """The roof, no lower than measured products of the host show it to be: those that do no less than their definition."""
+        beaten = {s.peak: s for s in sorted(steps, key=lambda s: s.speed) if s.product and s.device == self.device
+                  and s.speed > BEATEN * self.flops[s.peak]} if self.measured and self.device == HOST.name else {}
+        if not beaten:
+            return self
+        said = "; ".join(f"{_said(name)} was measured as {_speed(self.flops[name])}, and {s.kernel} reaches more"
+                         for name, s in beaten.items())
+        return replace(self, flops={**self.flops, **{name: s.speed for name, s in beaten.items()}},
+                       source=f"{self.source}; {said}: tg devices --measure")
+
     def peak(self, spec: Spec) -> str:
         """The constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known, and on a
         GPU for all that is no product, which its tensor cores do not compute."""
@@ -80,8 +92,7 @@ class Roof:
         return wanted if wanted in self.flops else FLOPS
 
     def __str__(self) -> str:
-        peaks = [f"{_said(name)} {f'{value / 1e12:.1f} T' if value >= 1e13 else f'{value / 1e9:.1f} G'}flop/s"
-                 for name, value in self.flops.items()]
+        peaks = [f"{_said(name)} {_speed(value)}" for name, value in self.flops.items()]
         return f"{self.device}: read {self.bandwidth / 1e9:.1f} GB/s, {', '.join(peaks)} ({self.source})"
 
 
@@ -90,10 +101,15 @@ def _said(name: str) -> str:
     return name.removeprefix("flops_").replace("_", " ")
 
 
+def _speed(value: float) -> str:
+    return f"{f'{value / 1e12:.1f} T' if value >= 1e13 else f'{value / 1e9:.1f} G'}flop/s"
+
+
 @dataclass(frozen=True)
 class Stood:
     """A step of a plan beside its roof. seconds, nbytes, flops: of one call; least: seconds at the roof; bound: which of the two it
-    is. peak: the constant that bounds its arithmetic. signature: its key."""
+    is. peak: the constant that bounds its arithmetic. signature: its key. product: whether it was measured, and does all of the
+    arithmetic of sums of products."""
 
     what: str
     kernel: str
@@ -107,6 +123,28 @@ class Stood:
     bound: str
     peak: str
     signature: str = ""
+    product: bool = False
+
+    @staticmethod
+    def of(e: Evidence, kernel: Kernel, signature: Signature, at: Mapping[str, int], roof: Roof) -> Stood:
+        """The step as one kernel takes it at these sizes."""
+        nbytes, flops = work(signature, tuple(sorted(at.items())))
+        nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
+        if kernel.arithmetic is not None and roof.device == HOST.name:  # of a GPU's kernels it is for guesses: in units of f32
+            flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
+        facts = signature.spec.op.facts
+        return Stood(e.title, kernel.name, roof.device, e.calls, e.seconds, e.measured, nbytes, flops, 0.0, "",
+                     roof.peak(signature.spec), e.signature, e.measured and facts.product and not facts.closed).below(roof)
+
+    def below(self, roof: Roof) -> Stood:
+        """The step beside that roof."""
+        moved, computed = self.nbytes / roof.bandwidth, self.flops / roof.flops[self.peak]
+        return replace(self, least=max(moved, computed), bound="memory" if moved >= computed else "arithmetic")
+
+    @property
+    def speed(self) -> float:
+        """flop/s."""
+        return self.flops / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float:
@@ -179,16 +217,9 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
         device = device_of(kernel.backend).name
         if device not in roofs:
             roofs[device] = Roof.of(device, database, [b for b in plan.backends if device_of(b).name == device], threads)
-        roof = roofs[device]
-        at = {n: known[n] for n in signature.dim_names}
-        nbytes, flops = work(signature, tuple(sorted(at.items())))
-        nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        if kernel.arithmetic is not None and device == HOST.name:   # of a GPU's kernels it is for guesses: in units of f32
-            flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
-        peak = roof.peak(signature.spec)
-        moved, computed = nbytes / roof.bandwidth, flops / roof.flops[peak]
-        steps.append(Stood(e.title, kernel.name, device, e.calls, e.seconds, e.measured, nbytes, flops,
-                           max(moved, computed), "memory" if moved >= computed else "arithmetic", peak, e.signature))
+        steps.append(Stood.of(e, kernel, signature, {n: known[n] for n in signature.dim_names}, roofs[device]))
+    roofs = {device: roof.raised(steps) for device, roof in roofs.items()}
+    steps = [s.below(roofs[s.device]) for s in steps]
     return KernelTable(known, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
 
 

@@ -49,14 +49,14 @@ def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS)
     rest = steps[rows:]
     estimates = 1.0 - v.measured_share
     basis = ("Every step was measured on this machine." if estimates == 0 else
-             f"{estimates:.0%} of that time is estimated from bytes and operations, not measured.")
+             f"{estimates:.0%} of that time is estimated from bytes and operations; tg profile measures it.")
     return PlanSummary(
         f"{expected(v)}{f' at {sizes}' if sizes else ''}, {v.calls}"
         + "".join(f";{line}" for line in at_once(v)),
         tuple(SummaryStep(e.steps or e.title, e.chosen, e.calls, e.seconds * e.calls, e.seconds * e.calls / total, e.measured,
                           e.error, _rival(e)) for e in steps[:rows]),
-        "" if not rest else f"{counted(len(rest), 'more step')}, {sum(e.calls for e in rest)} calls: "
-                            f"{duration(sum(e.seconds * e.calls for e in rest))}",
+        "" if not rest else f"and {counted(len(rest), 'more step')}, called {sum(e.calls for e in rest)} times in a run: "
+                            f"{duration(sum(e.seconds * e.calls for e in rest))} in all",
         "It has the lowest expected time of all paths whose kernels agree with the float64 oracle within "
         f"{plan.tolerance:.1e}. {basis}")
 

@@ -17,6 +17,9 @@ from tensor_graphs.records.rows import DeviceConstant
 READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"
 """the constants (database table device_constants) that guesses rest on"""
 
+BEATEN = 1.1
+"""times a constant that a product's arithmetic reaches, from which on the constant must have been measured on a busy machine"""
+
 
 def known_rates(database: Database, backends: Sequence[str], threads: int | None = None) -> DeviceRates | None:
     """The device's rates as the best of these backends measured them here; None when none did."""

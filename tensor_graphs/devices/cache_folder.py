@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from tensor_graphs.devices.c_code import ToolchainError
+from tensor_graphs.regular_file import blocking
 
 
 class CacheFolderError(ToolchainError):
@@ -53,18 +54,14 @@ def private_folder(folder: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise CacheFolderError(
-            f"the cache folder {folder} cannot be made: {_file_above(folder)} is a file, not a folder.\n"
-            f"fix: remove that file, or {OTHER_CACHE}"
-        ) from error
+        above = blocking(folder)
+        remove = "remove that file, or " if above is not None and above.is_file() else ""
+        raise CacheFolderError(f"the cache folder {folder} cannot be made: {above} is no folder.\n"
+                               f"fix: {remove}{OTHER_CACHE}") from error
     except OSError as error:
         raise unusable(folder, error) from error
     check_private(folder)
     return folder
-
-
-def _file_above(folder: Path) -> Path:
-    return next((p for p in (folder, *folder.parents) if p.is_file()), folder)
 
 
 def check_private(path: Path, facts: os.stat_result | None = None) -> None:

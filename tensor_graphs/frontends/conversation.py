@@ -16,7 +16,7 @@ import logging
 from collections.abc import Generator, Sequence
 
 from tensor_graphs.frontends.errors import TokenizerError
-from tensor_graphs.frontends.generate import Generation, cache_length, check_ids, stream_text
+from tensor_graphs.frontends.generate import Generation, check_ids, stream_text
 from tensor_graphs.frontends.huggingface import LoadedModel
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.frontends.stop_texts import UntilStop
@@ -78,7 +78,8 @@ class Conversation:
         tokens: how many at most; None: until the model ends its turn (`model.end_ids`), or the cache is full. A caller may stop at
         any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
         conversation is what it was before.
-        Raises ConversationError when the turn, or the rest of its answer, is longer than the cache; TokenizerError for a text or a
+        Raises ConversationError when the cache has no room for the turn and `tokens` more, and then nothing was computed; for
+        None when it is full before the answer ends. TokenizerError for a text or a
         template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError.
         """
         self.last, self.fed = self._generation(), 0
@@ -87,9 +88,8 @@ class Conversation:
         check_ids(ids, self.model.facts.vocabulary)
         new = self._not_in_the_caches(ids)
         self.fed = len(new)
-        most = cache_length(self.compiled) if tokens is None else tokens
         try:
-            for _, text in stream_text(self.compiled, self.session, new, most, self.tokenizer.stream(stop_texts=self.stop_texts),
+            for _, text in stream_text(self.compiled, self.session, new, tokens, self.tokenizer.stream(stop_texts=self.stop_texts),
                                        self.last, sampling=self._sampler, stop=self.model.end_ids, hidden=self.model.end_ids):
                 yield text
         finally:

@@ -54,9 +54,10 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
     Raises ConfigError for a setting that is wrong, missing or not supported.
     """
     c = _text_model(c, within) if within else c
-    c.refuse("quantization_config", ({},), "weights must be plain tensors")
+    c.refuse("quantization_config", ({},), "weights must be plain tensors",
+             fix="a checkpoint of the model in float32, bfloat16 or float16; in a graph of your own, tg.scaled_linear")
     for key, harmless in family.refused.items():
-        c.refuse(key, harmless, f"only {' or '.join(str(v).lower() for v in harmless)} is")
+        c.refuse(key, harmless, f"only {' or '.join(str(v).lower() for v in harmless)} is", fix="a model without it")
     s = SimpleNamespace(head_dim=None, num_key_value_heads=None, layer_types=None, sliding_window=None)
     for name, default in family.settings.items():
         setattr(s, name, _setting(c, family, name, default))
@@ -65,7 +66,7 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
     try:
         facts = family.described(s, rotated)
     except AttributeValueError as error:
-        raise c.error(str(error).removeprefix("AttributeValueError: ").partition("\n")[0]) from error
+        raise c.error(error.message) from error
     blind = next((i for i, layer in enumerate(facts.layers) if family.slides(s, i) and not layer.window), None)
     if blind is not None:
         raise c.error(f"layer {blind} has a window of {s.sliding_window}, which sees nothing on either side", fix="at least 2")
@@ -117,15 +118,24 @@ def _setting(c: Section, family: Family, name: str, default: Any) -> Any:
 
 def _check(c: Section, family: Family, s: SimpleNamespace) -> None:
     """Sizes and lists that have to fit each other."""
+    def said(name: str) -> str:
+        """A setting as the file has it: its key and its value."""
+        keys = family.keys.get(name, name).split("|")
+        return f"{next((k for k in keys if k in c.values), keys[0])} is {getattr(s, name)}"
+
     if not s.head_dim and s.hidden_size % s.num_attention_heads:
-        raise c.error(f"hidden_size {s.hidden_size} is no multiple of num_attention_heads {s.num_attention_heads}")
+        raise c.error(f"{said('hidden_size')} and {said('num_attention_heads')}: the first is no multiple of the second")
+    if s.num_attention_heads % (s.num_key_value_heads or s.num_attention_heads):
+        raise c.error(f"{said('num_attention_heads')} and {said('num_key_value_heads')}: the first is no multiple of the second")
     if (s.head_dim or s.hidden_size // s.num_attention_heads) > _MOST["head_dim"]:
         raise c.error(f"a head has {s.hidden_size // s.num_attention_heads} channels (hidden_size / num_attention_heads), and no "
-                      f"model has more than {_MOST['head_dim']}", fix="take config.json as it was published with the weights")
-    experts = s.num_hidden_layers * getattr(s, "num_local_experts", 0)
-    if experts > _MOST_EXPERTS:
-        raise c.error(f"{s.num_hidden_layers} layers of {s.num_local_experts} experts are {experts}, and no model has more than "
-                      f"{_MOST_EXPERTS}", fix="take config.json as it was published with the weights")
+                      f"model has more than {_MOST['head_dim']}")
+    count = getattr(s, "num_local_experts", 0)
+    if count and not 1 <= s.num_experts_per_tok <= count:
+        raise c.error(f"{said('num_experts_per_tok')} and {said('num_local_experts')}: the first is at least 1, at most the second")
+    if s.num_hidden_layers * count > _MOST_EXPERTS:
+        raise c.error(f"{s.num_hidden_layers} layers of {count} experts are {s.num_hidden_layers * count}, and no model has more "
+                      f"than {_MOST_EXPERTS}")
     for key in ("layer_types", "no_rope_layers"):
         listed = getattr(s, key, None)
         if listed and len(listed) != s.num_hidden_layers:

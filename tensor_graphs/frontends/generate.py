@@ -6,6 +6,7 @@ pending, and the next call feeds it before its own prompt.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -80,10 +81,10 @@ def cache_length(compiled: CompiledGraph) -> int:
 
 
 @worded
-def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, *,
+def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, *,
            sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
            result: Generation | None = None) -> Iterator[int]:
-    """Yield up to `tokens` new token ids; stops behind one that is in `stop` (which is yielded too).
+    """Yield up to `tokens` new token ids (None: until the cache is full); stops behind one that is in `stop`, which is yielded too.
 
     compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler goes
     on with its draws, a Sampling begins them; its repetition penalty counts all tokens of the conversation. Timings and ids go into
@@ -93,14 +94,16 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
     A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
 
-    Raises ConversationError when the next token to feed has no room in the cache (what had room was yielded), and when the
-    session's states were set from outside; SamplingError for logits that are no numbers, and where draws, a penalty or log
-    probabilities are requested of a graph that gives the likeliest token only; FrontendError when there is nothing to feed.
+    Raises ConversationError, before anything is computed, when the cache has no room for the prompt and `tokens` more, and when
+    the session's states were set from outside; for None when the cache is full and no stop came. Raises SamplingError for logits
+    that are no numbers, and where draws, a penalty or log probabilities are requested of a graph that gives the likeliest token
+    only; FrontendError when there is nothing to feed.
     """
     capacity = cache_length(compiled)
     if not isinstance(session, Session):
         raise ArgumentError(f"session is {session!r:.80}\n  fix: compiled.session()")
-    whole("tokens", tokens, 0)
+    if tokens is not None:
+        whole("tokens", tokens, 0)
     sampler = sampling if isinstance(sampling, Sampler) else Sampler(sampling or Sampling())
     result = result if result is not None else Generation()
     if "logits" not in compiled.graph.outputs and (sampler.sampling.needs_logits or result.log_probabilities is not None):
@@ -110,11 +113,11 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     feed = [*transcript.pending, *_ids_of(compiled, prompt)]
     if not feed:
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
-    for number in range(tokens):
+    _require_room(len(transcript.fed), len(feed), tokens or 1, capacity)
+    for number in itertools.count() if tokens is None else range(tokens):
         started = time.perf_counter()
         past, ids = len(transcript.fed), np.asarray(feed, dtype=np.int32)
-        if past + len(feed) > capacity:
-            raise _longer(past, len(feed), capacity)
+        _require_room(past, len(feed), 1, capacity)
         with phase("next tokens" if number else "first token"):
             outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
             transcript.fed += feed
@@ -150,7 +153,7 @@ class TextDecoder(Protocol):
     def finish(self) -> str: ...
 
 
-def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int, decoder: TextDecoder,
+def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, decoder: TextDecoder,
                 result: Generation, *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
                 hidden: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
     """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
@@ -194,11 +197,15 @@ def _transcript(session: Session) -> Transcript:
     return session.transcript
 
 
-def _longer(past: int, new: int, capacity: int) -> ConversationError:
-    said = (f"the conversation has {past} tokens in the cache, and {new} more do not fit: it holds {capacity}" if past else
-            f"the prompt has {new} tokens, and the cache holds {capacity}")
-    return ConversationError(said, fix=f"load_model(…, max_positions={past + new}) or more (tg: --max-positions), if the model has "
-                                       "so many positions; or a new conversation: session.reset()")
+def _require_room(past: int, new: int, tokens: int, capacity: int) -> None:
+    """Raise ConversationError where the cache does not hold what it has, the new tokens and all but the last of those asked for."""
+    needed, fewer = past + new + tokens - 1, capacity - past - new + 1
+    if needed > capacity:
+        before = f"the conversation has {past} tokens in the cache, {new} are to come" if past else f"the prompt has {new} tokens"
+        rest = (f"; or ask for {fewer} at most" if fewer > 0 else "") + ("; or a new conversation: session.reset()" if past else "")
+        raise ConversationError(
+            f"{before} and {tokens} more are asked for: {needed} in all, and the cache holds {capacity}", needed=needed,
+            fix=f"load_model(…, max_positions={needed}) or more (tg: --max-positions), if the model has so many positions{rest}")
 
 
 def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session, ids: np.ndarray, past: int) -> SamplingError:
@@ -229,6 +236,7 @@ def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, ses
     with each id; log_probabilities: record them, too. Raises ArgumentError."""
     function("on_token", on_token, "the id of a token")
     cache_length(compiled)
+    whole("tokens", tokens, 0)
     result = Generation(log_probabilities=[] if log_probabilities else None)
     for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
         if on_token is not None:

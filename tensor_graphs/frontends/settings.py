@@ -60,8 +60,7 @@ class Section:
     def whole(self, key: str, default: Any = ..., least: int = 1, most: int | None = None) -> int:
         value: int = self.get(key, f"a whole number ≥ {least}", lambda v: type(v) is int and v >= least, default)
         if most is not None and value is not None and value > most:
-            raise self.error(f"{key} is {value}, and no model that fits into a computer has more than {most}",
-                             fix="take config.json as it was published with the weights")
+            raise self.error(f"{key} is {value}, and no model that fits into a computer has more than {most}")
         return value
 
     def optional_whole(self, key: str) -> int | None:
@@ -95,10 +94,10 @@ class Section:
         value = self.get(key, "an object", lambda v: isinstance(v, dict), {})
         return Section(value, self.path, f"{self.within}.{key}" if self.within else key)
 
-    def refuse(self, key: str, harmless: tuple[Any, ...], why: str) -> None:
+    def refuse(self, key: str, harmless: tuple[Any, ...], why: str, fix: str | None = None) -> None:
         """Raise when `key` says anything but one of the harmless values (null and absence are always harmless)."""
         if self.has(key) and self.values[key] not in harmless:
-            raise self.error(f"{key} = {json.dumps(self.values[key])[:80]} is not supported: {why}")
+            raise self.error(f"{key} = {json.dumps(self.values[key])[:80]} is not supported: {why}", fix=fix)
 
     def warn_of_the_rest(self) -> None:
         """Log the keys that nobody asked for and that are not known to leave the result alone."""

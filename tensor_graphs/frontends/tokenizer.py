@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.frontends.byte_level_files import MERGES_FILE, VOCABULARY_FILE, byte_level_class, read_byte_level
 from tensor_graphs.frontends.chat_template import render
-from tensor_graphs.frontends.errors import FolderError, TokenizerError
+from tensor_graphs.frontends.errors import FolderError, FrontendError, TokenizerError
 from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_sentence
 from tensor_graphs.frontends.sentencepiece_file import SENTENCEPIECE_FILE, read_sentencepiece
-from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.frontends.settings import parse_json, read_json
 from tensor_graphs.frontends.stop_texts import UntilStop
 from tensor_graphs.regular_file import read_text
 
@@ -252,7 +252,12 @@ def _read_fast(path: Path) -> Splitter:
     try:
         return Splitter.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
-        raise TokenizerError(f"{TOKENIZER_FILE} cannot be read: {error}", file=path) from error
+        try:
+            parse_json(path)
+        except FrontendError:
+            raise TokenizerError(f"{TOKENIZER_FILE} cannot be read: {error}", file=path) from error
+        raise TokenizerError(f"{TOKENIZER_FILE} is valid JSON, but no tokenizer that the library tokenizers reads", file=path,
+                             fix="save it anew: tokenizer.save_pretrained(folder)") from error
 
 
 def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:

@@ -81,10 +81,10 @@ def where_written() -> Location | None:
 
 
 class LanguageError(TensorGraphsError):
-    """Something that cannot be meant; `location` is the user's line."""
+    """Something that cannot be meant; `location` is the user's line, `message` what is wrong."""
 
     def __init__(self, message: str, location: Location | None = None, fix: str | None = None) -> None:
-        self.location = location if location is not None else where_written()
+        self.location, self.message = location if location is not None else where_written(), message
         at = f" at {self.location}" if self.location else ""
         text = f"{type(self).__name__}{at}: {message}"
         source = self.location.source() if self.location else ""

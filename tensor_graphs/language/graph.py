@@ -181,7 +181,7 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
     else:
         raise _no_graph("graph takes tensors", outputs)
     if not named and not updates:
-        raise GraphError("a graph needs an output or a state update")
+        raise GraphError("a graph needs an output or a state update", fix="tg.graph({\"y\": tensor})")
     changed: dict[str, Node] = {}
     states: dict[str, TensorType] = {}
     for key, value in (updates or {}).items():
@@ -194,9 +194,10 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
             raise GraphError(f"an output is named by a text, not by {name!r}", fix="tg.graph({\"y\": tensor})")
     for name, value in (*named.items(), *changed.items()):
         if not isinstance(value, Node):
-            raise GraphError(f"{name!r} is {type(value).__name__}, a tensor is needed")
+            raise GraphError(f"{name!r} is {type(value).__name__}, a tensor is needed",
+                             fix="what an op returns, or tg.constant(value)")
         if len(value.types) != 1:
-            raise GraphError(f"{name!r} has {len(value.types)} outputs; name each of them")
+            raise GraphError(f"{name!r} has {len(value.types)} outputs", fix="a name for each of them")
     made = Graph(named, changed)
     known = {n: node.type for n, node in made._leaves(leaves.STATE).items()} | states
     for name, value in changed.items():

@@ -92,7 +92,7 @@ def _shape(shape: Sequence[Dim] | Dim) -> tuple[Dim, ...]:
 
 def _name(kind: str, name: str) -> str:
     if not isinstance(name, str) or not name or any(c.isspace() or c in '"\\' for c in name):
-        raise GraphError(f"{kind} needs a name without spaces, quotes and backslashes, got {name!r}")
+        raise GraphError(f"{kind} needs a name without spaces, quotes and backslashes, got {name!r}", fix=f"tg.{kind}(\"x\", …)")
     return name
 
 

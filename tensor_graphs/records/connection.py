@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from tensor_graphs.records.errors import CorruptDatabase, DatabasePathError, NoDatabase, UnsupportedDatabase
 from tensor_graphs.records.location import default_target
+from tensor_graphs.regular_file import blocking
 
 
 def parse_target(target: str | Path | None) -> sa.URL:
@@ -70,7 +71,7 @@ def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -
         if not path.exists():
             raise no_database(str(path))
         return
-    if not make_folder and not os.path.lexists(path.parent) and not _regular_file_above(path).is_file():
+    if not make_folder and not os.path.lexists(path.parent) and blocking(path.parent) is None:
         raise DatabasePathError(
             f"the database cannot be {path}: there is no folder {path.parent}\n"
             f"  fix: mkdir -p {path.parent}, or a path in a folder that is there"
@@ -79,7 +80,7 @@ def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:
         raise DatabasePathError(
-            f"the database cannot be {path}: {_regular_file_above(path)} is a regular file, not a folder\n"
+            f"the database cannot be {path}: {blocking(path.parent)} is no folder\n"
             "  fix: choose another path (--db, TENSOR_GRAPHS_DB, or XDG_DATA_HOME for the usual place)"
         ) from error
     except OSError as error:
@@ -101,10 +102,6 @@ def no_database(location: str) -> NoDatabase:
         f"there is no database {location}\n"
         "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one"
     )
-
-
-def _regular_file_above(path: Path) -> Path:
-    return next((parent for parent in path.parents if parent.is_file()), path.parent)
 
 
 def connect(url: sa.URL, busy_seconds: float) -> Engine:

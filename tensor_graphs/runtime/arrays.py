@@ -154,14 +154,16 @@ def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as e:
-        raise RunError(f"{what} {name!r} is {t}, the list is ragged: {e}") from e
+        raise RunError(f"{what} {name!r} is {t}, the list is ragged: {e}\n  fix: lists of one length at each level") from e
     kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
     if array.size and t.dtype.kind not in kinds.get(array.dtype.kind, ()):
-        raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}")
+        raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}\n"
+                       f"  fix: a list of values of {t.dtype}")
     if array.size and t.dtype.kind in ("int", "uint"):
         info = np.iinfo(t.dtype.numpy)
         if int(array.min()) < info.min or int(array.max()) > info.max:
-            raise RunError(f"{what} {name!r} is {t}, the list holds numbers outside of {info.min}..{info.max}")
+            raise RunError(f"{what} {name!r} is {t}, the list holds numbers outside of {info.min}..{info.max}\n"
+                           f"  fix: numbers in that range, or an input of a wider dtype")
     return array.astype(t.dtype.numpy)
 
 
@@ -208,7 +210,8 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
                 size = shapes[name][axis]
                 before = found.setdefault(by_dim[s], size)
                 if before != size:
-                    raise RunError(f"input {name!r} has size {size} at axis {axis}, dim {s} is {before} already")
+                    raise RunError(f"input {name!r} has size {size} at axis {axis}, dim {s} is {before} already\n"
+                                   f"  fix: one size of {s} in dims= and in all inputs")
     missing = sorted(set(dims) - set(found))
     if missing:
         raise RunError(f"dim {', '.join(missing)} follows from no input\n  fix: run(…, dims={{{missing[0]!r}: …}})")
@@ -220,5 +223,6 @@ def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, 
         for axis, s in enumerate(t.shape):
             wanted = int(d.evaluate(s, found))
             if shapes[name][axis] != wanted:
-                raise RunError(f"input {name!r} is {t}: axis {axis} must be {wanted}, the array has shape {shapes[name]}")
+                raise RunError(f"input {name!r} is {t}: axis {axis} must be {wanted}, the array has shape {shapes[name]}\n"
+                               f"  fix: an array of shape {tuple(int(d.evaluate(s, found)) for s in t.shape)}")
     return found

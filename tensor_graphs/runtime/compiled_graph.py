@@ -412,9 +412,9 @@ class CompiledGraph:
         for i, (name, array) in enumerate(out.items()):
             for other in list(out)[:i]:
                 if overlap(array, out[other]):
-                    raise RunError(f"out[{name!r}] and out[{other!r}] share memory")
+                    raise RunError(f"out[{name!r}] and out[{other!r}] share memory\n  fix: an array for each")
             if session is not None and isinstance(array, np.ndarray) and session.holds(array):
-                raise RunError(f"out[{name!r}] shares memory with a state of the session")
+                raise RunError(f"out[{name!r}] shares memory with a state of the session\n  fix: an array of its own")
             for parameter, held in self.parameters.items():
                 if overlap(array, held):
                     raise RunError(f"out[{name!r}] shares memory with the parameter {parameter!r}\n  fix: an array of its own")

@@ -143,7 +143,8 @@ class Session:
             shape = self._value(name).shape
             array = as_array(name, value, self.types[name], "state")
             if array.shape != shape:
-                raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}")
+                raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}\n"
+                               f"  fix: an array of shape {shape}")
             arrays[name] = array.copy() if self.holds(array) else array
         with self.lock:
             self.transcript = None

@@ -333,7 +333,7 @@ def test_a_graph_that_does_not_fit_at_its_largest_sizes_is_told_which_would(soft
 def test_a_cache_folder_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = tg("explain", softmax, env={"XDG_CACHE_HOME": str(tmp_path / "file" / "x")})
-    assert_complains(result, "cache folder", f"{tmp_path / 'file'} is a file, not a folder", "fix:", "XDG_CACHE_HOME")
+    assert_complains(result, "cache folder", f"{tmp_path / 'file'} is no folder", "fix: remove that file", "XDG_CACHE_HOME")
 
 
 def test_a_database_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_database_below_a_regular_file(softmax: Path, tmp_path: Path) -> None:
         ((), {"TENSOR_GRAPHS_DB": str(tmp_path / "file" / "a.db")}),
         ((), {"XDG_DATA_HOME": str(tmp_path / "file")}),
     ):
-        assert_complains(tg("explain", softmax, *arguments, env=env), f"{tmp_path / 'file'} is a regular file", "fix:")
+        assert_complains(tg("explain", softmax, *arguments, env=env), f"{tmp_path / 'file'} is no folder", "fix:")
 
 
 @pytest.mark.parametrize("content", [b"this is no database", b"SQLite format 3\x00" + b"\xff" * 4096])

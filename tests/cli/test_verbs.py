@@ -69,7 +69,8 @@ def test_run_generates_the_tokens_of_the_oracle_and_says_what_it_took(gemma: Pat
     assert detail["states"] == 2 * TINY.num_hidden_layers * TINY.max_position_embeddings * TINY.head_dim * 4
     spoken = tg("run", gemma, "--ids", "2,9,10", "--tokens", 6, "--ignore-eos")
     assert spoken.stdout == ",".join(map(str, said["ids"])) + "\n"
-    assert "6 tokens" in spoken.stderr and "tokens/s" in spoken.stderr
+    assert "6 tokens" in spoken.stderr and "tokens/s (median of 5 steps)" in spoken.stderr
+    assert said["predicted_step_ms"] > 0 and said["predicted_at"]["n"] == said["predicted_at"]["m"] == 1 < said["predicted_at"]["p"]
 
 
 def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma: Path) -> None:
@@ -147,10 +148,12 @@ def test_several_prompts_are_answered_each_on_its_own(wordy: Path, tmp_path: Pat
     said = document(tg("run", wordy, "--prompts", tmp_path / "prompts", *options, "--json"))
     assert [d["prompt"] for d in said] == ["w9 w10", "w11", "w9 w10"] and [d["prompt_tokens"] for d in said] == [9, 8, 9]
     assert said[0]["ids"] == said[2]["ids"] != said[1]["ids"]
+    assert said[0]["compile_ms"] > 0 and [d["compile_ms"] for d in said[1:]] == [0.0, 0.0]
     alone = document(tg("run", wordy, "--prompt", "w11", *options, "--json"))
     assert alone["ids"] == said[1]["ids"] and "prompt" not in alone
     shown = tg("run", wordy, "--prompt", "w9 w10", "--prompt", "w11", *options)
     assert shown.stdout == f"> w9 w10\n{said[0]['text']}\n\n> w11\n{said[1]['text']}\n"
+    assert shown.stderr.count("· compile ") == 1
 
 
 def test_bf16_weights_take_half_the_memory(gemma: Path) -> None:

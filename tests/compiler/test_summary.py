@@ -30,7 +30,7 @@ def test_the_rows_are_the_dearest_steps_and_the_rest_is_one_line(plan: Plan) -> 
     times = [s.seconds for s in everything.steps]
     assert times == sorted(times, reverse=True) and len(times) == 2 and everything.rest == ""
     assert sum(s.share for s in everything.steps) == pytest.approx(1.0)
-    assert first.steps == everything.steps[:1] and first.rest.startswith("1 more step, 3 calls: ")
+    assert first.steps == everything.steps[:1] and first.rest.startswith("and 1 more step, called 3 times in a run: ")
     assert all(not s.measured for s in everything.steps) and "100% of that time is estimated" in everything.why
 
 

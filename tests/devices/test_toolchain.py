@@ -137,8 +137,10 @@ def test_a_file_that_does_not_compile_is_an_error_with_the_compilers_words(sourc
 @pytest.mark.parametrize("below", ["file", "file/deeper", "file/deeper/still"])
 def test_a_cache_below_a_regular_file_is_refused_by_name(source: Path, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("here")
-    with pytest.raises(ToolchainError, match=r"cannot be made: .*file.* is a file, not a folder(?s:.*)fix: remove that file"):
+    with pytest.raises(ToolchainError, match=r"cannot be made: .*/file is no folder\.(?s:.*)fix: remove that file"):
         toolchain.build_library([source], name="answer", cache=tmp_path / below)
+    with pytest.raises(ToolchainError, match=r"cannot be made: /dev/null is no folder\.\nfix: give another cache folder"):
+        toolchain.build_library([source], name="answer", cache=Path("/dev/null") / below)
 
 
 @pytest.mark.parametrize(

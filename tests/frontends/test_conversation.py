@@ -142,16 +142,14 @@ def test_a_second_stream_on_a_session_goes_on_with_its_conversation(made: Made) 
 def test_a_conversation_ends_at_the_end_of_the_cache(made: Made) -> None:
     compiled, session, result = made.compiled, made.compiled.session(), []
     assert cache_length(compiled) == 72
-    with pytest.raises(ConversationError, match="has 72 tokens in the cache, and 1 more do not fit: it holds 72") as caught:
-        for token in stream(compiled, session, [5] * 70, 9):
+    with pytest.raises(ConversationError, match="the conversation has 72 tokens in the cache") as caught:
+        for token in stream(compiled, session, [5] * 70, None):
             result.append(token)
-    assert "fix: load_model(…, max_positions=73) or more (tg: --max-positions)" in str(caught.value)
+    assert caught.value.needed == 73 and "max_positions=73) or more (tg: --max-positions)" in str(caught.value)
     assert len(result) == 3 and session.transcript == Transcript(fed=[5] * 70 + result[:2], pending=result[2:])
     assert result == made.answer([5] * 70, [])[:3]
-    with pytest.raises(ConversationError, match="the prompt has 73 tokens, and the cache holds 72"):
-        generate(compiled, [5] * 73, 1)
     talk = Conversation(made.model(PLAIN, []), compiled)
-    with pytest.raises(ConversationError, match="70|72 tokens in the cache"):
+    with pytest.raises(ConversationError, match="72 tokens in the cache"):
         list(talk.say("w5 " * 60))
     assert len(talk.last.ids) == 9 and [m["role"] for m in talk.messages] == ["user", "assistant"]      # what had room is an answer
     before = list(talk.messages)
@@ -159,6 +157,24 @@ def test_a_conversation_ends_at_the_end_of_the_cache(made: Made) -> None:
         with pytest.raises(ConversationError):
             list(talk.say("w5"))
         assert talk.messages == before and talk.last.ids == []
+
+
+@pytest.mark.parametrize("made", ["mistral: window"], indirect=True)
+def test_a_request_without_room_is_refused_before_anything_is_computed(made: Made) -> None:
+    compiled, session = made.compiled, made.compiled.session()
+    for prompt, tokens, room in ([5] * 70, 9, "; or ask for 3 at most"), ([5] * 73, 1, ""), ([5], 73, "; or ask for 72 at most"):
+        needed = len(prompt) + tokens - 1
+        for ask in generate, lambda *asked, session: next(stream(asked[0], session, *asked[1:])):
+            with pytest.raises(ConversationError, match=rf"{needed} in all, and the cache holds 72") as caught:
+                ask(compiled, prompt, tokens, session=session)
+            assert caught.value.needed == needed and str(caught.value).endswith(f"has so many positions{room}")
+            assert session.transcript == Transcript()
+    first = generate(compiled, [5] * 68, 5, session=session).ids      # the last token needs no room
+    assert session.transcript == Transcript(fed=[5] * 68 + first[:4], pending=first[4:])
+    talk = Conversation(made.model(PLAIN, []), compiled)
+    with pytest.raises(ConversationError, match="and 72 more are asked for"):
+        list(talk.say("w5", 72))
+    assert talk.messages == [] and talk.session.transcript == Transcript()
 
 
 @pytest.mark.parametrize("made", ["mistral: window"], indirect=True)

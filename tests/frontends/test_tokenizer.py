@@ -244,7 +244,10 @@ def test_a_folder_without_tokenizer_names_ids(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="there is no such folder"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(TokenizerError, match=r"tokenizer.json cannot be read: "):
+    with pytest.raises(TokenizerError, match=r"tokenizer.json is valid JSON, but no tokenizer (.|\n)*fix: save it anew"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(TokenizerError, match=r"tokenizer.json cannot be read: (.|\n)*fix: take tokenizer.json as it was published"):
         load_tokenizer(tmp_path)
     folder_with(tmp_path, byte_fallback(False))
     (tmp_path / "tokenizer_config.json").write_text("{")

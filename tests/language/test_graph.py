@@ -119,7 +119,7 @@ def test_a_parameter_and_a_state_have_static_shapes():
 @pytest.mark.parametrize("name", ["", "two words", 'quo"te', "back\\slash"])
 def test_a_leaf_needs_a_name_that_can_be_printed(make, kind, name):
     assert said(lambda: make(name, (2,)), GraphError) == (
-        f"GraphError at HERE: {kind} needs a name without spaces, quotes and backslashes, got {name!r}")
+        f"GraphError at HERE: {kind} needs a name without spaces, quotes and backslashes, got {name!r}\n  fix: tg.{kind}(\"x\", …)")
 
 
 def test_two_leaves_of_one_name_are_refused():
@@ -136,17 +136,19 @@ def test_two_dims_of_one_name_and_different_ranges_are_refused():
 
 
 def test_a_graph_of_nothing_is_refused():
-    assert said(lambda: tg.graph([]), GraphError) == "GraphError at HERE: a graph needs an output or a state update"
+    assert said(lambda: tg.graph([]), GraphError) == (
+        "GraphError at HERE: a graph needs an output or a state update\n  fix: tg.graph({\"y\": tensor})")
 
 
 def test_an_output_that_is_no_tensor_is_refused():
-    assert said(lambda: tg.graph({"y": 3.0}), GraphError) == "GraphError at HERE: 'y' is float, a tensor is needed"
+    assert said(lambda: tg.graph({"y": 3.0}), GraphError) == (
+        "GraphError at HERE: 'y' is float, a tensor is needed\n  fix: what an op returns, or tg.constant(value)")
 
 
 def test_a_node_of_several_outputs_is_named_one_by_one():
     values, _ = tg.topk(tg.input("x", (4,)), k=2)
     assert said(lambda: tg.graph(values.inputs[0]), GraphError) == (
-        "GraphError at HERE: 'out' has 2 outputs; name each of them")
+        "GraphError at HERE: 'out' has 2 outputs\n  fix: a name for each of them")
 
 
 def test_a_second_output_by_position_is_refused_with_how_to_give_several():

@@ -122,6 +122,35 @@ def test_the_first_constants_are_measured_once_for_a_process_and_only_where_none
         calibration._first.cache_clear()
 
 
+def test_constants_that_a_kernel_beats_are_measured_again_and_raised_once(database: Database, counted: list[str],
+                                                                          caplog: pytest.LogCaptureFixture) -> None:
+    measure_device(database, ("c", "numpy"), threads=2, now=NOW)
+    assert calibration.correct_flops(database, {"c": 3.2e9, "numpy": 4e9}, 2) == [] and counted == ["memory", "c", "numpy"]
+    assert calibration.correct_flops(database, {"c": 6e9, "numpy": 4e9}, 2) == ["c"] and counted[3:] == ["memory", "c"]
+    assert queries.constants(database, environment_of("c", 2))[FLOPS].value == 6e9 and "a kernel has reached 6e+09" in caplog.text
+    assert calibration.correct_flops(database, {"c": 6e9}, 2) == []
+
+
+def test_reading_memory_is_measured_again_where_copying_it_seemed_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speeds, "STREAM_BYTES", 1 << 16)
+    monkeypatch.setattr(speeds, "WORKING_SETS", (1 << 14, 1 << 16))
+    monkeypatch.setattr(speeds, "LEAST_BYTES", 1)
+    monkeypatch.setattr(speeds, "reading", lambda data, times=1: ("read", data.nbytes))
+    monkeypatch.setattr(speeds, "copying", lambda data, times=1: ("copy", data.nbytes))
+    took = iter([1.0, 8.0, 1.0, 4.0, 6.0, 2.0])                      # disturbed, once more in the first second look
+    monkeypatch.setattr(speeds, "fastest", lambda run: next(took))
+    found = speeds.memory_speeds()
+    assert found["read_bandwidth"] == found[f"read_bandwidth[{1 << 16} B]"] == Speed((1 << 16) / 2.0, "byte/s")
+    assert found["copy_bandwidth"].value == (1 << 16) / 4.0 and not list(took)
+
+
+def test_a_speed_is_that_of_a_run_that_nothing_disturbed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(speeds, "_switches", lambda: len(runs) if len(runs) < 9 else 9)
+    speeds.fastest(lambda: runs.append(1))
+    assert len(runs) == 10, "one that does not count, eight that were disturbed, and one that was not"
+
+
 def test_the_first_constants_are_speeds() -> None:
     assert 1e8 < speeds.reading_speed().value < 1e12 and 0 < speeds.run_speed("numpy").value < 0.1
 

@@ -110,8 +110,9 @@ def test_a_database_in_memory_is_one_database_for_all_its_users(make) -> None:
 def test_a_path_below_a_regular_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     message = refusal(DatabasePathError, tmp_path / "notes.txt" / "deeper" / "b.db")
-    assert f"{tmp_path / 'notes.txt'} is a regular file" in message
-    assert f"{tmp_path / 'notes.txt'} is a regular file" in refusal(DatabasePathError, tmp_path / "notes.txt" / "b.db")
+    assert f"{tmp_path / 'notes.txt'} is no folder" in message
+    assert f"{tmp_path / 'notes.txt'} is no folder" in refusal(DatabasePathError, tmp_path / "notes.txt" / "b.db")
+    assert "/dev/null is no folder" in refusal(DatabasePathError, Path("/dev/null/deeper/b.db"))
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

@@ -59,14 +59,15 @@ def test_lists_and_numbers_are_converted() -> None:
 
 
 def test_lists_that_would_lose_something_are_refused() -> None:
-    assert said(lambda: as_array("x", [1.5], of(1, dtype="i32"))) == "input 'x' is i32[1], the list holds float64"
-    assert said(lambda: as_array("x", [1], of(1, dtype="bool"))) == "input 'x' is bool[1], the list holds int64"
-    assert said(lambda: as_array("x", [True], of(1))) == "input 'x' is f32[1], the list holds bool"
-    assert said(lambda: as_array("x", [256], of(1, dtype="u8"))) == "input 'x' is u8[1], the list holds numbers outside of 0..255"
-    assert said(lambda: as_array("x", [-1], of(1, dtype="u64"))) == (
-        "input 'x' is u64[1], the list holds numbers outside of 0..18446744073709551615")
-    assert said(lambda: as_array("x", ["a"], of(1))) == "input 'x' is f32[1], the list holds str32"
-    assert said(lambda: as_array("x", [2**70], of(1, dtype="i64"))) == "input 'x' is i64[1], the list holds object"
+    def refused(value: object, dtype: str) -> list[str]:
+        return said(lambda: as_array("x", value, of(1, dtype=dtype))).splitlines()
+
+    for value, dtype, held in (([1.5], "i32", "float64"), ([1], "bool", "int64"), ([True], "f32", "bool"), (["a"], "f32", "str32"),
+                               ([2**70], "i64", "object")):
+        assert refused(value, dtype) == [f"input 'x' is {dtype}[1], the list holds {held}", f"  fix: a list of values of {dtype}"]
+    for value, dtype, most in (([256], "u8", 255), ([-1], "u64", 2**64 - 1)):
+        assert refused(value, dtype) == [f"input 'x' is {dtype}[1], the list holds numbers outside of 0..{most}",
+                                         "  fix: numbers in that range, or an input of a wider dtype"]
     assert said(lambda: as_array("x", [[1], [1, 2]], of(2, 2))).startswith("input 'x' is f32[2, 2], the list is ragged: ")
 
 
@@ -109,13 +110,13 @@ def test_dims_follow_from_the_shapes() -> None:
 def test_dims_that_do_not_fit_are_named() -> None:
     types = {"x": of(N, M), "y": of(2 * N, 3)}
     assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (5, 3)}, DIMS, {})) == (
-        "input 'y' is f32[2*n, 3]: axis 0 must be 6, the array has shape (5, 3)")
+        "input 'y' is f32[2*n, 3]: axis 0 must be 6, the array has shape (5, 3)\n  fix: an array of shape (6, 3)")
     assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (6, 4)}, DIMS, {})) == (
-        "input 'y' is f32[2*n, 3]: axis 1 must be 3, the array has shape (6, 4)")
+        "input 'y' is f32[2*n, 3]: axis 1 must be 3, the array has shape (6, 4)\n  fix: an array of shape (6, 3)")
     assert said(lambda: solve_dims(types, {"x": (3, 1), "y": (6, 3)}, DIMS, {"n": 4})) == (
-        "input 'x' has size 3 at axis 0, dim n is 4 already")
+        "input 'x' has size 3 at axis 0, dim n is 4 already\n  fix: one size of n in dims= and in all inputs")
     assert said(lambda: solve_dims({"a": of(N), "b": of(N)}, {"a": (3,), "b": (4,)}, {"n": N}, {})) == (
-        "input 'b' has size 4 at axis 0, dim n is 3 already")
+        "input 'b' has size 4 at axis 0, dim n is 3 already\n  fix: one size of n in dims= and in all inputs")
     assert said(lambda: solve_dims(types, {"x": (9, 1), "y": (18, 3)}, DIMS, {})) == (
         "dim n = 9 is outside of its range, 1 to 8\n  fix: a size in that range, or a wider range where the dim is made")
     assert said(lambda: solve_dims({"y": of(2 * N)}, {"y": (6,)}, {"n": N}, {})) == (

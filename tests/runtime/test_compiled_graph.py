@@ -325,9 +325,9 @@ def test_outputs_given_may_not_overlap() -> None:
     memory, session = np.zeros(6, np.float32), compiled.session()
     for begin in (compiled.run, compiled.prepared):
         assert said(lambda begin=begin: begin({"x": numbers(4)}, session=session, out={"a": memory[:4], "b": memory[2:]})) == (
-            "out['b'] and out['a'] share memory")
+            "out['b'] and out['a'] share memory\n  fix: an array for each")
         assert said(lambda begin=begin: begin({"x": numbers(4)}, session=session, out={"a": session.arrays["s"]})) == (
-            "out['a'] shares memory with a state of the session")
+            "out['a'] shares memory with a state of the session\n  fix: an array of its own")
     assert not session["s"].any()
 
 

@@ -513,6 +513,7 @@ def div(x: Operand, y: Operand) -> Node:
 def floor_div(x: Operand, y: Operand) -> Node:
     """⌊x / y⌋; integers ÷ 0 give 0. Floats: of the rounded x / y, which may reach a whole number above the exact one.
 
+    An infinite x / y stays so: of x = ±∞ and a finite y it is ±∞, where numpy and torch give NaN (x % y is NaN here, too).
     Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
     a, b = together("floor_div", x, y)

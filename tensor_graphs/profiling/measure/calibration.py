@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import FLOPS, READ, RUN, known_rates
+from tensor_graphs.costs.known_rates import BEATEN, FLOPS, READ, RUN, known_rates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
 from tensor_graphs.profiling.measure.gpu_speeds import gpu_speeds, products_of
 from tensor_graphs.profiling.measure.links import NAMES as link_names
@@ -96,6 +96,23 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
         log.info("%s: %s in %.1f s", backend, ", ".join(f"{n} {s.value:.3g} {s.unit}" for n, s in speeds.items()
                                                        if working_set(n) is None), time.perf_counter() - started)
     return found
+
+
+def correct_flops(database: Database, reached: Mapping[str, float], threads: int | None = None) -> list[str]:
+    """Measure constants of the host again where a kernel of the backend has reached more flop/s than FLOPS says that it can,
+    and file what it reached where they are still lower. Returns the backends."""
+    wrong = []
+    for backend, speed in reached.items():
+        environment = environment_of(backend, threads)
+        known = queries.constants(database, environment).get(FLOPS)
+        if known is not None and speed > BEATEN * known.value:
+            found = measure_device(database, (backend,), threads=threads, anew=True)[backend].get(FLOPS, 0.0)
+            log.warning("%s: %s was measured as %.3g flop/s, and a kernel has reached %.3g: measured again, %.3g",
+                        backend, FLOPS, known.value, speed, found)
+            if speed > found:
+                database.add_constants(environment, [DeviceConstant(FLOPS, speed, known.unit)])
+            wrong.append(backend)
+    return wrong
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:

@@ -2,49 +2,82 @@
 
 from __future__ import annotations
 
+import math
+import os
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.queue.questions import PER_KERNEL, Question
+from tensor_graphs.profiling.queue.questions import COMPARING, PER_KERNEL, Question
 
-COMPARING, ORACLE_RATE = 0.5, 1e8
-"""Rough constants, from logs of a busy server with two cores: seconds that comparing a kernel with the oracle takes on small
-operands, and bytes per second that a comparison reads."""
+ORACLE_RATE = 1e8
+"""bytes per second that a comparison reads: rough, from logs of a server with two cores"""
 
-SEARCH = 1.5
+SEARCH = 2.5
 """times the seconds until the first questions are known that finding all of them takes, about"""
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """device: seconds that measuring the device's constants takes, about; 0 where they are known. search: seconds that finding out
-    what to measure takes, about; 0 where that is under a second. never_compared: how many kernels
+    """budget: seconds for measuring. device: seconds that measuring the device's constants takes, about; 0 where they are known.
+    search: seconds that finding out what to measure takes, about; 0 where that is under a second. never_compared: how many kernels
     of the plan have no verdict of the oracle; comparing: seconds that this takes, about. beyond: seconds by which comparing and
     timing the plan's kernels may exceed the budget."""
 
+    budget: float = 0.0
     device: float = 0.0
     search: float = 0.0
     never_compared: int = 0
     comparing: float = 0.0
     beyond: float = 0.0
 
+    @property
+    def total(self) -> float:
+        """Seconds from beginning to end, about, where all of the budget is spent."""
+        return self.budget + self.device + self.search + self.beyond
+
     def __str__(self) -> str:
         """
-        >>> print(Ahead(3.0, 0.0, 41, 31.2, 10.0))
-        first use here: measuring the device takes about 3 s; 41 kernels were never compared with the oracle: about 31 s, 10 s of \
-these beyond the budget
-        >>> print(Ahead(0.0, 6.2, 1, 0.5, 0.0))
-        finding out what to measure takes about 6 s; 1 kernel was never compared with the oracle: about 1 s, within the budget
+        >>> print(Ahead(15.0, 3.0, 0.0, 41, 31.2, 10.0))
+        takes up to about 28 s: 15 s measuring, 3 s for the constants of this device (first use here), 10 s for the plan's kernels \
+beyond the budget; 41 kernels were never compared with the oracle: about 31 s of this
+        >>> print(Ahead(60.0, 0.0, 6.2, 1, 0.5, 0.0))
+        takes up to about 66 s: 60 s measuring, 6 s finding out what to measure; 1 kernel was never compared with the oracle: \
+about 1 s of this
         """
-        device = f"first use here: measuring the device takes about {_seconds(self.device)}" if self.device else ""
-        search = f"finding out what to measure takes about {_seconds(self.search)}" if self.search else ""
+        beside = [f"{_seconds(seconds)} {what}" for seconds, what in (
+            (self.device, "for the constants of this device (first use here)"),
+            (self.search, "finding out what to measure"),
+            (self.beyond, "for the plan's kernels beyond the budget")) if seconds]
+        total = f"takes up to about {_seconds(self.total)}: {_seconds(self.budget)} measuring" if self.total < math.inf else "takes"
         kernels = "1 kernel was" if self.never_compared == 1 else f"{self.never_compared} kernels were"
-        over = f"{_seconds(self.beyond)} of these beyond the budget" if self.beyond else "within the budget"
-        compared = f"{kernels} never compared with the oracle: about {_seconds(self.comparing)}, {over}"
-        timed = f"the plan's kernels may take {_seconds(self.beyond)} beyond the budget" if self.beyond else ""
-        return "; ".join(filter(None, (device, search, compared if self.never_compared else timed)))
+        compared = f"{kernels} never compared with the oracle: about {_seconds(self.comparing)} of this"
+        return "; ".join([*([", ".join((total, *beside))] if beside else []), *([compared] if self.never_compared else [])])
+
+
+class Pace:
+    """The machine as it is: seconds that pass for a second of this process's work, since it was made."""
+
+    def __init__(self) -> None:
+        self._started, self._worked = time.perf_counter(), _worked()
+
+    @property
+    def seconds(self) -> float:
+        """That have passed."""
+        return time.perf_counter() - self._started
+
+    @property
+    def slowdown(self) -> float:
+        """1 on an idle machine, 2 where another process has half of the time."""
+        worked = _worked() - self._worked
+        return max(1.0, self.seconds / worked) if worked > 0.0 else 1.0
+
+
+def _worked() -> float:
+    """Processor time of this process and of those that it has waited for (compilers)."""
+    return sum(os.times()[:4])
 
 
 def _seconds(seconds: float) -> str:
@@ -52,7 +85,7 @@ def _seconds(seconds: float) -> str:
 
 
 def comparing_seconds(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Estimate of how long comparing one kernel with the oracle takes."""
+    """Estimate of how long comparing one kernel with the oracle takes on an idle machine."""
     moved, _ = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
     return COMPARING + moved / ORACLE_RATE
 
@@ -65,10 +98,11 @@ def question_seconds(question: Question, compared: Set[tuple[str, str]], per_ker
 
 
 def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_kernel: float | None, *, device: float,
-             searched: float, budget: float, most: float) -> Ahead:
-    """What answering these questions takes beside `budget` [s]: `most` seconds at most. device: as in `Ahead`. searched: seconds
-    that finding the first questions took."""
-    comparing, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
+             pace: Pace, budget: float, apart: float, most: float) -> Ahead:
+    """What answering these questions takes beside `budget` [s], `apart` of which is for single kernels: `most` seconds at most.
+    device: as in `Ahead`. pace: since the search for the questions began."""
+    alone, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
+    comparing, search = alone * pace.slowdown, SEARCH * pace.seconds
     never = len({q.verdict_key for q in questions} - compared)
-    search = SEARCH * searched
-    return Ahead(device, search if search >= 1.0 else 0.0, never, comparing, min(most, max(0.0, comparing + timing - budget)))
+    return Ahead(budget, device * pace.slowdown, search if search >= 1.0 else 0.0, never, comparing,
+                 min(most, max(0.0, comparing + timing - apart)))

@@ -31,8 +31,11 @@ TRIES = 2
 PER_KERNEL = 0.25
 """seconds of timed runs for one kernel, unless somebody says otherwise"""
 
+COMPARING = 1.0
+"""seconds that compiling a kernel and comparing it with the oracle take on small operands: rough, from logs of two cores"""
+
 AHEAD = 16
-"""questions whose kernels are compiled together, before the first of them is asked"""
+"""questions whose kernels are compiled together, before the first of them is asked; of a small budget those it may come to"""
 
 SEVERAL, LEAST_EACH = 40, 0.05
 """a budget is shared by so many questions at least, as long as each then has so many seconds"""
@@ -121,10 +124,10 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         if done >= at_least and left < 0:
             return
         if not ahead:
-            soon = [q for group in groups[:AHEAD] for q in group]
+            ahead = max(1, int(min(AHEAD, left / COMPARING)))
+            soon = [q for group in groups[:ahead] for q in group]
             whys = made_together([(q.kernel, q.signature.spec) for q in soon])
             broken |= {q.verdict_key: ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
-            ahead = AHEAD
         ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
         count = int(min(len(groups[0]), max(1.0, left / max(each, PROCESS_SECONDS))))
