@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,9 +24,18 @@ if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
+
+
+def _database_at(value: str | None) -> str | None:
+    from tensor_graphs.records.location import require_named
+
+    return None if value is None else require_named(value, "--db")
+
+
 DatabaseAt = Annotated[
     str | None,
-    typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
+    typer.Option("--db", callback=_database_at,
+                 help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
 ]
 
 
@@ -227,7 +236,7 @@ def database(target: str | None, *, create: bool = True) -> Database:
     with phase(IMPORT):
         from tensor_graphs.records.database import open_database
 
-    return open_database(target or None, create=create, make_folder=not target)
+    return open_database(target, create=create, make_folder=target is None)
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:
@@ -313,13 +322,22 @@ def write_file(file: Path, text: str, option: str) -> None:
         raise NotPossible(f"{option} {file} cannot be written: {e.strerror}\n  fix: another file") from None
 
 
+def _in_json(value: Any) -> Any:
+    """The value with words in place of the floats that JSON has no number for: "Infinity", "-Infinity", "NaN"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return {key: _in_json(each) for key, each in value.items()}
+    return [_in_json(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_in_json(value), indent=1, default=str, allow_nan=False) + "\n")
 
 
 def print_line(value: Any) -> None:
     """Print a JSON object on one line, at once."""
-    sys.stdout.write(json.dumps(value, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_in_json(value), default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
