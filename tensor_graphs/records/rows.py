@@ -56,13 +56,13 @@ def digest(value: Any) -> str:
 def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mapping[str, Any]] = ()) -> str:
     """The key of a workload: what is computed (structural key), at which sizes, on which inputs."""
     if not inputs:
-        return _key_of_sizes(graph_key, tuple(sorted(axes.items())))
+        return _key_of_sizes(graph_key, tuple(sorted(axes.items())), tuple(map(type, axes.values())))
     return digest([graph_key, dict(axes), [dict(each) for each in inputs]])
 
 
 @lru_cache(maxsize=65536)
-def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...]) -> str:
-    """`workload_key` on random inputs: a compile asks for each some ten times."""
+def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...], types: tuple[type, ...]) -> str:
+    """`workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, and not the same text."""
     return digest([graph_key, dict(axes), []])
 
 

@@ -65,7 +65,7 @@ class Soundness:
 
     def _workload(self, row: Row) -> str | None:
         sizes = row["axes_json"]
-        if wrong := next((name for name, size in sizes.items() if type(size) is not int or size < 0), None):
+        if wrong := next((name for name, size in sizes.items() if isinstance(size, (int, float)) and not size >= 0), None):
             return f"its size {wrong} is {sizes[wrong]!r}"
         record = WorkloadRecord(self._keys.get(row["canonical_graph_id"], ""), sizes, tuple(row["input_descriptors"]))
         return None if (record.key, record.axes_hash) == (row["key"], row["axes_hash"]) else _NOT_OF_FIELDS
