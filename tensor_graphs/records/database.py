@@ -44,6 +44,7 @@ from tensor_graphs.records.rows import (
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 60.0
+MAX_ATTEMPTS = 5  # a request whose workers died this often is left until somebody asks for it again
 LOOKED_UP = 500  # keys in one statement; SQLite takes 999 in its older versions
 
 
@@ -186,7 +187,7 @@ class Database:
 
     def _damaged(self, what: str) -> str:
         return (f"{self.location} is damaged: {what}\n"
-                "  fix: `tg db check` looks for more; tg db export and import carry what can be read to a new file")
+                "  fix: `tg db check` looks for more, and with --remove takes such rows out")
 
     def _wrong_value(self) -> str | None:
         """The first value that its column cannot hold, if there is one: asked when what was read made no sense."""
@@ -296,8 +297,8 @@ class Database:
     # -- the profile queue -------------------------------------------------------------------------------------------
 
     def enqueue(self, *requests: ProfileRequest) -> int:
-        """Ask for measurements; returns how many were new. Asking again raises the priority and changes nothing
-        else."""
+        """Ask for measurements; returns how many were new. Asking again raises the priority, and revives a request that was
+        abandoned; it changes nothing else."""
         queue = schema.ProfileQueue
         new = 0
         with self.writing() as connection:
@@ -316,6 +317,7 @@ class Database:
                 connection.execute(
                     sa.update(queue).where(same, queue.priority < request.priority).values(priority=request.priority)
                 )
+                connection.execute(sa.update(queue).where(same, queue.attempts >= MAX_ATTEMPTS).values(attempts=0))
         return new
 
     # -- inside a transaction ----------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mappi
 
 @lru_cache(maxsize=65536)
 def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...], types: tuple[type, ...]) -> str:
-    """`workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, and not the same text."""
+    """`workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, their texts are not."""
     return digest([graph_key, dict(axes), []])
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
-from tensor_graphs.records.claims import MAX_ATTEMPTS
+from tensor_graphs.records.claims import Queued, queued
 from tensor_graphs.records.connection import stored_revision
 from tensor_graphs.records.database import Database, in_batches, latest_timestamp
 from tensor_graphs.records.driver_errors import explain
@@ -45,7 +45,8 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows."""
+    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows; `queue` has them
+    environment by environment."""
 
     location: str
     revision: str
@@ -57,6 +58,7 @@ class DatabaseStats:
     abandoned: int
     oldest: datetime | None
     newest: datetime | None
+    queue: tuple[Queued, ...]
 
 
 def check(database: Database, on_step: Callable[[str], None] = lambda what: None, *, reads: Reads = any_graph) -> CheckReport:
@@ -199,9 +201,7 @@ def _require_owner(database: Database) -> None:
 
 def stats(database: Database) -> DatabaseStats:
     """Row counts, sizes and the state of the queue."""
-    trace, queue = schema.BenchmarkTrace, schema.ProfileQueue
-    held = sa.and_(queue.lease_until.is_not(None), queue.lease_until >= datetime.now(UTC))
-    abandoned = sa.and_(sa.not_(held), queue.attempts >= MAX_ATTEMPTS)
+    trace = schema.BenchmarkTrace
     with database.reading() as connection:
         rows = {
             table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
@@ -214,14 +214,12 @@ def stats(database: Database) -> DatabaseStats:
         oldest, newest = connection.execute(
             sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
         ).one()
-        claimed = connection.execute(
-            sa.select(sa.func.count()).select_from(queue).where(queue.claimed_by.is_not(None), held)
-        ).scalar_one()
-        given_up = connection.execute(sa.select(sa.func.count()).select_from(queue).where(abandoned)).scalar_one()
         revision = stored_revision(connection, database.location)
+    queue = queued(database)
     return DatabaseStats(location=database.location, revision=revision or "", file_bytes=_file_bytes(database), rows=rows,
-                         traces_by_status=traces, waiting=rows["profile_queue"] - claimed - given_up, claimed=claimed,
-                         abandoned=given_up, oldest=oldest, newest=newest)
+                         traces_by_status=traces, waiting=sum(q.waiting + q.untrusted for q in queue),
+                         claimed=sum(q.claimed for q in queue), abandoned=sum(q.abandoned for q in queue), oldest=oldest,
+                         newest=newest, queue=queue)
 
 
 def _file_bytes(database: Database) -> int:
