@@ -75,7 +75,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
         with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
             from tensor_graphs.compiler.compile import answer
         with options.status("compiling", quiet) as update:
-            made = answer(replace(asked, database=options.database(database)), update)
+            made = answer(replace(asked, database=options.database(database, pinned=plan is not None)), update)
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
         compiled = bind(made, model.weights)

@@ -231,12 +231,20 @@ def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
             raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
 
 
-def database(target: str | None, *, create: bool = True) -> Database:
-    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
+def database(target: str | None, *, create: bool = True, pinned: bool = False) -> Database:
+    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error.
+    pinned: the plan is given, so that one in memory does where that database cannot be used."""
     with phase(IMPORT):
+        from tensor_graphs.records import DatabaseError
         from tensor_graphs.records.database import open_database
 
-    return open_database(target, create=create, make_folder=target is None)
+    try:
+        return open_database(target, create=create, make_folder=target is None)
+    except DatabaseError as error:
+        if not pinned:
+            raise
+        note(f"the plan is made without the database: {str(error).partition(chr(10))[0]}")
+        return open_database(":memory:")
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:

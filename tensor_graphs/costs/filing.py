@@ -16,9 +16,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, backend_module, kind_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
-from tensor_graphs.language.text import parse_graph
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
@@ -106,6 +104,9 @@ def graph_record(signature: Signature) -> GraphRecord:
 def why_no_graph(text: str, json: str, key: str) -> str | None:
     """Why the text and the JSON of a row are not the graph of its structural key, as whoever compiles or measures reads them; None
     where they are."""
+    from tensor_graphs.language.json_reader import graph_from_json  # doors: a compile reads neither
+    from tensor_graphs.language.text import parse_graph
+
     for what, read in (("text", lambda: parse_graph(text)), ("JSON", lambda: graph_from_json(json))):
         try:
             found = read().structural_key
