@@ -24,18 +24,9 @@ if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
-
-
-def _database_at(value: str | None) -> str | None:
-    from tensor_graphs.records.location import require_named
-
-    return None if value is None else require_named(value, "--db")
-
-
 DatabaseAt = Annotated[
     str | None,
-    typer.Option("--db", callback=_database_at,
-                 help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
+    typer.Option("--db", help="Path or URL of the database (default: TENSOR_GRAPHS_DB, else the user's data folder)."),
 ]
 
 

@@ -101,22 +101,6 @@ def graph_record(signature: Signature) -> GraphRecord:
     return GraphRecord(signature.key, print_graph(signature.graph), graph_to_json(signature.graph), signature.spec.op.name)
 
 
-def why_no_graph(text: str, json: str, key: str) -> str | None:
-    """Why the text and the JSON of a row are not the graph of its structural key, as whoever compiles or measures reads them; None
-    where they are."""
-    from tensor_graphs.language.json_reader import graph_from_json  # doors: a compile reads neither
-    from tensor_graphs.language.text import parse_graph
-
-    for what, read in (("text", lambda: parse_graph(text)), ("JSON", lambda: graph_from_json(json))):
-        try:
-            found = read().structural_key
-        except Exception as error:                                  # what is read may be anything
-            return f"its {what} cannot be read here: {str(error).partition(chr(10))[0] or type(error).__name__}"
-        if found != key:
-            return f"its {what} is the graph {found[:12]}, and its key says {key[:12]}"
-    return None
-
-
 def verify_workload(signature: Signature) -> WorkloadRecord:
     """The workload under which a verdict over all sizes is filed: no axes."""
     return WorkloadRecord(signature.key)

@@ -27,6 +27,9 @@ def parse_target(target: str | Path | None) -> sa.URL:
     if target is None:
         target = default_target()
     text = str(target)
+    if not text:                                    # of a variable that the shell does not know: the usual one is not meant
+        raise DatabasePathError("the name of the database is empty (--db, TENSOR_GRAPHS_DB)\n"
+                                "  fix: a path or a URL, or leave it out for the one in the user's data folder")
     if text == ":memory:":
         return sa.URL.create("sqlite")
     if isinstance(target, Path) or "://" not in text:

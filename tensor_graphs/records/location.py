@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tensor_graphs.records.errors import DatabasePathError
-
 VARIABLE = "TENSOR_GRAPHS_DB"
 """names the database, by path or URL, where no argument does: of the command line and of the Python API alike"""
 
@@ -19,18 +17,8 @@ def default_path() -> Path:
 
 
 def default_target() -> str | Path:
-    """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call. Raises
-    DatabasePathError where it is set and empty."""
-    named = os.environ.get(VARIABLE)
-    return default_path() if named is None else require_named(named, VARIABLE)
-
-
-def require_named(target: str, whose: str) -> str:
-    """Refuse an empty name, as of a variable that a shell does not know: the usual database would be meant without a word."""
-    if not target:
-        raise DatabasePathError(f"{whose} is empty, and names no database\n"
-                                f"  fix: a path or a URL; without {whose} it is the one in the user's data folder")
-    return target
+    """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call."""
+    return os.environ.get(VARIABLE, default_path())
 
 
 def file_of(target: str | Path | None) -> Path | None:

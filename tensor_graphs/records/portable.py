@@ -39,8 +39,8 @@ from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, o
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
 from tensor_graphs.records.rows import ImplementationRecord
-from tensor_graphs.records.schema import TABLES
 from tensor_graphs.records.sound import Reads, Soundness, any_graph
+from tensor_graphs.records.tables import TABLES, parents
 from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
@@ -534,7 +534,7 @@ class _Merge:
             return True
         why = self._sound.why_not(table.name, row)
         if why is None:
-            without = (f"it refers to row {row[name]} of {parent}, which is left out" for name, parent in schema.parents(table)
+            without = (f"it refers to row {row[name]} of {parent}, which is left out" for name, parent in parents(table)
                        if row[name] in self._without[parent])
             if (why := next(without, None)) is None:
                 return True
@@ -548,7 +548,7 @@ class _Merge:
 
     def _adapt(self, table: sa.Table, row: Row) -> bool:
         """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
-        for name, parent in schema.parents(table):
+        for name, parent in parents(table):
             old = row[name]
             if old is not None:
                 new = self._ids[parent].get(old)

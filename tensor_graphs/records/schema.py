@@ -25,7 +25,6 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
-    Table,
     Text,
     TypeDecorator,
     UniqueConstraint,
@@ -372,12 +371,3 @@ class DeviceConstantRow(Base):
     unit: Mapped[str] = mapped_column(String(32))
     timestamp: Mapped[datetime]
     __table_args__ = (Index("ix_device_constants_name", "environment_id", "device", "name", "timestamp"),)
-
-
-TABLES: tuple[Table, ...] = tuple(Base.metadata.sorted_tables)
-"""parents before children"""
-
-
-def parents(table: Table) -> list[tuple[str, str]]:
-    """(column, the table that it refers to), for each reference of a table."""
-    return [(c.name, key.column.table.name) for c in table.columns for key in c.foreign_keys]

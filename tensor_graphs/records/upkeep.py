@@ -19,8 +19,8 @@ from tensor_graphs.records.connection import stored_revision
 from tensor_graphs.records.database import Database, in_batches, latest_timestamp
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import CorruptDatabase, DatabaseReadOnly, MissingRecord
-from tensor_graphs.records.schema import TABLES, parents
 from tensor_graphs.records.sound import Reads, Soundness, any_graph
+from tensor_graphs.records.tables import TABLES, parents
 from tensor_graphs.records.views import VIEWS
 from tensor_graphs.records.wrong_values import wrong_values
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
+from tensor_graphs.records.tables import TABLES
 
 _NUMBER, _TEXT, _BYTES = ("integer", "real"), ("text",), ("blob",)
 MOST = 20
@@ -38,7 +39,7 @@ def wrong_values(connection: Connection) -> Iterator[tuple[str, int, str]]:
     SQLite file, whose server looks at types itself."""
     if connection.dialect.name != "sqlite":
         return
-    for table in schema.TABLES:
+    for table in TABLES:
         for column in table.columns:
             name = column.name
             what, fitting, unfit = _stored_as(column.type, name)

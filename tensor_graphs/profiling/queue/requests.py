@@ -124,6 +124,8 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 drain.put_back()
         report.queue = claims.queued(database)
     except DatabaseError as error:
+        if not report.statuses:
+            raise
         done = f"before that: {report.counts()}; all of it is stored, and the same call goes on from there"
         raise type(error)(f"{error}\n  {done}") from error
     report.left = sum(q.waiting + q.claimed + q.abandoned + q.untrusted for q in report.queue)
