@@ -75,6 +75,8 @@ def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environ
         said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         elsewhere = "" if here is None or q.environment in here else "another environment: "
         yield f"{said}: {elsewhere}{place_in_words(q.environment)}, {q.environment.key()[:8]}"
+    if any(q.untrusted for q in queue):
+        yield "of untrusted code: its sources were imported; tg db trust NAME lets them run"
     if any(q.abandoned for q in queue):
         yield "abandoned, as their workers died again and again:"
         yield from (f"  {words}" for words in claims.abandoned(store))
