@@ -143,7 +143,7 @@ def queued(database: Database) -> tuple[Queued, ...]:
     with database.reading() as connection:
         rows = connection.execute(sa.select(queue.environment_id, *counts).group_by(queue.environment_id)).all()
         stored = sa.select(place.__table__).where(place.id.in_([row[0] for row in rows]))
-        places = {each["id"]: _environment(each) for each in connection.execute(stored).mappings()}
+        places = {each["id"]: _environment({**each}) for each in connection.execute(stored).mappings()}
     return tuple(Queued(places[row[0]], *(int(count) for count in row[1:])) for row in rows)
 
 

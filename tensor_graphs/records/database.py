@@ -290,7 +290,7 @@ class Database:
                 }
                 for each in constants
             ]
-            _require_dated(connection, *(each["timestamp"] for each in values))
+            _require_dated(connection, *(cast(datetime, each["timestamp"]) for each in values))
             if values:
                 connection.execute(sa.insert(schema.DeviceConstantRow), values)
 
@@ -322,7 +322,7 @@ class Database:
 
     # -- inside a transaction ----------------------------------------------------------------------------------------
 
-    def _insert(self, model: type[schema.Base]) -> Any:
+    def _insert(self, model: type[schema.Base] | sa.Table) -> Any:
         if self.is_sqlite:
             from sqlalchemy.dialects import sqlite as dialect
         else:
@@ -522,8 +522,9 @@ def in_batches(items: Collection[Any]) -> Iterator[list[Any]]:
 def latest_timestamp(connection: Connection | None = None) -> datetime:
     """No measurement can be dated later: now, and a day for clocks that are wrong. As the newest row counts, one from the future
     would count for ever. connection: to a server, whose clock is asked then."""
-    server = connection is not None and connection.dialect.name != "sqlite"
-    now = connection.execute(sa.select(sa.func.now())).scalar_one() if server else _now()
+    now = _now()
+    if connection is not None and connection.dialect.name != "sqlite":
+        now = connection.execute(sa.select(sa.func.now())).scalar_one()
     return now + timedelta(days=1)
 
 

@@ -521,12 +521,12 @@ class _Merge:
             for _, row in fresh:
                 self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
 
-    def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int | None]:
+    def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int]:
         """The row ids of new rows. A compile elsewhere may store the same graph meanwhile, where the database allows it."""
         if self.database.is_sqlite or not any(isinstance(c, sa.UniqueConstraint) for c in table.constraints):
             return self.database._insert_many(self.connection, table, rows)
         self.connection.execute(self.database._insert(table).on_conflict_do_nothing(), rows)
-        return self._rows_here(table, rows)
+        return [row for row in self._rows_here(table, rows) if row is not None]
 
     def _is_sound(self, table: sa.Table, row: Row) -> bool:
         """False: the row is left out. Raises ExportError where that was not asked for."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -76,7 +77,7 @@ def check(database: Database, on_step: Callable[[str], None] = lambda what: None
             found = [words for _, _, words in _dangling(database, connection)]
             on_step("rows")
             wrong = [words for _, _, words in wrong_values(connection)]       # what else is asked of the rows would not be answered
-            return CheckReport((*found, *(wrong or (words for _, _, words in _unsound(connection, reads)))))
+            return CheckReport((*found, *(wrong or (words for _, _, words in _unsound(reads, connection)))))
     except CorruptDatabase as error:
         return CheckReport((f"integrity: {error}",), readable=False)
 
@@ -85,9 +86,8 @@ def remove_unsound(database: Database, *, reads: Reads = any_graph) -> dict[str,
     """Take out the rows that `check` names, and all that refer to them, in one transaction; how many of each table."""
     removed: Counter[str] = Counter()
     with database.writing() as connection:
-        finds = (lambda: _dangling(database, connection), lambda: wrong_values(connection), lambda: _unsound(connection, reads))
-        for find in finds:
-            while rows := [(table, row) for table, row, _ in find()]:
+        for find in (partial(_dangling, database), wrong_values, partial(_unsound, reads)):
+            while rows := [(table, row) for table, row, _ in find(connection)]:
                 removed.update(_delete(connection, rows))
     database._forget()
     return {table: count for table, count in removed.items() if count}
@@ -139,12 +139,12 @@ def _dangling(database: Database, connection: Connection) -> Iterator[tuple[str,
             yield table, row, f"reference: row {row} of {table} points to a row of {parent} that is not there"
 
 
-def _unsound(connection: Connection, reads: Reads) -> Iterator[tuple[str, int, str]]:
+def _unsound(reads: Reads, connection: Connection) -> Iterator[tuple[str, int, str]]:
     sound = Soundness(latest_timestamp(connection), reads)
     for table in TABLES:
         columns = [c for c in table.columns if c.name not in UNREAD]
         for row in connection.execute(sa.select(*columns).order_by(table.c.id).execution_options(yield_per=CHUNK)).mappings():
-            if (why := sound.why_not(table.name, row)) is not None:
+            if (why := sound.why_not(table.name, {**row})) is not None:
                 yield table.name, row["id"], f"row {row['id']} of {table.name}: {why}"
 
 

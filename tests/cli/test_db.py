@@ -675,6 +675,6 @@ def test_the_point_at_which_a_kernel_is_wrong_is_run_again_and_an_edited_kernel_
 
 
 def test_a_trace_without_a_failing_point_is_not_run_again(db: Path) -> None:
-    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 passed, so there is no point at which", "fix: a trace that did not")
+    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 passed, so there is no point at which", "fix: a trace that")
     assert_complains(tg("db", "replay", 3, "--db", db), "trace 3 cannot be run again: the trace says no point", "tg db retry")
     assert_complains(tg("db", "replay", 999, "--db", db), "has no trace 999", "fix: tg db failures")
