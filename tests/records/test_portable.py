@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from tensor_graphs.records import (
     SourceRecord,
     claims,
     open_database,
+    portable,
     queries,
     schema,
     upkeep,
@@ -552,3 +554,15 @@ def test_a_graph_whose_text_is_of_another_key_is_refused_with_all_that_is_about_
     assert "row 1 of canonical_graphs: its text is of another graph" in upkeep.check(filled, reads=reads).problems
     assert upkeep.remove_unsound(filled, reads=reads)["benchmark_traces"] == 4
     assert upkeep.check(filled, reads=reads).ok
+
+
+@pytest.mark.parametrize(("number", "fix"), [(errno.ENOSPC, "free space there"), (errno.EROFS, "choose a file in a folder that you")])
+def test_an_export_that_cannot_be_written_names_the_file_and_what_helps(filled, tmp_path: Path, monkeypatch, number: int,
+                                                                        fix: str) -> None:
+    def refuse(*given: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "unlink", refuse)                     # of a read-only file system, even what is not there
+    monkeypatch.setattr(portable, "_write_text", refuse)
+    with pytest.raises(ExportError, match=f"rows.jsonl cannot be written: .*\n  fix: {fix}"):
+        export_file(filled, tmp_path / "rows.jsonl")
