@@ -556,7 +556,7 @@ def test_a_graph_whose_text_is_of_another_key_is_refused_with_all_that_is_about_
     assert upkeep.check(filled, reads=reads).ok
 
 
-@pytest.mark.parametrize(("number", "fix"), [(errno.ENOSPC, "free space there"), (errno.EROFS, "choose a file in a folder that you")])
+@pytest.mark.parametrize(("number", "fix"), [(errno.ENOSPC, "free space there"), (errno.EROFS, "choose a file in a folder")])
 def test_an_export_that_cannot_be_written_names_the_file_and_what_helps(filled, tmp_path: Path, monkeypatch, number: int,
                                                                         fix: str) -> None:
     def refuse(*given: object, **more: object) -> None:
