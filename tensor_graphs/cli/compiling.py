@@ -67,7 +67,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     if threads is not None:
         set_threads(threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
-    asked = Request(graph, tolerance, given, database or None, within(graph, at), within(graph, rounded),
+    asked = Request(graph, tolerance, given, database, within(graph, at), within(graph, rounded),
                     memory_limit, reuse_outputs=True, threads=threads, intermediates=intermediates, path=as_given(plan))
     kept = plan_file.of(asked)
     made = None if kept is None else kept.read()
@@ -75,7 +75,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
         with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
             from tensor_graphs.compiler.compile import answer
         with options.status("compiling", quiet) as update:
-            made = answer(replace(asked, database=options.database(database)), update)
+            made = answer(replace(asked, database=options.database(database, pinned=plan is not None)), update)
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
         compiled = bind(made, model.weights)

@@ -67,7 +67,7 @@ def explain(
     sizes = options.sizes(at, graph)
     asked: dict[str, Any] = {"tolerance": tolerance, "backends": options.given_backends(backends), "path": plan}
     several = [asked] if diff is None else [{**asked, **side(each)} for each in diff]
-    store = options.database(db)
+    store = options.database(db, pinned=plan is not None)
     with options.status("compiling", json) as update:
 
         def compiled(given: Mapping[str, Any], there: Mapping[str, int]) -> Plan:

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -222,12 +222,20 @@ def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
             raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
 
 
-def database(target: str | None, *, create: bool = True) -> Database:
-    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error."""
+def database(target: str | None, *, create: bool = True, pinned: bool = False) -> Database:
+    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error.
+    pinned: the plan is given, so that one in memory does where that database cannot be used."""
     with phase(IMPORT):
+        from tensor_graphs.records import DatabaseError
         from tensor_graphs.records.database import open_database
 
-    return open_database(target or None, create=create, make_folder=not target)
+    try:
+        return open_database(target, create=create, make_folder=target is None)
+    except DatabaseError as error:
+        if not pinned:
+            raise
+        note(f"the plan is made without the database: {str(error).partition(chr(10))[0]}")
+        return open_database(":memory:")
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:
@@ -313,13 +321,22 @@ def write_file(file: Path, text: str, option: str) -> None:
         raise NotPossible(f"{option} {file} cannot be written: {e.strerror}\n  fix: another file") from None
 
 
+def _in_json(value: Any) -> Any:
+    """The value with words in place of the floats that JSON has no number for: "Infinity", "-Infinity", "NaN"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return {key: _in_json(each) for key, each in value.items()}
+    return [_in_json(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_in_json(value), indent=1, default=str, allow_nan=False) + "\n")
 
 
 def print_line(value: Any) -> None:
     """Print a JSON object on one line, at once."""
-    sys.stdout.write(json.dumps(value, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_in_json(value), default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

@@ -53,7 +53,8 @@ def plan(
     drawing.check(svg)
     graph = graph_of(source, dtype, max_positions, greedy=not logits)
     with options.status("compiling", json) as update:
-        made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends), database=options.database(db),
+        made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends),
+                             database=options.database(db, pinned=plan_file is not None),
                              at=typical(graph, at), threads=threads, progress=update,
                              largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file,
                              intermediates=intermediates)

@@ -38,7 +38,7 @@ def trace(
     from tensor_graphs.compiler.timeline import timeline
 
     graph = graph_of(source, dtype, max_positions)
-    store = options.database(db)
+    store = options.database(db, pinned=plan is not None)
     with options.status("compiling", json) as update:
         made = compile_graph(graph, tolerance=tolerance, backends=options.given_backends(backends), database=store,
                              at=typical(graph, at), threads=threads, progress=update, path=plan, intermediates=intermediates)

@@ -6,7 +6,9 @@ Here is what everybody needs: the plan of the same request is taken from its fil
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +24,13 @@ from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.records.errors import DatabaseError
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.pin import Pin
     from tensor_graphs.records.database import Database
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
@@ -64,7 +69,18 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:
-    """The plan of a request: from its file, or chosen. Raises as `compile_graph`."""
+    """The plan of a request: from its file, or chosen. Of a pin also where the database cannot be used: then its kernels are
+    compared with the oracle once more, and nothing is kept. Raises as `compile_graph`."""
+    try:
+        return _answer(request, progress)
+    except DatabaseError as error:
+        if request.pin is None:
+            raise
+        log.warning("the pinned plan is made without the database: %s", str(error).partition("\n")[0])
+        return _answer(replace(request, database=":memory:"), progress)
+
+
+def _answer(request: Request, progress: Progress | None) -> Plan:
     graph, given = request.graph, request.path
     with phase("read plan"):
         begin(request.names)

@@ -91,7 +91,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
             chosen = _chosen(samples, chooser, path)
     variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
     with phase("database"):
-        missing = chooser.queue_misses()
+        missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
@@ -431,11 +431,12 @@ class _Chooser:
             implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), priority=priority, reason=reason)
         self.unmeasured[signature.key] = signature
 
-    def queue_misses(self) -> tuple[str, ...]:
-        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people."""
-        for signature in self.unmeasured.values():
-            self.book.database.ensure_graph(graph_record(signature))
-        if self.unmeasured:
+    def queue_misses(self, *, file: bool) -> tuple[str, ...]:
+        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people. file: not
+        of a pin, which no measurement changes."""
+        if file and self.unmeasured:
+            for signature in self.unmeasured.values():
+                self.book.database.ensure_graph(graph_record(signature))
             self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
         return tuple(r.reason for r in self.misses.values())
 

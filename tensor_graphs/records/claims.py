@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records import schema
-from tensor_graphs.records.database import Database, untrusted
+from tensor_graphs.records.database import MAX_ATTEMPTS, Database, untrusted
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.known import environment_row
 from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord
@@ -25,21 +26,23 @@ from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRe
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 300.0  # how long the requests of a machine that is gone wait for another one; `renewing` for what takes longer
-MAX_ATTEMPTS = 5  # a request whose workers died this often is left for a person: stats().abandoned counts them
+LONGEST = timedelta(days=1)  # a lease that ends later is of a worker whose clock is wrong: nobody holds it
 NOBODY = {"claimed_by": None, "claimed_at": None, "lease_until": None}
 
 
 def claim_next(database: Database, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
-               max_attempts: int = MAX_ATTEMPTS) -> QueueItem | None:
+               max_attempts: int = MAX_ATTEMPTS, but: Collection[str] = ()) -> QueueItem | None:
     """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
 
     A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
-    Untrusted implementations are never handed out.
+    Untrusted implementations are never handed out, nor those whose signatures are in `but`.
     """
     queue = schema.ProfileQueue
     now = datetime.now(UTC)
     until = now + timedelta(seconds=lease_seconds)
     select = sa.select(queue.id).where(*_free(environment, now, max_attempts))
+    if but:
+        select = select.where(~_of(but))
     select = select.order_by(queue.attempts, queue.priority.desc(), queue.id).limit(1)
     if not database.is_sqlite:
         select = select.with_for_update(skip_locked=True)
@@ -92,12 +95,13 @@ def complete(database: Database, item: QueueItem, traces: Sequence[TraceRecord] 
         return bool(connection.execute(sa.delete(schema.ProfileQueue).where(_held(item))).rowcount)
 
 
-def release(database: Database, item: QueueItem, error: str = "") -> bool:
+def release(database: Database, item: QueueItem, error: str = "", *, attempt: bool = False) -> bool:
     """Put a claimed request back unmeasured; False when another worker holds it now.
 
-    error: what went wrong, if anything did; only then does the claim count as an attempt.
+    error: why it was not measured. attempt: whether it was begun, so that the claim counts as one that its worker did not live
+    through; of what this worker cannot do, another one may be able.
     """
-    attempts = schema.ProfileQueue.attempts - (0 if error else 1)
+    attempts = schema.ProfileQueue.attempts - (0 if attempt else 1)
     return _on_claim(database, item, **NOBODY, attempts=attempts, last_error=error)
 
 
@@ -109,11 +113,61 @@ def release_worker(database: Database, worker: str) -> int:
         return connection.execute(change).rowcount
 
 
-def waiting(database: Database, environment: Environment | str) -> tuple[int, float]:
-    """(how many requests of this environment may be claimed, the sum of their priorities)."""
+def revive(database: Database) -> int:
+    """Have abandoned requests answered after all; returns how many."""
+    queue = schema.ProfileQueue
+    with database.writing() as connection:
+        change = sa.update(queue).where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS).values(attempts=0)
+        return connection.execute(change).rowcount
+
+
+@dataclass(frozen=True)
+class Queued:
+    """How many requests there are of one environment. waiting: that may be claimed; claimed: that somebody holds; abandoned: whose
+    workers died too often; untrusted: whose sources wait for trust."""
+
+    environment: Environment
+    waiting: int
+    claimed: int
+    abandoned: int
+    untrusted: int
+
+
+def queued(database: Database) -> tuple[Queued, ...]:
+    """What is in the queue, environment by environment."""
+    queue, place = schema.ProfileQueue, schema.EnvironmentRow
+    unheld, again = _unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS
+    unsafe = untrusted(queue.implementation_id)
+    kinds = (sa.and_(unheld, ~again, ~unsafe), ~unheld, sa.and_(unheld, again), sa.and_(unheld, ~again, unsafe))
+    counts = [sa.func.sum(sa.case((kind, 1), else_=0)) for kind in kinds]
+    with database.reading() as connection:
+        rows = connection.execute(sa.select(queue.environment_id, *counts).group_by(queue.environment_id)).all()
+        stored = sa.select(place.__table__).where(place.id.in_([row[0] for row in rows]))
+        places = {each["id"]: _environment({**each}) for each in connection.execute(stored).mappings()}
+    return tuple(Queued(places[row[0]], *(int(count) for count in row[1:])) for row in rows)
+
+
+def abandoned(database: Database, most: int = 5) -> list[str]:
+    """Of each of the first abandoned requests, what it asks for and what happened last, in words."""
+    queue, graph = schema.ProfileQueue, schema.GraphRow
+    select = (
+        sa.select(schema.Implementation.name, graph.human_name, schema.Workload.axes_json, queue.last_error)
+        .join(schema.Implementation, schema.Implementation.id == queue.implementation_id)
+        .join(schema.Workload, schema.Workload.id == queue.workload_id)
+        .join(graph, graph.id == schema.Workload.canonical_graph_id)
+        .where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS)
+    )
+    with database.reading() as connection:
+        rows = connection.execute(select.order_by(queue.id).limit(most)).all()
+    return [f"{name} on {what} at {', '.join(f'{n}={size}' for n, size in axes.items())}: {error or 'worker died'}"
+            for name, what, axes, error in rows]
+
+
+def waiting(database: Database, environment: Environment | str, of: Collection[str] = ()) -> tuple[int, float]:
+    """(how many requests of this environment may be claimed, the sum of their priorities). of: only of these signatures."""
     queue = schema.ProfileQueue
     found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0))
-    found = found.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS))
+    found = found.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS), *([_of(of)] if of else []))
     with database.reading() as connection:
         count, worth = connection.execute(found).one()
     return int(count), float(worth)
@@ -135,9 +189,20 @@ def _on_claim(database: Database, item: QueueItem, **values: Any) -> bool:
 def _free(environment: Environment | str, now: datetime, max_attempts: int) -> tuple[Any, ...]:
     """The conditions under which a request of this environment may be claimed."""
     queue = schema.ProfileQueue
-    unheld = sa.or_(queue.lease_until.is_(None), queue.lease_until < now)
-    return (queue.environment_id == environment_row(environment), unheld, queue.attempts < max_attempts,
+    return (queue.environment_id == environment_row(environment), _unheld(now), queue.attempts < max_attempts,
             ~untrusted(queue.implementation_id))
+
+
+def _unheld(now: datetime) -> Any:
+    """The condition that nobody holds a request."""
+    until = schema.ProfileQueue.lease_until
+    return sa.or_(until.is_(None), until < now, until > now + LONGEST)
+
+
+def _of(signatures: Collection[str]) -> Any:
+    """The condition that a request is of one of these implementations."""
+    model = schema.Implementation
+    return schema.ProfileQueue.implementation_id.in_(sa.select(model.id).where(model.signature.in_(signatures)))
 
 
 def _queue_item(connection: Connection, row: int) -> QueueItem:
@@ -168,10 +233,13 @@ def _queue_item(connection: Connection, row: int) -> QueueItem:
         ),
         workload=WorkloadRecord(graph_key(workload["canonical_graph_id"]) or "", workload["axes_json"],
                                 tuple(workload["input_descriptors"])),
-        environment=Environment(**_some(stored(schema.EnvironmentRow, asked["environment_id"]), "hardware_name", "memory_bytes",
-                                        "platform", "backend", "libs", "hardware")),
+        environment=_environment(stored(schema.EnvironmentRow, asked["environment_id"])),
         **_some(asked, "priority", "reason", "attempts", "claimed_by", "claimed_at", "lease_until"),
     )
+
+
+def _environment(row: Mapping[str, Any]) -> Environment:
+    return Environment(**_some(row, "hardware_name", "memory_bytes", "platform", "backend", "libs", "hardware"))
 
 
 def _some(row: Mapping[str, Any], *columns: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ that stores its trace, whatever is lost that way is still in the queue, so one f
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ def parse_target(target: str | Path | None) -> sa.URL:
     if target is None:
         target = default_target()
     text = str(target)
+    if not text:                                    # of a variable that the shell does not know: the usual one is not meant
+        raise DatabasePathError("the name of the database is empty (--db, TENSOR_GRAPHS_DB)\n"
+                                "  fix: a path or a URL, or leave it out for the one in the user's data folder")
     if text == ":memory:":
         return sa.URL.create("sqlite")
     if isinstance(target, Path) or "://" not in text:
@@ -35,7 +39,7 @@ def parse_target(target: str | Path | None) -> sa.URL:
         url = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:
         raise UnsupportedDatabase(
-            f"{text!r} is not a database URL\n  fix: use a path, sqlite:///PATH or {_POSTGRES}"
+            f"{without_password(text)!r} is not a database URL\n  fix: use a path, sqlite:///PATH or {_POSTGRES}"
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise UnsupportedDatabase(
@@ -46,12 +50,24 @@ def parse_target(target: str | Path | None) -> sa.URL:
         raise UnsupportedDatabase(
             f"{text} names no file\n  fix: sqlite:///PATH (a path from the root has four slashes), or just the path"
         )
+    if "@" in (url.host or ""):
+        raise UnsupportedDatabase(f"{without_password(text)} has an @ too many\n"
+                                  "  fix: in a user's name or a password, write %40 for @, %2F for /, %3A for : and %25 for %")
     if url.drivername == "postgresql":              # SQLAlchemy's default driver is psycopg2, and the extra installs psycopg 3
         url = url.set(drivername="postgresql+psycopg")
     return url
 
 
 _POSTGRES = "postgresql://USER@HOST/NAME"
+
+
+def without_password(url: str) -> str:
+    """A URL as it is shown, whether it can be parsed or not: up to the last @, what follows the user's name may be the password.
+
+    >>> without_password("postgresql://fleet:se/cr@et@host:abc/m?sslpassword=x&user=y")
+    'postgresql://fleet:***@host:abc/m?sslpassword=***&user=y'
+    """
+    return re.sub(r"(?i)([?&][a-z]*password=)[^&]*", r"\1***", re.sub(r"(://[^:@/?]*):.*@", r"\1:***@", url))
 
 
 def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -> None:
@@ -104,6 +120,12 @@ def no_database(location: str) -> NoDatabase:
     )
 
 
+def _cannot_be_written(file: Path) -> bool:
+    """Whether SQLite could not even read the file in the usual way, since it makes files beside it, and nobody else writes it."""
+    alone = not Path(f"{file}-wal").exists()
+    return alone and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+
+
 def connect(url: sa.URL, busy_seconds: float) -> Engine:
     """An engine whose every connection enforces foreign keys and waits `busy_seconds` for the write lock."""
     try:
@@ -113,6 +135,9 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
         if url.database in (None, "", ":memory:"):
             # one connection, or every caller would see another empty database
             arguments["poolclass"] = sa.pool.StaticPool
+        elif _cannot_be_written(file := Path(str(url.database))):
+            where = f"{file.absolute().as_uri()}?immutable=1"
+            arguments["creator"] = lambda: sqlite3.connect(where, uri=True, timeout=busy_seconds, check_same_thread=False)
         engine = sa.create_engine(url, **arguments)
     except (ImportError, exc.NoSuchModuleError) as error:
         raise UnsupportedDatabase(

@@ -13,8 +13,9 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -26,7 +27,7 @@ from sqlalchemy.engine import Connection, Engine
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.phases import phase
 from tensor_graphs.records import schema
-from tensor_graphs.records.connection import connect, no_database, parse_target, prepare_file, stored_revision
+from tensor_graphs.records.connection import connect, no_database, parse_target, prepare_file, stored_revision, without_password
 from tensor_graphs.records.errors import CorruptDatabase, InvalidRecord, MissingRecord
 from tensor_graphs.records.logs import compress_log
 from tensor_graphs.records.rows import (
@@ -43,6 +44,7 @@ from tensor_graphs.records.rows import (
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 60.0
+MAX_ATTEMPTS = 5  # a request whose workers died this often is left until somebody asks for it again
 LOOKED_UP = 500  # keys in one statement; SQLite takes 999 in its older versions
 
 
@@ -107,7 +109,7 @@ class Database:
     def location(self) -> str:
         """The file, or the URL with its password hidden."""
         url = self.engine.url
-        return (url.database or ":memory:") if self.is_sqlite else url.render_as_string(hide_password=True)
+        return (url.database or ":memory:") if self.is_sqlite else without_password(url.render_as_string())
 
     def is_in(self, file: Path) -> bool:
         """Is `file`, by whatever path or link, what this database is kept in: its file, or one that SQLite has beside it?"""
@@ -185,14 +187,14 @@ class Database:
 
     def _damaged(self, what: str) -> str:
         return (f"{self.location} is damaged: {what}\n"
-                "  fix: `tg db check` looks for more; tg db export and import carry what can be read to a new file")
+                "  fix: `tg db check` looks for more, and with --remove takes such rows out")
 
     def _wrong_value(self) -> str | None:
         """The first value that its column cannot hold, if there is one: asked when what was read made no sense."""
         from tensor_graphs.records.wrong_values import wrong_values  # the same door
 
         with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
-            return next(wrong_values(connection), None)
+            return next((words for _, _, words in wrong_values(connection)), None)
         return None
 
     def _forget(self) -> None:
@@ -288,14 +290,15 @@ class Database:
                 }
                 for each in constants
             ]
+            _require_dated(connection, *(cast(datetime, each["timestamp"]) for each in values))
             if values:
                 connection.execute(sa.insert(schema.DeviceConstantRow), values)
 
     # -- the profile queue -------------------------------------------------------------------------------------------
 
     def enqueue(self, *requests: ProfileRequest) -> int:
-        """Ask for measurements; returns how many were new. Asking again raises the priority and changes nothing
-        else."""
+        """Ask for measurements; returns how many were new. Asking again raises the priority, and revives a request that was
+        abandoned; it changes nothing else."""
         queue = schema.ProfileQueue
         new = 0
         with self.writing() as connection:
@@ -314,11 +317,12 @@ class Database:
                 connection.execute(
                     sa.update(queue).where(same, queue.priority < request.priority).values(priority=request.priority)
                 )
+                connection.execute(sa.update(queue).where(same, queue.attempts >= MAX_ATTEMPTS).values(attempts=0))
         return new
 
     # -- inside a transaction ----------------------------------------------------------------------------------------
 
-    def _insert(self, model: type[schema.Base]) -> Any:
+    def _insert(self, model: type[schema.Base] | sa.Table) -> Any:
         if self.is_sqlite:
             from sqlalchemy.dialects import sqlite as dialect
         else:
@@ -400,17 +404,20 @@ class Database:
             }
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
 
-    def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> None:
-        """Imported code that a caller hands in as trusted, letter by letter, is the caller's own: it needs no trust from others."""
+    def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> bool:
+        """Code that a caller hands in as trusted is what has this signature here: imported sources that say otherwise give way to
+        it, and it needs no trust from others. False where a source still waits for trust."""
+        if not connection.execute(sa.select(untrusted(implementation))).scalar():
+            return True
+        if not sources or not all(source.trusted for source in sources):
+            return False
         model = schema.ImplementationSource
-        for source in sources:
-            if source.trusted:
-                connection.execute(
-                    sa.update(model)
-                    .where(model.implementation_id == implementation, model.trusted.is_(False))
-                    .where(model.path == source.path, model.content == source.content)
-                    .values(trusted=True)
-                )
+        same = sa.or_(*((model.path == source.path) & (model.content == source.content) for source in sources))
+        of_it = model.implementation_id == implementation
+        connection.execute(sa.delete(model).where(of_it, ~same))
+        connection.execute(sa.update(model).where(of_it).values(trusted=True, origin=""))
+        self._sources(connection, implementation, sources)
+        return True
 
     def _environment(self, connection: Connection, record: Environment) -> int:
         key = record.key()
@@ -446,13 +453,14 @@ class Database:
         """Look up many workloads in a few statements, which else take one each."""
         model = schema.Workload
         unknown = list({each.key for each in workloads if ("workload", each.key) not in self._ids})
-        for at in range(0, len(unknown), LOOKED_UP):
-            select = sa.select(model.key, model.id).where(model.key.in_(unknown[at : at + LOOKED_UP]))
+        for keys in in_batches(unknown):
+            select = sa.select(model.key, model.id).where(model.key.in_(keys))
             self._ids.update({("workload", key): row for key, row in connection.execute(select)})
 
     def add_traces_in(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
         """`add_traces` inside of a write transaction."""
         table = schema.BenchmarkTrace
+        _require_dated(connection, *(trace.timestamp for trace in traces if trace.timestamp is not None))
         self._recall(connection, (trace.workload for trace in traces))
         values = [
             {
@@ -504,10 +512,28 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a pair in a damaged file is a text too
 
 
-def latest_timestamp() -> datetime:
+def in_batches(items: Collection[Any]) -> Iterator[list[Any]]:
+    """As many at a time as one statement takes."""
+    left = iter(items)
+    while batch := list(islice(left, LOOKED_UP)):
+        yield batch
+
+
+def latest_timestamp(connection: Connection | None = None) -> datetime:
     """No measurement can be dated later: now, and a day for clocks that are wrong. As the newest row counts, one from the future
-    would count for ever."""
-    return _now() + timedelta(days=1)
+    would count for ever. connection: to a server, whose clock is asked then."""
+    now = _now()
+    if connection is not None and connection.dialect.name != "sqlite":
+        now = connection.execute(sa.select(sa.func.now())).scalar_one()
+    return now + timedelta(days=1)
+
+
+def _require_dated(connection: Connection, *timestamps: datetime) -> None:
+    """Raises InvalidRecord where the clock of this machine is ahead of the server's."""
+    latest = latest_timestamp(connection)
+    if (ahead := max(timestamps, default=latest)) > latest:
+        raise InvalidRecord(f"a measurement is dated {ahead.isoformat(timespec='seconds')}, and the latest that can be here is "
+                            f"{latest.isoformat(timespec='seconds')}; it was not stored\n  fix: set the clock of this machine")
 
 
 def _now() -> datetime:

@@ -16,6 +16,10 @@ from tensor_graphs.records.errors import (
     InvalidRecord,
 )
 
+_INCOMPLETE = (
+    "{file} lacks what every database of ours has",
+    "`tg db check` lists what is missing; tg db import of an export fills a new database (--db)",
+)
 # SQLite's error name (its beginning): our error, what happened, what to do.
 _MEANING: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
     (("SQLITE_NOTADB",), CorruptDatabase, "{file} is not a database", "name another file, or move this one away"),
@@ -50,23 +54,33 @@ _MEANING: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
         "{file} refused a row",
         "correct the record; nothing of it was stored",
     ),
+    (("SQLITE_ERROR",), CorruptDatabase, *_INCOMPLETE),
+    (("",), DatabaseError, "{file} cannot be used", "`tg db check` looks for damage"),
+)
+
+
+# PostgreSQL's codes (their beginnings): the same.
+_SERVER: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
+    (
+        ("42501", "25006"),
+        DatabaseReadOnly,
+        "{file} cannot be written by this account",
+        "an account that may SELECT, INSERT, UPDATE and DELETE; SELECT alone is for questions (tg db best, …) and pins (--plan)",
+    ),
+    (("42P01", "42703"), CorruptDatabase, *_INCOMPLETE),
+    (("53100",), DatabaseFull, "no room for a row in {file}", "free disk space on the server; nothing was half written"),
+    (("40", "55P03"), DatabaseBusy, "another process was in the way in {file}", "try again when it has finished"),
+    (("23", "22"), InvalidRecord, "{file} refused a row", "correct the record; nothing of it was stored"),
+    (("",), DatabaseError, "{file} cannot be used", "check that the server runs, and the URL with its options"),
 )
 
 
 def explain(location: str, cause: BaseException | None, error: Exception) -> DatabaseError:
     """What a driver's error means to the person who hits it."""
     if isinstance(cause, sqlite3.Error):
-        name = getattr(cause, "sqlite_errorname", None) or ""
-        for beginnings, kind, what, fix in _MEANING:
-            if name.startswith(beginnings):
-                return kind(f"{what}: {cause}\n  fix: {fix}".replace("{file}", location))
-        return DatabaseError(f"{location}: {cause} ({name or type(cause).__name__})")
-    if isinstance(error, exc.IntegrityError):
-        return InvalidRecord(
-            f"{location} refused a row: {cause}\n  fix: correct the record; nothing of it was stored"
-        )
-    if isinstance(error, exc.OperationalError):
-        return DatabaseError(
-            f"{location} cannot be used: {cause}\n  fix: check that the server runs and that the URL is right"
-        )
-    return DatabaseError(f"{location}: {cause or error}")
+        name, meanings = getattr(cause, "sqlite_errorname", None) or "", _MEANING
+    else:
+        integrity = "23" if isinstance(error, exc.IntegrityError) else ""
+        name, meanings = getattr(cause, "sqlstate", None) or integrity, _SERVER
+    kind, what, fix = next((kind, what, fix) for beginnings, kind, what, fix in meanings if name.startswith(beginnings))
+    return kind(f"{what}: {str(cause or error).strip()}\n  fix: {fix}".replace("{file}", location))

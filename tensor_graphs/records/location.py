@@ -18,7 +18,7 @@ def default_path() -> Path:
 
 def default_target() -> str | Path:
     """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call."""
-    return os.environ.get(VARIABLE) or default_path()
+    return os.environ.get(VARIABLE, default_path())
 
 
 def file_of(target: str | Path | None) -> Path | None:

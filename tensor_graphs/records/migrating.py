@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import stored_revision
-from tensor_graphs.records.errors import SchemaMismatch
+from tensor_graphs.records.errors import CorruptDatabase, SchemaMismatch
 from tensor_graphs.records.views import create_views
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ def migrate(engine: Engine, writing: Callable[[], AbstractContextManager[Connect
             create_schema(connection)
         else:
             upgrade(connection, found, location)
-    log.info("%s: schema %s -> %s", location, found or "(new)", schema.REVISION)
+    if found is not None:
+        log.warning("%s: its schema was %s and is %s now; an older tensor_graphs cannot use it any more", location, found,
+                    schema.REVISION)
 
 
 def enter_wal(connection: sqlite3.Connection) -> None:
@@ -98,6 +100,9 @@ def upgrade(connection: Connection, found: str | None, location: str) -> None:
         connection.exec_driver_sql("DELETE FROM alembic_version")
         found = None
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and not (found.isdecimal() and len(found) == len(schema.REVISION)):
+        raise CorruptDatabase(f"{location} is damaged: its schema is {found!r}, and no tensor_graphs has one of that name\n"
+                              "  fix: a copy of it, or tg db import of an export into a new database (--db)")
     if found is not None and found not in known:
         raise SchemaMismatch(
             f"{location} was written by a newer tensor_graphs: its schema is {found}, this one knows {max(known)}\n"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import gzip
 import json
 import os
@@ -23,7 +24,7 @@ import sqlite3
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby, islice
@@ -34,10 +35,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
-from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, open_database, text_hash
+from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, open_database
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
 from tensor_graphs.records.rows import ImplementationRecord
+from tensor_graphs.records.sound import Reads, Soundness, any_graph
+from tensor_graphs.records.tables import TABLES, parents
 from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
@@ -50,9 +53,7 @@ MOST_LINE = 1 << 28
 """bytes of a line of text: a damaged archive may unpack to one that no memory holds"""
 CHUNK = 500
 """rows looked up and stored together"""
-
-TABLES: tuple[sa.Table, ...] = tuple(schema.Base.metadata.sorted_tables)
-"""parents before children"""
+IMPORT_LOCK = 0x7467_696D_706F  # PostgreSQL: one import at a time; the number only has to be ours
 
 KEYS: dict[str, tuple[str, ...]] = {
     "canonical_graphs": ("structural_key",),
@@ -69,10 +70,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "imported_lines": ("file_id", "number"),
 }
 """table: what two rows that are the same have in common"""
-
-_PARENTS = {
-    table.name: tuple((c.name, key.column.table.name) for c in table.columns for key in c.foreign_keys) for table in TABLES
-}
 
 OnStep = Callable[[int, int], None]
 """told how many rows are done, of how many"""
@@ -103,7 +100,8 @@ class ExportReport:
 @dataclass(frozen=True)
 class ImportReport:
     """What an import did: rows per table that are new, and rows that were known already. untrusted: signature and name of each new
-    implementation whose sources wait for `trust`.  installed: of each whose sources are what is installed here, so need none."""
+    implementation whose sources wait for `trust`.  installed: of each that is installed here, so needs none.  left_out: of each row
+    that was left out, which and why."""
 
     file: str
     schema: str
@@ -111,6 +109,7 @@ class ImportReport:
     known: Mapping[str, int]
     untrusted: tuple[tuple[str, str], ...]
     installed: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         def named(found: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
@@ -118,7 +117,7 @@ class ImportReport:
 
         return {
             "file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known),
-            "untrusted": named(self.untrusted), "installed": named(self.installed),
+            "untrusted": named(self.untrusted), "installed": named(self.installed), "left_out": list(self.left_out),
         }  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -127,12 +126,15 @@ class ImportReport:
             if self.new[table] or self.known[table]:
                 found.append(f"  {table:24s} {self.new[table]} new, {self.known[table]} known already")
         if self.installed:
-            found.append(f"  {len(self.installed)} implementations came with the sources that are installed here, and are used")
+            found.append(f"  {len(self.installed)} implementations are installed here, and are used")
         if self.untrusted:
             found.append(f"  {len(self.untrusted)} implementations came with sources that are not trusted, and are not used until")
             found.extend(f"    tg db trust {signature}   # {name}" for signature, name in self.untrusted[:5])
             if len(self.untrusted) > 5:
                 found.append(f"    … {len(self.untrusted) - 5} more (--json lists them)")
+        if self.left_out:
+            found.append(f"  {len(self.left_out)} rows were left out (--json lists them), the first since")
+            found.extend(f"    {line}" for line in self.left_out[:5])
         return found
 
 
@@ -158,11 +160,12 @@ def export_file(
         _check_target(database, file, replace)  # again: writing takes a while
         os.replace(partial, file)
     except OSError as error:
-        raise ExportError(
-            f"{file} cannot be written: {error.strerror or error}\n  fix: choose a file in a folder that you may write"
-        ) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free space there, or choose a file on another disk" if full else "choose a file in a folder that you may write"
+        raise ExportError(f"{file} cannot be written: {error.strerror or error}\n  fix: {fix}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):                          # of a read-only file system even for a file that is not there
+            partial.unlink(missing_ok=True)
     return ExportReport(str(file), schema.REVISION, counts, size)
 
 
@@ -221,7 +224,7 @@ def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) ->
             counts = _counts(connection)
             found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
             with copy.writing() as target:
-                _Merge(copy, target, str(file), trusting=True).take(found, sum(counts.values()), on_step)
+                _Merge(copy, target, str(file)).take(found, sum(counts.values()), on_step)
             with contextlib.closing(copy.engine.raw_connection()) as raw:
                 raw.cursor().execute("PRAGMA journal_mode = DELETE")
         return counts
@@ -270,66 +273,75 @@ def _now() -> str:
 
 
 def import_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None, *,
-                installed: Installed = lambda name: None) -> ImportReport:
+                installed: Installed = lambda name: None, reads: Reads = any_graph, sound_only: bool = False) -> ImportReport:
     """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
 
-    installed: the implementation of a name as it is installed here, or None. Imported sources that are the same, letter by letter,
-    need nobody's trust.
+    installed: the implementation of a name as it is installed here, or None. What is installed here needs nobody's trust.
+    reads: see `sound.Reads`. sound_only: leave out rows that say what cannot be, and those that refer to them, instead of refusing
+    the file.
 
-    Raises ExportError for a file that is no whole export, SchemaMismatch for one of a newer tensor_graphs, InvalidRecord when it
-    contradicts what is stored here.
+    Raises ExportError for a file that is no whole export, or has such a row, SchemaMismatch for one of a newer tensor_graphs,
+    InvalidRecord when it contradicts what is stored here.
     """
+    rule = _Rule(installed, reads, sound_only)
     try:
         with open_regular(file) as opened:
             beginning = opened.read(16)
     except OSError as error:
         raise ExportError(f"{file} cannot be read: {error.strerror}\n  fix: name a file that `tg db export` wrote") from error
     if beginning == b"SQLite format 3\0":
-        return _import_copy(database, file, on_step, installed)
+        return _import_copy(database, file, on_step, rule)
     with contextlib.ExitStack() as stack:
         lines: Any = stack.enter_context(open_regular(file))
         if beginning[:2] == b"\x1f\x8b":
             lines = stack.enter_context(gzip.GzipFile(fileobj=lines))
         reader = _TextReader(file, lines)
-        return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step, installed)
+        return _merge(database, file, reader.schema, reader.rows(), reader.total, on_step, rule)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What an import asks of rows: see `import_file`."""
+
+    installed: Installed
+    reads: Reads
+    sound_only: bool
 
 
 def _merge(database: Database, file: Path, revision: str, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep,
-           installed: Installed) -> ImportReport:
-    with database.writing() as connection:
-        merge = _Merge(database, connection, file.name, trusting=False)
-        merge.take(rows, total, on_step)
+           rule: _Rule) -> ImportReport:
+    try:
+        with database.writing() as connection:
+            if not database.is_sqlite:                              # or two imports of one file would both store its traces
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(IMPORT_LOCK)))
+            merge = _Merge(database, connection, file.name, rule)
+            merge.take(rows, total, on_step)
+    except InvalidRecord as error:
+        if not isinstance(error.__cause__, sa.exc.IntegrityError):
+            raise
+        raise InvalidRecord(f"{file} has a row that its table refuses: {error.__cause__.orig}; nothing of it was stored\n"
+                            "  fix: export it again") from error
     database._forget()
-    own = _vouch(database, merge, installed)
+    own = _vouch(database, merge, rule.installed)
     new = {table.name: merge.new[table.name] for table in TABLES}
     known = {table.name: merge.known[table.name] for table in TABLES}
     waiting = [found for row, found in merge.untrusted.items() if row not in own]
-    return ImportReport(str(file), revision, new, known, tuple(waiting), tuple(merge.untrusted[row] for row in own))
+    return ImportReport(str(file), revision, new, known, tuple(waiting), tuple(merge.untrusted[row] for row in own),
+                        tuple(merge.left_out))
 
 
 def _vouch(database: Database, merge: _Merge, installed: Installed) -> list[int]:
-    """Trust the new sources that are installed here, letter by letter; the implementations whose sources all are.
+    """Have what is installed here in the place of imported sources of the same signature; the implementations of which it is.
 
     After the merge and not in it: to ask what is installed may compile a backend, and meanwhile nobody else could write.
     """
-    source = schema.ImplementationSource
     found = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
-    vouched = []
     with database.writing() as connection:
-        for row, own in found.items():
-            if own is None or own.signature != merge.untrusted[row][0]:
-                continue
-            database._vouch(connection, row, own.sources)
-            select = sa.select(source.id, source.path, source.trusted).where(source.implementation_id == row)
-            there = connection.execute(select).all()
-            ours = [each.id for each in there if each.trusted and (row, each.path) in merge.named]
-            connection.execute(sa.update(source).where(source.id.in_(ours)).values(origin=""))  # as the file had it
-            if all(each.trusted for each in there):
-                vouched.append(row)
-    return vouched
+        return [row for row, own in found.items() if own is not None and own.signature == merge.untrusted[row][0]
+                and database._vouch(connection, row, own.sources)]
 
 
-def _import_copy(database: Database, file: Path, on_step: OnStep, installed: Installed) -> ImportReport:
+def _import_copy(database: Database, file: Path, on_step: OnStep, rule: _Rule) -> ImportReport:
     if database.is_in(file):
         raise ExportError(f"{file} is the database itself\n  fix: import the export of another one")
     try:
@@ -344,7 +356,7 @@ def _import_copy(database: Database, file: Path, on_step: OnStep, installed: Ins
                 raw.close()
                 with open_database(readable) as source, source.reading() as connection:
                     found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
-                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step, installed)
+                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step, rule)
     except sqlite3.OperationalError as error:
         if "alembic_version" in str(error):
             raise ExportError(
@@ -456,23 +468,24 @@ _READERS = {table.name: {c.name: (bool(c.nullable), _reader(c.type)) for c in ta
 
 @dataclass
 class _Merge:
-    """Rows on their way into a database. trusting: a copy of a database rather than an import."""
+    """Rows on their way into a database. rule: of an import; without one, it is a copy of a database, just as it is."""
 
     database: Database
     connection: Connection
     origin: str
-    trusting: bool
+    rule: _Rule | None = None
     new: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
     untrusted: dict[int, tuple[str, str]] = field(default_factory=dict)
-    named: set[tuple[int, str]] = field(default_factory=set)  # sources (implementation, path) that were given an origin
+    left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._ids: dict[str, dict[int, int]] = {table.name: {} for table in TABLES}
         self._added: dict[str, set[int]] = {"implementations": set(), "imported_files": set()}
         self._names: dict[int, tuple[str, str]] = {}
         self._matched: set[int] = set()
-        self._latest = latest_timestamp()
+        self._without: dict[str, set[int]] = {table.name: set() for table in TABLES}
+        self._sound = None if self.rule is None else Soundness(latest_timestamp(self.connection), self.rule.reads)
         trace = schema.BenchmarkTrace
         self._last_trace = int(self.connection.execute(sa.select(sa.func.coalesce(sa.func.max(trace.id), 0))).scalar_one())
 
@@ -488,6 +501,7 @@ class _Merge:
     def _take(self, table: sa.Table, rows: list[Row]) -> None:
         ids = self._ids[table.name]
         here = self._traces_here if table.name == "benchmark_traces" else self._rows_here
+        rows = [row for row in rows if self._is_sound(table, row)]
         wanted = [(row.pop("id"), row) for row in rows if self._adapt(table, row)]
         self.known[table.name] += len(rows) - len(wanted)
         known = here(table, [row for _, row in wanted])
@@ -497,21 +511,44 @@ class _Merge:
         self.new[table.name] += len(fresh)
         if not fresh:
             return
-        added = self.database._insert_many(self.connection, table, [row for _, row in fresh])
+        added = self._insert(table, [row for _, row in fresh])
         ids.update(zip((old for old, _ in fresh), added, strict=True))
         if table.name in self._added:
             self._added[table.name].update(added)
         if table.name == "implementations":
             self._names.update((i, (row["signature"], row["name"])) for i, (_, row) in zip(added, fresh, strict=True))
-        if table.name == "implementation_sources" and not self.trusting:
+        if table.name == "implementation_sources" and self.rule is not None:
             for _, row in fresh:
                 self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
 
+    def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int]:
+        """The row ids of new rows. A compile elsewhere may store the same graph meanwhile, where the database allows it."""
+        if self.database.is_sqlite or not any(isinstance(c, sa.UniqueConstraint) for c in table.constraints):
+            return self.database._insert_many(self.connection, table, rows)
+        self.connection.execute(self.database._insert(table).on_conflict_do_nothing(), rows)
+        return [row for row in self._rows_here(table, rows) if row is not None]
+
+    def _is_sound(self, table: sa.Table, row: Row) -> bool:
+        """False: the row is left out. Raises ExportError where that was not asked for."""
+        if self._sound is None or self.rule is None:
+            return True
+        why = self._sound.why_not(table.name, row)
+        if why is None:
+            without = (f"it refers to row {row[name]} of {parent}, which is left out" for name, parent in parents(table)
+                       if row[name] in self._without[parent])
+            if (why := next(without, None)) is None:
+                return True
+        named = f"row {row['id']} of {table.name}: {why}"
+        if not self.rule.sound_only:
+            raise ExportError(f"{self.origin}: {named}; nothing of it was stored\n"
+                              "  fix: export it again; --sound-only leaves such rows out")
+        self._without[table.name].add(row["id"])
+        self.left_out.append(named)
+        return False
+
     def _adapt(self, table: sa.Table, row: Row) -> bool:
         """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
-        if not self.trusting:
-            self._check(table, row)
-        for name, parent in _PARENTS[table.name]:
+        for name, parent in parents(table):
             old = row[name]
             if old is not None:
                 new = self._ids[parent].get(old)
@@ -524,27 +561,15 @@ class _Merge:
         if table.name == "implementation_sources":
             if row["implementation_id"] not in self._added["implementations"]:
                 return False
-            if not self.trusting:
+            if self.rule is not None:
                 row["trusted"] = False
                 if not row["origin"]:
                     row["origin"] = f"imported from {self.origin}"
-                    self.named.add((row["implementation_id"], row["path"]))
         if table.name == "imported_lines":
             return row["file_id"] in self._added["imported_files"]
         if table.name == "profile_queue":
             row.update(claimed_by=None, claimed_at=None, lease_until=None, attempts=0)
         return True
-
-    def _check(self, table: sa.Table, row: Row) -> None:
-        """Raises ExportError for a row that contradicts itself, or that would count for ever."""
-        wrong = fix = ""
-        if table.name == "implementation_sources" and text_hash(row["content"]) != row["content_sha256"]:
-            wrong, fix = f"{row['path']!r} is not the text that was hashed when it was stored", "export it again"
-        elif table.name in ("benchmark_traces", "device_constants") and row["timestamp"] > self._latest:
-            wrong = f"it is dated {row['timestamp'].isoformat()}, in the future, and the newest row is what counts"
-            fix = "correct that date, and the clock of the machine that wrote it"
-        if wrong:
-            raise ExportError(f"{self.origin}: row {row['id']} of {table.name}: {wrong}; nothing of it was stored\n  fix: {fix}")
 
     def _rows_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
         """The row that each of these is here, if it is; by natural key."""

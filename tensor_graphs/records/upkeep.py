@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -13,20 +15,29 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
-from tensor_graphs.records.claims import MAX_ATTEMPTS
+from tensor_graphs.records.claims import Queued, queued
 from tensor_graphs.records.connection import stored_revision
-from tensor_graphs.records.database import Database, latest_timestamp, text_hash
+from tensor_graphs.records.database import Database, in_batches, latest_timestamp
 from tensor_graphs.records.driver_errors import explain
-from tensor_graphs.records.errors import CorruptDatabase, MissingRecord
+from tensor_graphs.records.errors import CorruptDatabase, DatabaseReadOnly, MissingRecord
+from tensor_graphs.records.sound import Reads, Soundness, any_graph
+from tensor_graphs.records.tables import TABLES, parents
 from tensor_graphs.records.views import VIEWS
 from tensor_graphs.records.wrong_values import wrong_values
+
+UNREAD = ("full_log", "conditions", "verbatim")
+"""columns of traces that fill pages, and of which `check` asks nothing but their type"""
+CHUNK = 1000
+"""rows that are read together"""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` found: nothing in `problems` means that the file, the references and the rows are sound."""
+    """What `check` found: nothing in `problems` means that the file, the references and the rows are sound. readable: the file and
+    its schema are, and the problems are of single rows."""
 
     problems: tuple[str, ...]
+    readable: bool = True
 
     @property
     def ok(self) -> bool:
@@ -35,7 +46,8 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows."""
+    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows; `queue` has them
+    environment by environment."""
 
     location: str
     revision: str
@@ -47,10 +59,11 @@ class DatabaseStats:
     abandoned: int
     oldest: datetime | None
     newest: datetime | None
+    queue: tuple[Queued, ...]
 
 
-def check(database: Database, on_step: Callable[[str], None] = lambda what: None) -> CheckReport:
-    """Look for damage: the file's structure, the schema, dangling references, then rows that contradict themselves.
+def check(database: Database, on_step: Callable[[str], None] = lambda what: None, *, reads: Reads = any_graph) -> CheckReport:
+    """Look for damage: the file's structure, the schema, dangling references, then rows that say what cannot be (sound.py).
 
     Changes nothing. In a damaged file the rows are not looked at. on_step is told what is looked at next.
     """
@@ -59,13 +72,40 @@ def check(database: Database, on_step: Callable[[str], None] = lambda what: None
             on_step("the file")
             damage = _file_damage(database, connection) or _schema_damage(connection)
             if damage:
-                return CheckReport(tuple(damage))
+                return CheckReport(tuple(damage), readable=False)
             on_step("references")
-            found = list(_reference_damage(database, connection))
+            found = [words for _, _, words in _dangling(database, connection)]
             on_step("rows")
-            return CheckReport((*found, *_row_damage(database, connection)))
+            wrong = [words for _, _, words in wrong_values(connection)]       # what else is asked of the rows would not be answered
+            return CheckReport((*found, *(wrong or (words for _, _, words in _unsound(reads, connection)))))
     except CorruptDatabase as error:
-        return CheckReport((f"integrity: {error}",))
+        return CheckReport((f"integrity: {error}",), readable=False)
+
+
+def remove_unsound(database: Database, *, reads: Reads = any_graph) -> dict[str, int]:
+    """Take out the rows that `check` names, and all that refer to them, in one transaction; how many of each table."""
+    removed: Counter[str] = Counter()
+    with database.writing() as connection:
+        for find in (partial(_dangling, database), wrong_values, partial(_unsound, reads)):
+            while rows := [(table, row) for table, row, _ in find(connection)]:
+                removed.update(_delete(connection, rows))
+    database._forget()
+    return {table: count for table, count in removed.items() if count}
+
+
+def _delete(connection: Connection, rows: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Delete rows, and those that refer to them."""
+    gone: dict[str, set[int]] = {table.name: set() for table in TABLES}
+    for name, row in rows:
+        gone[name].add(row)
+    for table in TABLES:
+        for column, parent in parents(table):
+            for ids in in_batches(gone[parent]):
+                gone[table.name].update(connection.execute(sa.select(table.c.id).where(table.c[column].in_(ids))).scalars())
+    for table in reversed(TABLES):
+        for ids in in_batches(gone[table.name]):
+            connection.execute(sa.delete(table).where(table.c.id.in_(ids)))
+    return Counter({name: len(ids) for name, ids in gone.items()})
 
 
 def _file_damage(database: Database, connection: Connection) -> list[str]:
@@ -82,7 +122,7 @@ def _schema_damage(connection: Connection) -> list[str]:
         found.append(f"schema: its version is {', '.join(revisions) or '(none)'}, and {schema.REVISION} is expected")
     inspector = sa.inspect(connection)
     tables, views = set(inspector.get_table_names()), set(inspector.get_view_names())
-    for table in schema.Base.metadata.sorted_tables:
+    for table in TABLES:
         if table.name not in tables:
             found.append(f"schema: the table {table.name} is missing")
             continue
@@ -93,41 +133,19 @@ def _schema_damage(connection: Connection) -> list[str]:
     return found
 
 
-def _reference_damage(database: Database, connection: Connection) -> Iterator[str]:
+def _dangling(database: Database, connection: Connection) -> Iterator[tuple[str, int, str]]:
     if database.is_sqlite:  # PostgreSQL enforces them on everyone
         for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
-            yield f"reference: row {row} of {table} points to a row of {parent} that is not there"
+            yield table, row, f"reference: row {row} of {table} points to a row of {parent} that is not there"
 
 
-def _row_damage(database: Database, connection: Connection) -> Iterator[str]:
-    mistyped = list(wrong_values(connection))
-    if mistyped:  # and what else is asked of the rows could not be answered
-        yield from mistyped
-        return
-    trace, source = schema.BenchmarkTrace, schema.ImplementationSource
-    length = "json_array_length(samples_ms)"
-    if database.is_sqlite:
-        length = f"CASE WHEN json_valid(samples_ms) THEN {length} ELSE -1 END"
-    there = sa.literal_column(length, sa.Integer)
-    wrong = sa.select(trace.id, trace.sample_count, there).where(trace.sample_count != there)
-    for row, count, samples in connection.execute(wrong):
-        found = f"{samples} are there" if samples >= 0 else "no list is there"
-        yield f"trace {row}: {count} samples were announced, {found}"
-    implementation, workload = schema.Implementation, schema.Workload
-    stray = (
-        sa.select(trace.id)
-        .join(implementation, implementation.id == trace.implementation_id)
-        .join(workload, workload.id == trace.workload_id)
-        .where(implementation.canonical_graph_id != workload.canonical_graph_id)
-    )
-    for row in connection.execute(stray).scalars():
-        yield f"trace {row}: its workload is of another graph than its implementation"
-    texts = sa.select(source.id, source.content, source.content_sha256)
-    for row, content, expected in connection.execute(texts):
-        if text_hash(content) != expected:
-            yield f"source {row}: its text is not the text that was stored"
-    for row, stamp in connection.execute(sa.select(trace.id, trace.timestamp).where(trace.timestamp > latest_timestamp())):
-        yield f"trace {row}: it is dated in the future, {stamp.isoformat()}, and the newest counts"
+def _unsound(reads: Reads, connection: Connection) -> Iterator[tuple[str, int, str]]:
+    sound = Soundness(latest_timestamp(connection), reads)
+    for table in TABLES:
+        columns = [c for c in table.columns if c.name not in UNREAD]
+        for row in connection.execute(sa.select(*columns).order_by(table.c.id).execution_options(yield_per=CHUNK)).mappings():
+            if (why := sound.why_not(table.name, {**row})) is not None:
+                yield table.name, row["id"], f"row {row['id']} of {table.name}: {why}"
 
 
 def trust(database: Database, signature: str, trusted: bool = True) -> int:
@@ -146,8 +164,9 @@ def trust(database: Database, signature: str, trusted: bool = True) -> int:
 
 
 def vacuum(database: Database) -> int:
-    """Give free pages back to the disk and renew the query statistics; returns the bytes saved (0 for
-    PostgreSQL)."""
+    """Give free pages back to the disk and renew the query statistics; returns the bytes saved. Raises DatabaseReadOnly where a
+    server leaves that to another account."""
+    _require_owner(database)
     before = _file_bytes(database)
     statements = (
         ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if database.is_sqlite else ("VACUUM ANALYZE",)
@@ -167,15 +186,26 @@ def vacuum(database: Database) -> int:
     return max(0, before - _file_bytes(database))
 
 
+def _require_owner(database: Database) -> None:
+    """PostgreSQL passes over the tables of others, and only warns of it."""
+    if database.is_sqlite:
+        return
+    names = ", ".join(f"'{table.name}'" for table in TABLES)
+    owners = f"SELECT DISTINCT tableowner FROM pg_tables WHERE tablename IN ({names}) AND NOT pg_has_role(tableowner, 'USAGE')"
+    with database.reading() as connection:
+        others = list(connection.exec_driver_sql(owners).scalars())
+    if others:
+        raise DatabaseReadOnly(f"{database.location}: its tables belong to {', '.join(others)}, and nobody else may vacuum them\n"
+                               "  fix: the URL of that account (PostgreSQL's autovacuum does the same by itself)")
+
+
 def stats(database: Database) -> DatabaseStats:
     """Row counts, sizes and the state of the queue."""
-    trace, queue = schema.BenchmarkTrace, schema.ProfileQueue
-    held = sa.and_(queue.lease_until.is_not(None), queue.lease_until >= datetime.now(UTC))
-    abandoned = sa.and_(sa.not_(held), queue.attempts >= MAX_ATTEMPTS)
+    trace = schema.BenchmarkTrace
     with database.reading() as connection:
         rows = {
             table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-            for table in schema.Base.metadata.sorted_tables
+            for table in TABLES
         }
         by_status = connection.execute(
             sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status)
@@ -184,18 +214,19 @@ def stats(database: Database) -> DatabaseStats:
         oldest, newest = connection.execute(
             sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
         ).one()
-        claimed = connection.execute(
-            sa.select(sa.func.count()).select_from(queue).where(queue.claimed_by.is_not(None), held)
-        ).scalar_one()
-        given_up = connection.execute(sa.select(sa.func.count()).select_from(queue).where(abandoned)).scalar_one()
         revision = stored_revision(connection, database.location)
+    queue = queued(database)
     return DatabaseStats(location=database.location, revision=revision or "", file_bytes=_file_bytes(database), rows=rows,
-                         traces_by_status=traces, waiting=rows["profile_queue"] - claimed - given_up, claimed=claimed,
-                         abandoned=given_up, oldest=oldest, newest=newest)
+                         traces_by_status=traces, waiting=sum(q.waiting + q.untrusted for q in queue),
+                         claimed=sum(q.claimed for q in queue), abandoned=sum(q.abandoned for q in queue), oldest=oldest,
+                         newest=newest, queue=queue)
 
 
 def _file_bytes(database: Database) -> int:
-    if not database.is_sqlite or not database.engine.url.database:
+    if not database.is_sqlite:
+        with database.reading() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+    if not database.engine.url.database:
         return 0
     files = (Path(database.engine.url.database + suffix) for suffix in ("", "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())

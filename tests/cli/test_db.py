@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -244,6 +245,13 @@ def test_history_has_the_failures_and_failures_have_their_first_line(ask, answer
     assert "library not found" in ask("failures", "numpy.softmax", "--db", db).stdout
 
 
+def test_an_infinite_error_is_a_word_in_json(answer, db: Path) -> None:
+    with open_database(db) as store:
+        store.add_trace(dataclasses.replace(trace("INCORRECT_NUMERICAL"), max_relative_error=math.inf))
+    assert answer("failures", "--db", db)[0]["max_relative_error"] == "Infinity"
+    assert answer("history", "numpy.softmax", "--db", db)[0]["max_relative_error"] == "Infinity"
+
+
 def test_history_shows_the_time_over_the_reference_stream(ask, answer, db: Path) -> None:
     def conditions(quiet: bool) -> dict[str, object]:
         return {"over_reference": {"median": 3.41234, "quiet": quiet}, "reference": {"kind": "read"}}
@@ -425,7 +433,7 @@ def test_what_is_installed_here_is_used_at_once_and_an_import_says_so(ask, answe
     file, other = tmp_path / "rows.jsonl", tmp_path / "other.db"
     assert ask("export", file, "--db", db).returncode == 0
     said = ask("import", file, "--db", other).stdout
-    assert "1 implementations came with the sources that are installed here" in said and "trust" not in said
+    assert "1 implementations are installed here, and are used" in said and "trust" not in said
     (row,) = answer("best", "--db", other)
     assert row["implementation_name"] == "numpy.softmax"
     again = tmp_path / "again.jsonl"
@@ -461,14 +469,20 @@ def test_stats_and_check_name_the_schema_and_what_is_wrong(ask, answer, db: Path
     raw.close()
     result = ask("check", "--db", db, "--json")
     assert result.returncode == 1
-    assert json.loads(result.stdout) == {"ok": False, "problems": ["schema: the index ix_benchmark_traces_history is missing"]}
+    problems = ["schema: the index ix_benchmark_traces_history is missing"]
+    assert json.loads(result.stdout) == {"ok": False, "problems": problems, "removed": {}}
     with sqlite3.connect(db) as raw:
         raw.execute("CREATE INDEX ix_benchmark_traces_history ON benchmark_traces (id)")
     raw.close()
     result = ask("check", "--db", db)
     assert result.returncode == 1
     assert "row 1 of benchmark_traces points to a row of workloads that is not there" in result.stdout
-    assert "trace 2: 1 samples were announced, no list is there" in result.stdout
+    assert "benchmark_traces.samples_ms of row 2 holds 'no list', stored as text, and no JSON array" in result.stdout
+    assert "fix: tg db check --remove" in result.stdout
+    result = ask("check", "--remove", "--db", db)
+    assert result.returncode == 0 and "removed: 2 rows of benchmark_traces" in result.stdout
+    assert ask("check", "--db", db).stdout == "ok\n"
+    assert answer("stats", "--db", db)["rows"]["benchmark_traces"] == 1
 
 
 def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Path, tmp_path: Path) -> None:
@@ -673,7 +687,7 @@ def test_the_point_at_which_a_kernel_is_wrong_is_run_again_and_an_edited_kernel_
 
 
 def test_a_trace_without_a_failing_point_is_not_run_again(db: Path) -> None:
-    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 cannot be run again: the trace says no point", "tg db failures")
+    assert_complains(tg("db", "replay", 1, "--db", db), "trace 1 passed, so there is no point at which", "fix: a trace that")
     assert_complains(tg("db", "replay", 999, "--db", db), "has no trace 999", "fix: tg db failures")
 
 

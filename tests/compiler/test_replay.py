@@ -19,7 +19,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.path import RECIPE, NoPathError
 from tensor_graphs.paths.pin import Pin, PinError
-from tensor_graphs.records import upkeep
+from tensor_graphs.records import CorruptDatabase, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tests.compiler.conftest import add_row
 from tests.compiler.test_recipes import GRAPH, ON, rows
@@ -126,8 +126,21 @@ def test_a_pin_verifies_what_has_no_verdict_here(database: Database, tmp_path: F
     pin = compile_graph(TABLED, database=database, backends=("numpy", "torch")).pin
     with open_database(tmp_path / "elsewhere.db") as empty:
         plan = compile_graph(TABLED, database=empty, path=pin)
-        assert upkeep.stats(empty).rows["benchmark_traces"] == 2
+        assert upkeep.stats(empty).rows["benchmark_traces"] == 2 and upkeep.stats(empty).rows["profile_queue"] == 0
         assert [v.path.id for v in plan.variants] == [v.path.id for v in pin.variants]
+
+
+def test_a_pin_runs_where_the_database_cannot_be_used_and_a_choice_does_not(database: Database, tmp_path: File,
+                                                                            caplog: pytest.LogCaptureFixture) -> None:
+    tabled(database)
+    pin = compile_graph(TABLED, database=database, backends=("numpy",)).pin
+    broken = tmp_path / "broken.db"
+    broken.write_text("no database, and long enough to be one" * 100)
+    plan = compile_graph(TABLED, database=broken, path=pin)
+    assert [v.path.id for v in plan.variants] == [v.path.id for v in pin.variants]
+    assert f"the pinned plan is made without the database: {broken} is not a database" in caplog.text
+    with pytest.raises(CorruptDatabase):
+        compile_graph(TABLED, database=broken)
 
 
 def test_a_file_that_is_no_pin_is_refused(tmp_path: File) -> None:

@@ -19,13 +19,14 @@ import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
 from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.stored_graphs import why_no_graph
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
 from tensor_graphs.profiling.queue import requests as queue
 from tensor_graphs.profiling.queue.requests import drain_queue, reclaim, settle_queue, worker_name
-from tensor_graphs.records import claims, queries, upkeep
+from tensor_graphs.records import DatabaseFull, claims, queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
 
@@ -200,3 +201,53 @@ def test_a_drain_says_what_is_left_and_what_it_is_worth(database: Database) -> N
     said: list[tuple[int, float]] = []
     drain_queue(database, backends=("numpy",), on_step=lambda done, left, what: said.append((left.requests, left.seconds)))
     assert said == [(2, 3.0), (1, 1.0), (0, 0.0)]
+
+
+def test_what_is_not_possible_here_costs_no_attempt_however_often_a_worker_tries(database: Database) -> None:
+    other = {"source_hash": "1" * 64, "name": "somebody.softmax"}
+    database.enqueue(*(request(database, "numpy.softmax", SOFTMAX, {"n": n}, **other) for n in (5, 6, 7)))
+    for _ in range(6):
+        report = drain_queue(database, backends=("numpy",))
+        assert (report.impossible, len(report.reasons), report.left) == (3, 1, 3)
+    assert report.reasons[0].startswith("request 1, somebody.softmax on ") and "'somebody.softmax'" in report.reasons[0]
+    (left,) = report.queue
+    assert (left.waiting, left.abandoned) == (3, 0)
+
+
+@pytest.mark.parametrize("damage", ["UPDATE canonical_graphs SET text = 'tg 99 nonsense' WHERE human_name = 'dot'",
+                                    "UPDATE workloads SET axes_json = '{\"d0\": -4, \"d1\": 2}' WHERE axes_json LIKE '%d1%'"])
+def test_a_request_that_does_not_load_is_put_back_with_the_reason_and_the_drain_goes_on(database: Database, damage: str) -> None:
+    database.enqueue(replace(request(database, "numpy.dot", DOT, {"n": 3, "m": 11}), priority=9.0),
+                     request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
+    with database.writing() as connection:
+        connection.exec_driver_sql(damage)
+    report = drain_queue(database, backends=("numpy",))
+    assert (report.measured, report.impossible, report.left) == (1, 1, 1)
+    assert report.reasons[0].startswith("request 1, numpy.dot on ")
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT attempts, last_error FROM profile_queue").one()[0] == 0
+    assert not upkeep.check(database, reads=why_no_graph).ok
+
+
+def test_a_drain_that_the_database_ends_says_what_it_has_done(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.enqueue(*(request(database, "numpy.softmax", SOFTMAX, {"n": n}) for n in (5, 6)))
+    served = iter(["PASSED"])
+
+    def serve(*_: object) -> str:
+        try:
+            return next(served)
+        except StopIteration:
+            raise DatabaseFull("no room\n  fix: free disk space") from None
+
+    monkeypatch.setattr(queue, "_serve", serve)
+    with pytest.raises(DatabaseFull, match="^no room\n  fix: free disk space\n  before that: 1 measured, .* the same call goes on"):
+        drain_queue(database, backends=("numpy",))
+
+
+def test_a_drain_says_what_is_left_of_which_environment(database: Database) -> None:
+    asked = request(database, "numpy.softmax", SOFTMAX, {"n": 7})
+    elsewhere = replace(asked.environment, hardware_name="Another CPU")
+    database.enqueue(replace(asked, environment=elsewhere))
+    report = drain_queue(database, backends=("numpy",))
+    assert report.left == 1 and [(q.environment, q.waiting) for q in report.queue] == [(elsewhere, 1)]
+    assert report.here == (environment_of("numpy"),)

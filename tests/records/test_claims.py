@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import datetime
 
+import pytest
 import sqlalchemy as sa
 
 from tensor_graphs.records import (
@@ -140,7 +141,7 @@ def test_a_worker_that_stops_in_peace_uses_up_no_attempt(database, make) -> None
     assert claims.claim_next(database, "w", make.here).attempts == 1
     assert claims.release_worker(database, "w") == 1
     failed = claims.claim_next(database, "w", make.here)
-    assert claims.release(database, failed, "no compiler")
+    assert claims.release(database, failed, "the judge failed", attempt=True)
     assert claims.claim_next(database, "w", make.here).attempts == 3
 
 
@@ -156,3 +157,33 @@ def test_an_untrusted_source_is_never_handed_out_nor_counted_as_waiting(database
 
 
 # -- several threads and processes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["asked for again", "revived"])
+def test_an_abandoned_request_is_named_and_comes_back_when_it_is_asked_for(database, make, way: str) -> None:
+    request = ProfileRequest(make.kernel(), make.workload(), make.here)
+    database.enqueue(request)
+    for _ in range(claims.MAX_ATTEMPTS):
+        item = claims.claim_next(database, "w", make.here)
+        claims.release(database, item, "the worker ran out of memory", attempt=True)
+    assert claims.claim_next(database, "w", make.here) is None
+    (left,) = claims.queued(database)
+    assert (left.environment, left.abandoned, left.waiting) == (make.here, 1, 0)
+    assert claims.abandoned(database) == ["tanh_c on tanh at batch=1: the worker ran out of memory"]
+    assert database.enqueue(request) == 0 if way == "asked for again" else claims.revive(database) == 1
+    assert claims.claim_next(database, "w", make.here) is not None
+
+
+def test_a_lease_of_a_worker_whose_clock_is_wrong_holds_nothing(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    assert claims.claim_next(database, "ahead", make.here, lease_seconds=3e9) is not None
+    assert claims.queued(database)[0].waiting == 1
+    assert claims.claim_next(database, "w", make.here) is not None
+
+
+def test_why_a_request_was_put_back_is_kept_and_costs_no_attempt(database, make) -> None:
+    database.enqueue(ProfileRequest(make.kernel(), make.workload(), make.here))
+    for _ in range(claims.MAX_ATTEMPTS + 1):
+        assert claims.release(database, claims.claim_next(database, "w", make.here), "no such kernel here")
+    assert claims.claim_next(database, "w", make.here).attempts == 1
+    assert claims.claim_next(database, "w", make.here, but=[make.kernel().signature]) is None

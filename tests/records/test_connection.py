@@ -33,7 +33,7 @@ from tensor_graphs.records import (
     schema,
     upkeep,
 )
-from tensor_graphs.records.connection import parse_target
+from tensor_graphs.records.connection import parse_target, without_password
 from tensor_graphs.records.location import default_path
 
 
@@ -78,7 +78,54 @@ def test_the_variable_names_the_database_where_no_argument_does(tmp_path: Path, 
     assert parse_target(None).database == str(tmp_path / "own.db")
     assert parse_target(tmp_path / "other.db").database == str(tmp_path / "other.db")
     monkeypatch.setenv("TENSOR_GRAPHS_DB", "")
-    assert parse_target(None).database == str(default_path())
+    with pytest.raises(DatabasePathError, match="^the name of the database is empty"):
+        parse_target(None)
+
+
+@pytest.mark.parametrize("url", [
+    "postgresql://fleet:secret@localhost:abc/m", "postgresql://localhost:1/m?user=fleet&password=secret",
+    "postgresql://fleet:se/cret@secret@localhost:1/m", "postgresql://fleet:secret@localhost:1/m?sslpassword=secret",
+    "gopher://u:secret@h/m",
+])  # fmt: skip
+def test_a_password_in_a_url_is_never_shown(url: str) -> None:
+    shown = without_password(url)
+    with contextlib.suppress(UnsupportedDatabase):
+        shown += without_password(parse_target(url).render_as_string())
+    with pytest.raises(DatabaseError) as caught:
+        open_database(url)
+    assert "cret" not in shown + str(caught.value)
+
+
+def test_an_at_in_a_password_is_said_to_be_written_otherwise() -> None:
+    message = refusal(UnsupportedDatabase, "postgresql://fleet:p@ss@localhost/m")
+    assert message.startswith("postgresql://fleet:***@localhost/m has an @ too many") and "%40" in message
+
+
+def test_a_database_where_nothing_may_be_written_is_read(tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "archived.db"
+    with open_database(file) as database:
+        database.ensure_graph(make.graph)
+    monkeypatch.setattr(os, "access", lambda *given, **more: False)
+    with open_database(file, create=False) as archived:
+        assert upkeep.stats(archived).rows["canonical_graphs"] == 1
+        assert not (tmp_path / "archived.db-shm").exists()
+        with pytest.raises(DatabaseReadOnly, match="archived.db cannot be written: .*\n  fix: "):
+            archived.ensure_graph(make.target)
+
+
+def test_a_missing_table_and_a_schema_of_no_name_are_told_with_a_fix(tmp_path: Path) -> None:
+    open_database(tmp_path / "a.db").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as raw:
+        raw.execute("DROP TABLE profile_queue")
+        raw.commit()
+    with open_database(tmp_path / "a.db") as database, pytest.raises(CorruptDatabase, match="no such table: profile_queue\n  fix:"):
+        upkeep.stats(database)
+    for name in ("xyz", ""):
+        with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as raw:
+            raw.execute("UPDATE alembic_version SET version_num = ?", (name,))
+            raw.commit()
+        with pytest.raises(CorruptDatabase, match=f"its schema is '{name}', and no tensor_graphs has one"):
+            open_database(tmp_path / "a.db")
 
 
 def test_missing_folders_are_made_and_a_second_opening_finds_the_rows(tmp_path: Path, make) -> None:

@@ -10,18 +10,31 @@ from tensor_graphs import errors
 from tensor_graphs.cli import options
 
 
-def check(db: options.DatabaseAt = None, json: options.Json = False) -> None:
-    """Is the file sound, is its schema ours, and do all rows refer to what exists? Exit code 1 if not."""
+def check(
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take out the rows that are named, and all that refer to them; the file is not mended.")
+    ] = False,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Is the file sound, is its schema ours, do all rows refer to what exists, and say what can be? Exit code 1 if not."""
+    from tensor_graphs.costs.stored_graphs import why_no_graph
     from tensor_graphs.records import upkeep
 
     store = options.database(db, create=False)
     with options.status("checking", json) as update:
-        found = upkeep.check(store, lambda what: update(f"checking {what}"))
+        found = upkeep.check(store, lambda what: update(f"checking {what}"), reads=why_no_graph)
+        removed = upkeep.remove_unsound(store, reads=why_no_graph) if remove and not found.ok and found.readable else {}
     if json:
-        options.print_json({"ok": found.ok, "problems": list(found.problems)})
+        options.print_json({"ok": found.ok, "problems": list(found.problems), "removed": removed})
     else:
         print("ok" if found.ok else "\n".join(found.problems))
-    if not found.ok:
+        for table, count in removed.items():
+            print(f"removed: {errors.counted(count, 'row')} of {table}")
+        if not found.ok and not removed:
+            print("  fix: tg db check --remove takes these rows out, and all that refer to them" if found.readable else
+                  "  fix: a copy of the database, or tg db import of an export into a new one (--db)")
+    if not found.ok and not removed:
         raise typer.Exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,21 +62,28 @@ def export(
 def import_(
     source: Annotated[Path, typer.Argument(help="A file that `tg db export` wrote, or (flashinfer-trace) a folder.")],
     format: Format = "own",
+    sound_only: Annotated[
+        bool, typer.Option("--sound-only", help="Leave out rows that say what cannot be, instead of refusing the file.")
+    ] = False,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
     """Add what a file or a data set has and the database has not; all of a file or nothing. Its code is not trusted."""
     report: Any
+    if sound_only and format != "own":
+        raise options.UsageError("--sound-only: of a data set, records that no table takes are kept whole\n  fix: leave it out")
     if format == "own":
+        from tensor_graphs.costs.stored_graphs import why_no_graph
         from tensor_graphs.records.portable import import_file
 
+        taken = partial(import_file, file=source, reads=why_no_graph, sound_only=sound_only)
         if not source.is_file():  # said before a database is made
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else (
                 "is not there\n  fix: a file that tg db export FILE wrote")
             raise options.NotPossible(f"{source} {what}")
         with _progress("importing", json) as on_step:
-            store = _receiving(db, lambda trial: import_file(trial, source))
-            report = import_file(store, source, on_step, installed=_installed)
+            store = _receiving(db, taken)
+            report = taken(store, on_step=on_step, installed=_installed)
     else:
         from tensor_graphs.frontends.flashinfer import import_dataset
 

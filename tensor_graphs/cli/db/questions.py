@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.cli import options
+from tensor_graphs.cli.db.draining import queue_lines
+from tensor_graphs.cli.db.places import place_in_words
 from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     for status, count in found.traces_by_status.items():
         print(f"  traces {status:17s} {count}")
     print(f"  queue: {found.waiting} waiting, {found.claimed} claimed, {found.abandoned} abandoned")
+    for line in queue_lines(store, found.queue):
+        print(f"    {line}")
     print("  whether every page and row of it is sound: tg db check")  # which reads all of them; counting does not
 
 
@@ -313,13 +317,7 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
 
 def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequence[str] = ()) -> str:
     axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
-    where = r.hardware_name
-    if environment is not None:  # with what tells two machines of one processor apart, and two environments of one machine
-        cores = dict(environment.hardware).get("cores")
-        threads = dict(environment.libs).get("threads")
-        memory = f"{environment.memory_bytes >> 30} GiB" if environment.memory_bytes else ""
-        parts = (where, f"{cores} cores" if cores else "", memory, environment.backend, f"{threads} threads" if threads else "")
-        where = ", ".join(filter(None, parts))
+    where = r.hardware_name if environment is None else place_in_words(environment)
     what = " ".join([r.graph_name, *shapes, r.graph_key[:8]])
     return f"{what} at {axes or 'all sizes'}  [{where}]"
 

@@ -37,6 +37,9 @@ def replay(
         (row,) = queries.evidence(store, trace)
     except MissingRecord as e:
         raise options.NotPossible(f"{store.location} has no trace {trace}\n  fix: tg db failures has their numbers") from e
+    if row.status == "PASSED":
+        raise options.NotPossible(f"trace {trace} passed, so there is no point at which its kernel was wrong\n"
+                                  "  fix: a trace that did not (tg db failures)")
     try:
         signature = signature_of_graph(parse_graph(queries.graph_text(store, row.graph_key)[0]))
     except (ValueError, TensorGraphsError) as e:
@@ -45,7 +48,8 @@ def replay(
     try:
         kernel = kernel_named(row.implementation_name)
     except KernelError as e:
-        raise options.NotPossible(f"{e}\n  fix: tg db replay {trace} --import FILE") from e
+        why = str(e).partition("\n")[0]
+        raise options.NotPossible(f"{why}\n  fix: tg db replay {trace} --import FILE, of the module that defines it") from e
     if row.status != "INCORRECT_NUMERICAL":
         raise options.NotPossible(_no_numbers(row, reason_of(queries.read_log(store, trace))))
     try:

@@ -114,9 +114,9 @@ def _number(value: Any) -> float | None:
 
 
 def _error(value: Any) -> float | None:
-    """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged")."""
+    """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged"), one below 0 is not known."""
     found = _number(value)
-    return math.inf if found is not None and math.isnan(found) else found
+    return found if found is None or found >= 0 else math.inf if math.isnan(found) else None
 
 
 def _time(value: Any) -> float | None:

@@ -6,6 +6,7 @@ later, can build the question again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -16,23 +17,27 @@ from pathlib import Path
 
 from tensor_graphs.arguments import function
 from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
-from tensor_graphs.profiling.measure.descriptors import InputError, given_of
+from tensor_graphs.profiling.measure.descriptors import given_of
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
-from tensor_graphs.records import claims, queries, upkeep
+from tensor_graphs.records import DatabaseError, claims, queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem
 
 log = logging.getLogger(__name__)
 
+
 @dataclass
 class DrainReport:
-    """What one `drain_queue` did. answered: requests that had their rows already; impossible: put back, with the reason."""
+    """What one `drain_queue` did. answered: requests that had their rows already; impossible: put back, `reasons` says why; left:
+    all that is in the queue afterwards, as `queue` has it; here: the environments that were drained."""
 
     measured: int = 0
     failed: int = 0
@@ -43,6 +48,14 @@ class DrainReport:
     seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
+    reasons: list[str] = field(default_factory=list)
+    queue: tuple[claims.Queued, ...] = ()
+    here: tuple[Environment, ...] = ()
+
+    def counts(self) -> str:
+        """What was done, in words."""
+        return (f"{self.measured} measured, {self.failed} failed, {self.answered} known already, {self.obsolete} obsolete, "
+                f"{self.impossible} not possible here")
 
 
 @dataclass(frozen=True)
@@ -57,19 +70,35 @@ class Obsolete(KernelError):
     """A request that can never be answered: its kernel has another source by now, or no longer accepts the op."""
 
 
+class NotHere(KernelError):
+    """A request that this process cannot answer, and another one may."""
+
+
+class NoKernelHere(NotHere):
+    """A request for a kernel that this process does not know."""
+
+
 def question_of(database: Database, item: QueueItem) -> Question:
-    """The question behind a request. Raises Obsolete, KernelError when this process does not know the kernel, or InputError."""
-    text, _ = queries.graph_text(database, item.workload.graph_key)
-    signature = signature_of_graph(parse_graph(text))
-    if signature.key != item.workload.graph_key:
-        raise Obsolete(f"the graph {item.workload.graph_key[:12]} reads as {signature.key[:12]} today")
-    kernel = kernel_named(item.implementation.name)
+    """The question behind a request. Raises Obsolete, NotHere (NoKernelHere when this process does not know the kernel), or
+    DatabaseError."""
+    try:
+        kernel = kernel_named(item.implementation.name)
+    except KernelError as error:
+        raise NoKernelHere(str(error)) from error
     if kernel.identity != item.implementation.source_hash:
         raise Obsolete(f"{kernel.name} has another source than the one asked for")
+    text, _ = queries.graph_text(database, item.workload.graph_key)
+    try:
+        signature = signature_of_graph(parse_graph(text))
+        axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
+        binding, given = signature.binding(axes), given_of(item.workload.inputs)
+    except Exception as error:                                      # rows of other versions and other hands may say anything
+        raise NotHere(f"it cannot be read here: {error or type(error).__name__}") from error
+    if signature.key != item.workload.graph_key:
+        raise Obsolete(f"the graph {item.workload.graph_key[:12]} reads as {signature.key[:12]} today")
     if not matching(signature.spec, by_op([kernel])):
         raise Obsolete(f"{kernel.name} does not accept {signature.title()}")
-    axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
-    return Question(kernel, signature, signature.binding(axes), item.priority, given_of(item.workload.inputs))
+    return Question(kernel, signature, binding, item.priority, given)
 
 
 def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[str] | None = None, threads: int | None = None,
@@ -78,64 +107,109 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
 
     A request is claimed, measured, stored and taken off, one after the other: whatever stops this process, no request is lost, and
     several processes may drain one database. Ctrl-C gives back what was claimed. on_step is told how many were measured, what is
-    left in the queue, and what the last one was. Raises ArgumentError.
+    left in the queue, and what the last one was. Raises ArgumentError, and DatabaseError, which says what was measured before.
     """
     function("on_step", on_step, "how many are done, what waits, and what was measured")
     started = time.perf_counter()
-    report = DrainReport()
-    worker = worker_name()
     reclaim(database)
-    here = [b for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
-    returned: list[tuple[QueueItem, str]] = []
-    with claims.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
-        for backend in here:
-            environment = environment_of(backend, threads)
-            while time.perf_counter() - started < budget:
-                item = claims.claim_next(database, worker, environment)
-                if item is None:
-                    break
-                held.append(item)
-                try:
-                    status = _serve(database, judge, item)
-                except KeyboardInterrupt:
-                    claims.release(database, item)
-                    report.interrupted = True
-                    break
-                except (KernelError, InputError) as e:
-                    if isinstance(e, Obsolete):
-                        held.remove(item)
-                        claims.complete(database, item)
-                        report.obsolete += 1
-                    else:                                          # put back at the end: released now, it would be claimed next
-                        returned.append((item, str(e)))
-                    log.info("request %d is not answered: %s", item.id, e)
-                    continue
-                except BaseException:
-                    claims.release(database, item, "the drain stopped at it")
-                    raise
-                if status == JUDGE_ERROR:                           # no row answers it
-                    returned.append((item, "the judge itself failed, as its log says"))
-                    continue
-                held.remove(item)
-                claims.complete(database, item)
-                if status is None:
-                    report.answered += 1
-                    continue
-                report.statuses[status] = report.statuses.get(status, 0) + 1
-                report.measured += status == "PASSED"
-                report.failed += status != "PASSED"
-                if on_step is not None:
-                    on_step(report.measured + report.failed, Waiting(*claims.waiting(database, environment)),
-                            f"{item.implementation.name} {item.reason}")
-            if report.interrupted:
-                break
-        for item, why in returned:
-            held.remove(item)
-            claims.release(database, item, why)
-    report.impossible = len(returned)
-    report.left = upkeep.stats(database).waiting
+    here = [environment_of(b, threads) for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
+    report = DrainReport(here=tuple(here))
+    try:
+        with claims.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
+            drain = _Drain(database, judge, held, report, on_step)
+            try:
+                for environment in here:
+                    drain.answer(environment, started + budget)
+            finally:
+                drain.put_back()
+        report.queue = claims.queued(database)
+    except DatabaseError as error:
+        if not report.statuses:
+            raise
+        done = f"before that: {report.counts()}; all of it is stored, and the same call goes on from there"
+        raise type(error)(f"{error}\n  {done}") from error
+    report.left = sum(q.waiting + q.claimed + q.abandoned + q.untrusted for q in report.queue)
     report.seconds = time.perf_counter() - started
     return report
+
+
+class _Drain:
+    """Claims requests and answers them. held: the claims that are prolonged meanwhile."""
+
+    def __init__(self, database: Database, judge: Judge, held: list[QueueItem], report: DrainReport,
+                 on_step: Callable[[int, Waiting, str], None] | None) -> None:
+        self.database, self.judge, self.held, self.report, self.on_step = database, judge, held, report, on_step
+        self.worker = worker_name()
+        self.returned: list[tuple[QueueItem, str, bool]] = []
+        self.unknown: set[str] = set()                              # signatures of kernels that are not here
+
+    def answer(self, environment: Environment, until: float) -> None:
+        """Answer requests of one environment until that time, or Ctrl-C."""
+        while time.perf_counter() < until and not self.report.interrupted:
+            item = claims.claim_next(self.database, self.worker, environment, but=self.unknown)
+            if item is None:
+                return
+            self.held.append(item)
+            status = self._served(item)
+            if status is None:
+                continue
+            if self.on_step is not None:
+                self.on_step(self.report.measured + self.report.failed, Waiting(*claims.waiting(self.database, environment)),
+                             f"{item.implementation.name} {item.reason}")
+
+    def _served(self, item: QueueItem) -> str | None:
+        """Answer one request; the status of what was measured, if anything was."""
+        try:
+            status = _serve(self.database, self.judge, item)
+        except KeyboardInterrupt:
+            claims.release(self.database, item)
+            self.report.interrupted = True
+            return None
+        except Obsolete as error:
+            log.info("request %d is taken off: %s", item.id, error)
+            self._done(item)
+            self.report.obsolete += 1
+            return None
+        except DatabaseError:                                       # it has no ear for more now: the lease ends by itself
+            self.held.remove(item)
+            raise
+        except TensorGraphsError as error:
+            self._return(item, str(error))
+            if isinstance(error, NoKernelHere):                     # nor are its other requests claimed
+                self.unknown.add(item.implementation.signature)
+                self.report.impossible += claims.waiting(self.database, item.environment, [item.implementation.signature])[0]
+            return None
+        except BaseException:
+            claims.release(self.database, item, "the drain stopped at it", attempt=True)
+            raise
+        if status == JUDGE_ERROR:                                   # no row answers it
+            self._return(item, "the judge itself failed, as its log says", attempt=True)
+            return None
+        self._done(item)
+        if status is None:
+            self.report.answered += 1
+            return None
+        self.report.statuses[status] = self.report.statuses.get(status, 0) + 1
+        self.report.measured += status == "PASSED"
+        self.report.failed += status != "PASSED"
+        return status
+
+    def _done(self, item: QueueItem) -> None:
+        self.held.remove(item)
+        claims.complete(self.database, item)
+
+    def _return(self, item: QueueItem, why: str, *, attempt: bool = False) -> None:
+        """Have it put back at the end: released now, it would be claimed next."""
+        self.returned.append((item, why, attempt))
+        self.report.impossible += 1
+        at = ", ".join(f"{n}={size}" for n, size in item.workload.axes.items())
+        self.report.reasons.append(f"request {item.id}, {item.implementation.name} on {item.workload.graph_key[:8]} at {at}: {why}")
+
+    def put_back(self) -> None:
+        for item, why, attempt in self.returned:
+            self.held.remove(item)
+            with contextlib.suppress(DatabaseError):                # else the lease ends by itself
+                claims.release(self.database, item, why, attempt=attempt)
 
 
 def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
