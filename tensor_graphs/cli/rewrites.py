@@ -77,7 +77,8 @@ def rewrites(
     print("\n" + found.report.show() if report else found.report.summary() + "; --report: rule by rule")
     for r in user_rules():
         if lacking := [name for name in r.assuming if name not in assuming]:
-            print(f"{r.name} takes no part: it assumes {' and '.join(lacking)}; {' '.join(f'--assuming {name!r}' for name in lacking)}")
+            given = " ".join(f"--assuming {name!r}" for name in lacking)
+            print(f"{r.name} takes no part: it assumes {' and '.join(lacking)}; {given}")
     if derivation:
         print("\n" + derivation)
     elif to:

@@ -328,8 +328,8 @@ class _RewordSearch:
         error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
         place = next(iter(own.outputs.values()))
         for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
-            self.notes.setdefault((rule, place), f"{rule} holds at {place.op.name} {place.type} and is not offered: it is predicted "
-                                                 f"to be off by {error:.1e}, and {allowed:.1e} is allowed ({ROUNDED} times)")
+            why = f"it is predicted to be off by {error:.1e}, and {allowed:.1e} is allowed ({ROUNDED} times)"
+            self.notes.setdefault((rule, place), f"{rule} holds at {place.op.name} {place.type} and is not offered: {why}")
         return error <= allowed
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
