@@ -356,7 +356,8 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
             use_direct: bool = False, values: Mapping[str, Any] | None = None) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
 
-    values: of all elements of a leaf, by its kind and name, in place of random ones. use_direct: composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
+    values: of all elements of a leaf, by its kind and name, in place of random ones. use_direct: composites are not written out in
+    disturbed runs, and only a difference counts that no cancellation explains.
     """
     roots, count = [*left.values(), *right.values()], len(left)
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
