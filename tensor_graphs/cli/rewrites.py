@@ -75,10 +75,10 @@ def rewrites(
     for number, r in enumerate(found.list):
         print(f"{number:3}  {len(r.graph.nodes):4} nodes  {r.paid:3} paid  {', '.join(r.rules) or 'as given'}")
     print("\n" + found.report.show() if report else found.report.summary() + "; --report: rule by rule")
-    for r in user_rules():
-        if lacking := [name for name in r.assuming if name not in assuming]:
-            given = " ".join(f"--assuming {name!r}" for name in lacking)
-            print(f"{r.name} takes no part: it assumes {' and '.join(lacking)}; {given}")
+    for rule in user_rules():
+        if lacking := [name for name in rule.assuming if name not in assuming]:
+            options_said = " ".join(f"--assuming {name!r}" for name in lacking)
+            print(f"{rule.name} takes no part: it assumes {' and '.join(lacking)}; {options_said}")
     if derivation:
         print("\n" + derivation)
     elif to:

@@ -353,7 +353,7 @@ class Trial:
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
-            use_direct: bool = False, values: Mapping[str, Any] | None = None) -> Trial | None:
+            use_direct: bool = False, values: Mapping[str, Any] = {}) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
 
     values: of all elements of a leaf, by its kind and name, in place of random ones. use_direct: composites are not written out in
@@ -364,7 +364,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
                         [seed, kind, *leaf.attrs["name"].encode()])
              for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
     for leaf, x in given.items():
-        if (name := f"{leaf.op.name} {leaf.attrs['name']}") in (values or {}):
+        if (name := f"{leaf.op.name} {leaf.attrs['name']}") in values:
             x[...] = values[name]
     names = {str(leaf.attrs["name"]): x for leaf, x in given.items()}
     judged: list[_Judged] = []
