@@ -69,7 +69,7 @@ def compare(graph: Graph, other: Graph) -> Compared:
 
 
 def keeps_finite(graph: Graph, other: Graph) -> bool:
-    """Whether the other wording is finite where the graph is, with infinities and NaN among the inputs. Proofs are about numbers:
+    """Whether the other wording is finite where the graph is, with infinities and NaN among the inputs. A proof is one over numbers:
     of where(mask, log_softmax(x), 0) and log_softmax(x), both 0 along an axis of size 1, only the first is 0 at ∞."""
     for sizes, given in _drawn(graph, other):
         if given is None:
