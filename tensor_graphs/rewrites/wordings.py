@@ -154,9 +154,10 @@ def _is_said_by(new: Node, own: Node) -> bool:
         seen.add(pair)
         (words,) = _without_somebodys([a])
         if isinstance(a.op, PartOp) and isinstance(b.op, PartOp):
-            (definition, *others), (its, *rest) = _words(a.op, a.inputs), _words(b.op, b.inputs)
-            if not a.op.somebodys and definition == its and all(r in others for r in rest):
-                continue                                            # the same part, with rules' words added
+            mine, its = _words(a.op, a.inputs), _words(b.op, b.inputs)
+            same = words is a and mine == its
+            if same or (not a.op.somebodys and mine[0] == its[0] and all(way in mine for way in its)):
+                continue                                            # the same part, perhaps with rules' words added
         if words is not a:
             todo.append((words, b))
         elif a.op is not b.op or a.key[2] != b.key[2] or len(a.inputs) != len(b.inputs):
