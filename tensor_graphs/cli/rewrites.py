@@ -36,15 +36,18 @@ def rewrites(
 ) -> None:
     """List graphs that mean the same, those of the fewest paid nodes (steps at run time) first, with the rules that lead there."""
     from tensor_graphs.language.text_writer import print_graph
+    from tensor_graphs.meaning.assumptions import CONDITIONS
     from tensor_graphs.rewrites.extract import paid_nodes
     from tensor_graphs.rewrites.provenance import show_steps
     from tensor_graphs.rewrites.recipes import recipes
     from tensor_graphs.rewrites.rule import LEVELS
-    from tensor_graphs.rewrites.rules import ASSUMPTIONS, allowed
+    from tensor_graphs.rewrites.rules import allowed
     from tensor_graphs.rewrites.saturate import Budget
+    from tensor_graphs.rewrites.user_rules import user_rules
 
     options.known("--level", [level], LEVELS)
-    options.known("--assuming", assuming, ASSUMPTIONS)
+    assuming = [name.replace(">=", "≥") for name in assuming]
+    options.known("--assuming", assuming, tuple(CONDITIONS))
     if derive >= limit:
         raise options.UsageError(f"--derive {derive}: only {limit} recipes are listed, from 0 on\n  fix: --limit {derive + 1}")
     graph = options.read_graph(file)
@@ -72,6 +75,10 @@ def rewrites(
     for number, r in enumerate(found.list):
         print(f"{number:3}  {len(r.graph.nodes):4} nodes  {r.paid:3} paid  {', '.join(r.rules) or 'as given'}")
     print("\n" + found.report.show() if report else found.report.summary() + "; --report: rule by rule")
+    for rule in user_rules():
+        if lacking := [name for name in rule.assuming if name not in assuming]:
+            options_said = " ".join(f"--assuming {name!r}" for name in lacking)
+            print(f"{rule.name} takes no part: it assumes {' and '.join(lacking)}; {options_said}")
     if derivation:
         print("\n" + derivation)
     elif to:
@@ -120,9 +127,10 @@ def _how_far(report: Report) -> str:
 def _what_may_help(assuming: list[str], split: bool, report: Report) -> str:
     """What opens further rules, or lets them go on."""
     from tensor_graphs.rewrites.rules import RULES
+    from tensor_graphs.rewrites.user_rules import user_rules
 
     opened: dict[str, list[str]] = {}
-    for r in RULES:
+    for r in (*user_rules(), *RULES):
         for name in r.assuming:
             if name not in assuming and (split or not r.option):
                 opened.setdefault(name, []).append(r.name)

@@ -35,6 +35,13 @@ Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
 """(node, gradient of its output) -> the gradient of each operand; None for an operand that has none (integers, booleans)."""
 
 
+def wrong_attributes(op: str, wanted: Iterable[str], given: Iterable[str]) -> AttributeValueError:
+    """The error of a call with other attributes than the op's own."""
+    names = list(wanted)
+    return AttributeValueError(f"{op} has the attributes {', '.join(names) or 'none'}, got {', '.join(given) or 'none'}",
+                               fix=f"{op}(…; {', '.join(f'{name}=…' for name in names)})" if names else f"{op}(…), without any")
+
+
 @dataclass(frozen=True, eq=False)
 class AtomicOp:
     """One row of the op table. flops are per output element (per operand element for reductions).
@@ -69,7 +76,7 @@ class AtomicOp:
             if not isinstance(i, Node):
                 raise DTypeError(f"{self.name} takes tensors, got {i!r}", fix="wrap numbers with tg.constant")
         if set(attrs) != set(self.attributes):
-            raise AttributeValueError(f"{self.name} has the attributes {self.attributes}, got {tuple(attrs)}")
+            raise wrong_attributes(self.name, self.attributes, attrs)
         return (self.infer_type(self, inputs, attrs),)
 
     def identity(self, node: Node) -> str:
@@ -166,7 +173,8 @@ def _reshape_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) ->
 def _permute_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
     axes = attrs["axes"]
     if sorted(axes) != list(range(xs[0].rank)):
-        raise AttributeValueError(f"permute of {show(xs[0])}: {axes} is no permutation of its {xs[0].rank} axes")
+        raise AttributeValueError(f"permute of {show(xs[0])}: {axes} is no permutation of its {xs[0].rank} axes",
+                                  fix=f"each axis once, as axes={tuple(reversed(range(xs[0].rank)))}")
     return TensorType(tuple(xs[0].shape[a] for a in axes), xs[0].dtype)
 
 

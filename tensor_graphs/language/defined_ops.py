@@ -94,7 +94,8 @@ class DefinedOp(CompositeOp):
                 if [a.type for a in new[:count]] == list(types):
                     return Definition(tuple(new[:count]), tuple(new[count:]), definition_digest(new[count:]))
         raise LanguageError(f"{self.name} was written for {', '.join(map(str, self._types))}, "
-                            f"the operands are {', '.join(map(str, types)) or 'none'}")
+                            f"the operands are {', '.join(map(str, types)) or 'none'}",
+                            fix="operands of those types, or another definition")
 
 
 def _pairs(old: Any, new: Any) -> Iterator[tuple[d.Expr, Dim]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves, tensor
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
@@ -36,6 +37,7 @@ MAX_NESTING = 64
 MAX_DIGITS = 1000
 """of a whole number; Python itself refuses to read more than 4300"""
 LEAVES = ("input", "parameter", "state")
+_BYTES = "base64 of the little-endian bytes of as many elements as the shape says, in C order"
 
 _BINARY: dict[str, tuple[int, str]] = {
     **{text: (0, name) for text, name in (("<", "less"), (">", "greater"), ("<=", "less_equal"), (">=", "greater_equal"))},
@@ -78,8 +80,10 @@ class _GraphReader:
             self.tokens.peek, self.tokens.take, self.tokens.accept, self.tokens.expect)
         self.error = self.tokens.error
 
-    def guard(self, token: Token, build: Callable[[], T]) -> T:
-        """Run what may raise an error of the language, and tell it at its place in the text. Nodes made were written there."""
+    def guard(self, token: Token, build: Callable[[], T], or_else: str = "another value here") -> T:
+        """Run what may raise an error of the language, and tell it at its place in the text. Nodes made were written there.
+
+        or_else: the fix where Python itself refuses something."""
         try:
             with written_at(Location(self.tokens.filename, token.line)):
                 return build()
@@ -89,7 +93,7 @@ class _GraphReader:
             message, fix = _without_place(e)
             raise self.error(message, token, fix) from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-            raise self.error(str(e), token) from None
+            raise self.error(str(e), token, or_else) from None
 
     # ---- statements ----
 
@@ -117,7 +121,8 @@ class _GraphReader:
         self.take()
         version = self.take()
         if version.text != str(VERSION):
-            raise self.error(f"version {version.text or '(none)'} of the text form; this package reads version {VERSION}", version)
+            raise self.error(f"version {version.text or '(none)'} of the text form; this package reads version {VERSION}", version,
+                             f"make the first line: tg {VERSION}")
         self.end_of_line()
 
     def skip_lines(self) -> None:
@@ -166,7 +171,7 @@ class _GraphReader:
         if len(targets) != count:
             left = "one name stands" if len(targets) == 1 else f"{len(targets)} names stand"
             raise self.error(f"{left} on the left, the call has {count} output{'s' if count > 1 else ''}", targets[0],
-                             f"({', '.join('abcdefgh'[:count])}) = …" if 1 < count <= 8 else None)
+                             f"({', '.join('abcdefgh'[:count])}) = …" if 1 < count <= 8 else f"{count} on the left")
         for target, v in zip(targets, value if isinstance(value, tuple) else (value,), strict=True):
             self.define_name(target.text, v, target)
 
@@ -215,6 +220,13 @@ class _GraphReader:
         if len(token.text) > MAX_DIGITS:
             raise self.error(f"a number of {len(token.text)} digits", token, f"at most {MAX_DIGITS}")
         return int(token.text)
+
+    def real(self, token: Token) -> float:
+        value = float(token.text)
+        if math.isinf(value) or (value == 0.0 and any(c in "123456789" for c in token.text.lower().partition("e")[0])):
+            raise self.error(f"{shown(token)} is beyond what a float64 holds", token,
+                             f"{'inf' if value else '0.0'}, if that is meant")
+        return value
 
     def name(self, example: str) -> str:
         token = self.take()
@@ -268,10 +280,10 @@ class _GraphReader:
                 raise self.error("a size is not closed", start, f"close it with {stops[-1]!r} on this line: f32[n, 640]")
             depth += {"(": 1, ")": -1}.get(token.text, 0)
             if depth > MAX_NESTING:
-                raise self.error(f"nested more than {MAX_NESTING} deep", token)
+                raise self.error(f"nested more than {MAX_NESTING} deep", token, "fewer brackets, or a dim of its own")
             parts.append(token.text)
         if not parts:
-            raise self.error("a size is missing", start)
+            raise self.error("a size is missing", start, "a number, a dim, or an expression of dims: f32[n, 640]")
         return self.guard(start, lambda: parse_dim(" ".join(parts), self.symbols))
 
     def result(self, kind: str) -> None:
@@ -280,15 +292,18 @@ class _GraphReader:
         if kind == "update" and name not in self.states:
             raise self.error(f"no state is named {name!r}", token, f"state {name} f32[…] in front of it")
         if name in self.results[kind]:
-            raise self.error(f"{kind} {name} is said twice", token)
+            raise self.error(f"{kind} {name} is said twice", token, "each once; another name for another value" if kind == "output"
+                             else "one update of each state")
         self.expect("=")
         at = self.peek()
         value = self.expression()
         if not isinstance(value, Node):
             what = f"{len(value)} values" if isinstance(value, tuple) else "a number"
-            raise self.error(f"{kind} {name} is {what}, a tensor is needed", at)
+            raise self.error(f"{kind} {name} is {what}, a tensor is needed", at,
+                             "(a, b) = … gives each a name" if isinstance(value, tuple) else "constant(…, dtype) makes one")
         if kind == "update" and value.type != self.states[name].node.type:
-            raise self.error(f"the state {name!r} is {self.states[name].node.type}, its update is {value.type}", at)
+            raise self.error(f"the state {name!r} is {self.states[name].node.type}, its update is {value.type}", at,
+                             "an update has the state's shape and dtype")
         self.results[kind][name] = value
 
     def definition(self) -> None:
@@ -379,12 +394,12 @@ class _GraphReader:
         if self.accept("-"):
             value = self.unary()
             if not isinstance(value, (Node, d.Expr, int, float)) or isinstance(value, bool):
-                raise self.error("a minus sign in front of what is no number", token)
+                raise self.error("a minus sign in front of what is no number", token, "it stands in front of numbers and tensors")
             return self.guard(token, lambda: -value)
         if self.accept("~"):
             value = self.unary()
             if not isinstance(value, Node):
-                raise self.error("a ~ in front of what is no tensor", token)
+                raise self.error("a ~ in front of what is no tensor", token, "~x of a tensor of integers or bool")
             return self.guard(token, lambda: ~value)
         base = self.postfix()
         if self.accept("**"):
@@ -430,7 +445,7 @@ class _GraphReader:
             if not self.accept(":"):
                 break
             if len(parts) == 3:
-                raise self.error("a slice has at most start:stop:step", colon)
+                raise self.error("a slice has at most start:stop:step", colon, "x[a:b:step]; a comma is between axes")
             parts.append(None)
         if len(parts) == 1 and parts[0] is None:
             raise self.error("an index is missing", self.peek(), "x[i], x[a:b:step], x[...], x[none]")
@@ -440,7 +455,9 @@ class _GraphReader:
         token = self.take()
         if token.kind == "int":
             return self.whole(token)
-        if token.kind == "float" or token.text in ("nan", "inf"):
+        if token.kind == "float":
+            return self.real(token)
+        if token.text in ("nan", "inf"):
             return float(token.text)
         if token.text in ("true", "false"):
             return token.text == "true"
@@ -467,8 +484,9 @@ class _GraphReader:
             name, transposed = name[:-2], transposed + 1
         found = self.values.get(name, self.symbols.get(name) if not transposed else None)
         if found is None:
-            raise self.error(f"no value is named {shown(token)} above this line", token,
-                             _nearest(token.text, [*self.values, *self.symbols]))
+            there = [*self.values, *self.symbols]
+            raise self.error(f"no value is named {shown(token)} above this line", token, _nearest(token.text, there)
+                             or (f"one of {listed(there)}" if there else "input x f32[2, 3] on a line above"))
         for _ in range(transposed):
             found = self.guard(token, lambda v=found: _tensor(v).T)  # type: ignore[misc]
         return found
@@ -483,7 +501,7 @@ class _GraphReader:
             self.expect(",")
             t = self.type()
             self.expect(")")
-            return self.guard(data, lambda: written_constant(array_value(text, t.dtype, t.shape), t))
+            return self.guard(data, lambda: written_constant(array_value(text, t.dtype, t.shape), t), _BYTES)
         if self.accept("["):
             items = []
             while not self.accept("]"):
@@ -520,12 +538,14 @@ class _GraphReader:
             if in_attributes or (name.kind == "name" and self.peek(1).text == "="):
                 in_attributes = True
                 if name.kind != "name":
-                    raise self.tokens.unexpected("an attribute (name=value)", name)
+                    raise self.tokens.unexpected("an attribute (name=value)", name,
+                                                 "name=value, with commas between")
                 self.take()
                 self.expect("=", "'=' (attributes are written name=value)")
                 if name.text in attrs:
-                    raise self.error(f"the attribute {name.text!r} is given twice", name)
-                attrs[name.text] = self.attribute()
+                    raise self.error(f"the attribute {name.text!r} is given twice", name, "each attribute once")
+                is_dtype = name.text == "dtype" and self.peek().kind == "name" and self.peek().text != "none"
+                attrs[name.text] = self.dtype() if is_dtype else self.attribute()
             else:
                 operands.append(self.expression())
             if self.peek().text not in (")", ";"):
@@ -586,7 +606,7 @@ class _GraphReader:
         self.expect(",")
         t = self.type()
         self.expect(")")
-        return self.guard(token, lambda: array_value(text, t.dtype, t.shape))
+        return self.guard(token, lambda: array_value(text, t.dtype, t.shape), _BYTES)
 
 
 def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -629,8 +649,9 @@ def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 def _tensor(value: Any) -> Node:
     if not isinstance(value, Node):
-        raise TypeError("a number is no tensor; constant(…, dtype) makes one" if not isinstance(value, tuple) else
-                        "a call of several outputs is no tensor; give each a name: (a, b) = …")
+        what, fix = ("a call of several outputs", "a name for each: (a, b) = …") if isinstance(value, tuple) else (
+            "a number", "constant(…, dtype) makes one")
+        raise LanguageError(f"{what} is no tensor", fix=fix)
     return value
 
 
@@ -640,7 +661,7 @@ def _binary(name: str, a: Any, b: Any) -> Any:
     if isinstance(a, Node) or isinstance(b, Node):
         return a @ b if name == "matmul" else getattr(arithmetic, name)(a, b)
     if name not in _OF_NUMBERS:
-        raise ValueError("this operator stands between two numbers, a tensor is needed")
+        raise LanguageError("this operator stands between two numbers, a tensor is needed", fix="constant(…, dtype) makes one")
     return _OF_NUMBERS[name](a, b)
 
 

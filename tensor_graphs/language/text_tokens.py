@@ -94,7 +94,7 @@ class Tokens:
             opened = self._open_bracket(t.line)
             if opened is not None:
                 fix = f"a statement is one line; the {opened.text!r} of column {opened.column} is not closed on it"
-        return self.error(f"expected {wanted}, found {shown(t)}", t, fix)
+        return self.error(f"expected {wanted}, found {shown(t)}", t, fix or f"write {wanted}")
 
     def _open_bracket(self, line: int) -> Token | None:
         stack: list[Token] = []
@@ -114,9 +114,9 @@ class Tokens:
             if m is None:
                 bad = Token("bad", line[at], number, at + 1)
                 if line[at] == '"':
-                    raise self.error("the string is not closed on this line", bad)
+                    raise self.error("the string is not closed on this line", bad, 'a " at its end')
                 raise self.error(f"the character {line[at]!r} has no meaning here", bad,
-                                 "names with such characters stand in quotes" if line[at].isalnum() else None)
+                                 "names with such characters stand in quotes" if line[at].isalnum() else "a line without it")
             if m.lastgroup not in ("space", "comment"):
                 tokens.append(Token(str(m.lastgroup), m.group(), number, at + 1))
             at = m.end()

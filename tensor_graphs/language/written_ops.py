@@ -7,7 +7,7 @@ from typing import Any
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import ATOMIC, AtomicOp
+from tensor_graphs.language.atomic import ATOMIC, AtomicOp, wrong_attributes
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType
@@ -45,7 +45,7 @@ def _check_call(op: CompositeOp, inputs: Sequence[Node], attrs: Mapping[str, Any
         raise AttributeValueError(f"{op.name}: absent is {absent!r}",
                                   fix=f"a tuple of {', '.join(sorted(op.optional)) or 'nothing'}")
     if set(attrs) - {"absent"} != set(op.attributes):
-        raise AttributeValueError(f"{op.name} has the attributes {op.attributes}, got {tuple(k for k in attrs if k != 'absent')}")
+        raise wrong_attributes(op.name, op.attributes, [k for k in attrs if k != "absent"])
     count = len(op.operands) - len(absent)
     if len(inputs) < count or (len(inputs) > count and not op.variadic):
         raise LanguageError(f"{op.name} takes {count} operands here, got {len(inputs)}")
@@ -63,17 +63,18 @@ def _tuple_of(check: Any, length: int | None = None) -> Any:
     return lambda v: isinstance(v, tuple) and (length is None or len(v) == length) and all(map(check, v))
 
 
-_ATTRIBUTES: dict[str, tuple[Any, str]] = {
-    "axis": (_is_int, "an int"),
-    "axes": (_tuple_of(_is_int), "a tuple of ints"),
-    "dtype": (lambda v: isinstance(v, DType), "a dtype"),
-    "shape": (_tuple_of(_is_dim), "a tuple of sizes"),
-    "padding": (_tuple_of(_tuple_of(_is_dim, 2)), "a tuple of pairs (before, after)"),
-    "value": (lambda v: isinstance(v, (bool, int, float)), "a number"),
-    "bounds": (lambda v: _tuple_of(_tuple_of(_is_dim, 3))(v) and all(_is_int(b[2]) for b in v), "a tuple of (start, stop, step)"),
-    "mode": (lambda v: isinstance(v, str), "a string"),
+_ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
+    "axis": (_is_int, "an int", "0"),
+    "axes": (_tuple_of(_is_int), "a tuple of ints", "(0, 1)"),
+    "dtype": (lambda v: isinstance(v, DType), "a dtype", "f32"),
+    "shape": (_tuple_of(_is_dim), "a tuple of sizes", "(2, 3)"),
+    "padding": (_tuple_of(_tuple_of(_is_dim, 2)), "a tuple of pairs (before, after)", "((0, 1), (0, 0))"),
+    "value": (lambda v: isinstance(v, (bool, int, float)), "a number", "0.0"),
+    "bounds": (lambda v: _tuple_of(_tuple_of(_is_dim, 3))(v) and all(_is_int(b[2]) for b in v), "a tuple of (start, stop, step)",
+               "((0, 4, 1), (0, 2, 1))"),
+    "mode": (lambda v: isinstance(v, str), "a string", '"set"'),
 }
-"""What each attribute of an atomic op may be, and the words for it. A test holds it to the op table."""
+"""What each attribute of an atomic op may be, the words for it, and an example. A test holds it to the op table."""
 
 
 def _atomic_attributes(op: AtomicOp, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +82,9 @@ def _atomic_attributes(op: AtomicOp, inputs: Sequence[Node], attrs: Mapping[str,
     for name, value in attrs.items():
         if name not in op.attributes:
             continue                                                # infer lists those that there are
-        check, words = _ATTRIBUTES[name]
+        check, words, example = _ATTRIBUTES[name]
         if not check(value):
-            raise AttributeValueError(f"{op.name}: {name} is {value!r}, {words} is needed")
+            raise AttributeValueError(f"{op.name}: {name} is {value!r}, {words} is needed", fix=f"{name}={example}")
         if name == "shape":
             made[name] = _shape(value)
         if name == "value" and inputs:
@@ -98,7 +99,7 @@ _LEAF_ATTRIBUTES = {leaves.CONSTANT: {"value", "shape", "dtype"}, leaves.ARGUMEN
 def _structural(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> Node:
     wanted = _LEAF_ATTRIBUTES.get(op, {"name", "shape", "dtype"})
     if set(attrs) != wanted:
-        raise AttributeValueError(f"{op.name} has the attributes {tuple(sorted(wanted))}, got {tuple(attrs)}")
+        raise wrong_attributes(op.name, sorted(wanted), attrs)
     count = 1 if op in (leaves.ITEM, leaves.COPY_TO) else 0
     if len(inputs) != count:
         raise LanguageError(f"{op.name} takes {count} operands, got {len(inputs)}")

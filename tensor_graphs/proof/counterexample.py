@@ -353,15 +353,19 @@ class Trial:
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
-            use_direct: bool = False) -> Trial | None:
+            use_direct: bool = False, values: Mapping[str, Any] = {}) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
 
-    use_direct: composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
+    values: of all elements of a leaf, by its kind and name, in place of random ones. use_direct: composites are not written out in
+    disturbed runs, and only a difference counts that no cancellation explains.
     """
     roots, count = [*left.values(), *right.values()], len(left)
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
                         [seed, kind, *leaf.attrs["name"].encode()])
              for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
+    for leaf, x in given.items():
+        if (name := f"{leaf.op.name} {leaf.attrs['name']}") in values:
+            x[...] = values[name]
     names = {str(leaf.attrs["name"]): x for leaf, x in given.items()}
     judged: list[_Judged] = []
     runs, done, left_range, edges = 0, 0, False, Edges()

@@ -172,6 +172,10 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
         if why_not_at_any and isinstance(e, TooMuchToComputeError):
             reason = f"{reason}, and {why_not_at_any}"
         sizes = _sizes(roots, symbols)
+    if found is not None and found.differing is not None:
+        trial = counterexample.attempt(left, right, found.differing[0], 0, seed, values=found.differing[1])
+        if trial is not None and trial.found is not None:
+            return EqualityVerdict("refuted", counterexample=trial.found, difference=trial.difference, bits=bits)
     difference: float | None = None
     allowed = _RUNS_WORK
     for run_at, kind, trial_seed in itertools.islice(
@@ -227,7 +231,8 @@ def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """What the comparison at points says. reason: why nothing is known, or nothing; weak: why agreement is no proof, or nothing."""
+    """What the comparison at points says. reason: why nothing is known, or nothing; weak: why agreement is no proof, or nothing.
+    differing: sizes and values of leaves at which exact results differ."""
 
     points: Points
     sizes: Sizes
@@ -235,6 +240,7 @@ class _AtPoints:
     probability: float
     reason: str
     weak: str
+    differing: tuple[Mapping[str, int], Mapping[str, Any]] | None = None
 
 
 def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
@@ -311,6 +317,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         sizes = sizes.with_more([b for b in every if b not in sizes.bindings], {})
     drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
     reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, work
+    differing: tuple[Mapping[str, int], Mapping[str, Any]] | None = None
     for binding in sizes.bindings:
         try:
             found = compare(points, binding, budget, seed)
@@ -318,6 +325,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             continue                                        # sizes that do not go together
         if not found.equal:
             reason = f"the fingerprints differ: {found.where}"
+            differing = (binding, found.values) if found.values else None
             break
         tied |= found.tied
         exact &= found.exact
@@ -352,7 +360,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
             findings = replace(findings, weak=of_sizes)
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
         weak = weak or moved.missing or _left_out(moved.added, done)
-    return _AtPoints(points, sizes, tuple(done), probability, reason, weak)
+    return _AtPoints(points, sizes, tuple(done), probability, reason, weak, differing)
 
 
 _MOST_SIZES = 12

@@ -194,7 +194,7 @@ class Agreement:
     equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
     would different graphs have agreed; points: at which the element seen least was defined; work: elements computed;
     both_ways: whether values are compared in both directions, so that a tie is something of its own;
-    tied: ties were not seen to agree; exact: all values were tried.
+    tied: ties were not seen to agree; exact: all values were tried; values: by leaf, those at which a difference was seen then.
     """
 
     equal: bool
@@ -205,6 +205,7 @@ class Agreement:
     both_ways: bool = False
     tied: bool = False
     exact: bool = False
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def one_sided(x: FieldValue, y: FieldValue) -> bool:
@@ -328,7 +329,9 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
             lane = p.compared_in[number]
             same = x.exact == y.integers if x.exact is not None else x.lanes[lane] == y.lanes[lane]
             if not np.all(same):
-                return Agreement(False, 1.0, 0, work // 8, f"output {number} at {np.argwhere(~np.asarray(same))[0][:-1].tolist()}")
+                *place, combination = np.argwhere(~np.asarray(same))[0].tolist()
+                values = {leaf_name(leaf): every[leaf][combination] for leaf in every}
+                return Agreement(False, 1.0, 0, work // 8, f"output {number} at {place}", values=values)
     return Agreement(True, 2.0**-40 if floats else 0.0, count, work // 8, exact=True)
 
 

@@ -194,7 +194,8 @@ def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> 
     for a, b in zip(left, right, strict=True):
         if a.dtype != b.dtype or a.rank != b.rank or not all(map(same_dim, a.shape, b.shape)):
             raise UnsoundRuleError(f"{rule.name} replaces a value of {a.type} by one of {b.type}:\n"
-                                   f"{print_graph(make_graph(a))}=>\n{print_graph(make_graph(b))}")
+                                   f"{print_graph(make_graph(a))}=>\n{print_graph(make_graph(b))}",
+                                   fix="return a value of the pattern's own shape and dtype, or None where the rule does not hold")
 
 
 def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,

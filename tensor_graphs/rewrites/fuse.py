@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.loops import loops_of
@@ -22,7 +22,7 @@ from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
@@ -65,6 +65,22 @@ class _Cluster:
     passes: int
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """What could be one part. key: of the part."""
+
+    key: str
+    few_rows: bool
+    written: Definition = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _loops(cut: _Cut) -> StageProgram | None:
+    """Its loops, found once: layers repeat, and a graph is looked through several times; None where there are none."""
+    made = loops_of(cut.written, False, cut.few_rows)
+    return made if isinstance(made, StageProgram) else None
+
+
 class _Clusters:
     few_rows = False
 
@@ -82,7 +98,6 @@ class _Clusters:
         self.of: dict[Node, _Cluster] = {}
         self.last = -1
         """the last place of a step that is in a cluster: what comes later leads into none"""
-        self.known: dict[str, StageProgram | None] = {}
 
     def offers(self) -> list[Offer]:
         for node in self.graph.nodes:
@@ -217,11 +232,8 @@ class _Clusters:
             return None
         if part.dims and not updates:
             return None
-        if part.key not in self.known:
-            made = loops_of(part.written, False, self.few_rows)
-            self.known[part.key] = made if isinstance(made, StageProgram) else None
-        known = self.known[part.key]
-        return known if known is not None and self.in_place(known, updates, operands, outputs) else None
+        made = _loops(_Cut(part.key, self.few_rows, part.written))
+        return made if made is not None and self.in_place(made, updates, operands, outputs) else None
 
     def in_place(self, made: StageProgram, updates: Mapping[int, str], operands: Sequence[Node], outputs: Sequence[Node]) -> bool:
         """Whether each state that a part makes anew of its old value is written over it, rows of it as nothing but these rows."""

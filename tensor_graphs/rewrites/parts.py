@@ -16,12 +16,14 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
@@ -41,6 +43,18 @@ POINTS = 4
 
 LARGE = 1 << 20
 """elements of a piece, at the smallest sizes of its dims, beyond which a `brief` part is not compared with it at its own sizes"""
+
+MOST_COMPARED = 256
+"""orders of operands that are compared with one part in one graph, and orders of one piece that are looked at"""
+
+MOST_EXCHANGED = 120
+"""orders of one place that follow from exchanges of operands"""
+
+RUN_COST = 1 << 20
+"""elements of one float64 run that comes before a proof (counterexample.cost)"""
+
+ROWS = 3
+"""size of the first dim in such a run; each other one is larger by one"""
 
 
 @dataclass(frozen=True)
@@ -139,11 +153,28 @@ class Wanted:
         self.telling = telling(self.graph.nodes)
         self.most_steps = min(MOST_STEPS, MORE_STEPS + sum(map(is_step, write_out(self.graph).nodes)))
 
+    @cached_property
+    def exchangeable(self) -> Sequence[Sequence[int]]:
+        """The arguments in groups of one type; the part is proved to be the same whichever two of a group are exchanged."""
+        groups: list[list[int]] = []
+        for i, argument in enumerate(self.arguments):
+            group = next((g for g in groups if self.arguments[g[0]].type == argument.type and self._may_exchange(g[0], i)), None)
+            if group is None:
+                groups.append(group := [])
+            group.append(i)
+        return groups
+
+    def _may_exchange(self, i: int, j: int) -> bool:
+        swapped = list(self.arguments)
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        other = _alone(self.output, swapped, [a.type for a in swapped])
+        return not _refuted(other, self.graph) and not _compared(other, self.graph, self.brief).why
+
     def orders(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[Node, ...]]:
-        """The operands in each order in which their types are the part's."""
-        for order in itertools.permutations(cut):
+        """The operands in each order in which their types are the part's; one order where they may be exchanged."""
+        for order in self._orders(cut):
             types = [o.type for o in order]
-            if self._of_kind(types) and not self.out_of_range(types):
+            if not self.out_of_range(types):
                 try:
                     made = self.op.define(types, {})
                 except LanguageError:
@@ -153,13 +184,48 @@ class Wanted:
 
     def orders_out_of_range(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[tuple[Node, ...], str]]:
         """Those in which they would be, were it not for a size out of its dim's range; and which one that is."""
-        for order in itertools.permutations(cut):
+        for order in self._orders(cut):
             types = [o.type for o in order]
-            if self._of_kind(types) and (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
+            if (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
                 yield order, why
 
-    def _of_kind(self, types: Sequence[TensorType]) -> bool:
-        return all(t.dtype == a.type.dtype and t.rank == a.type.rank for t, a in zip(types, self.arguments, strict=True))
+    def _orders(self, cut: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
+        """The operands in each order in which dtypes and ranks are the part's, up to MOST_COMPARED orders."""
+        def kind(node: Node) -> tuple[DType, int]:
+            return node.dtype, node.rank
+
+        def extended(groups: Sequence[Sequence[int]], order: dict[int, Node]) -> Iterator[tuple[Node, ...]]:
+            if not groups:
+                yield tuple(order[i] for i in range(len(cut)))
+                return
+            fitting = [o for o in cut if o not in order.values() and kind(o) == kind(self.arguments[groups[0][0]])]
+            for chosen in itertools.combinations(fitting, len(groups[0])):
+                yield from extended(groups[1:], {**order, **dict(zip(groups[0], chosen, strict=True))})
+
+        if Counter(map(kind, cut)) == Counter(map(kind, self.arguments)):
+            if [*map(kind, cut)] == [*map(kind, self.arguments)]:
+                yield tuple(cut)                                    # as they stand: often it is that one
+            yield from itertools.islice(extended(self.exchangeable, {}), MOST_COMPARED)
+
+    def operands_in_words(self, node: Node) -> tuple[Node, ...] | None:
+        """The operands over which a node is made by the part's very ops, whatever their attributes; None where it is not."""
+        stands = {self.output: node}
+        for mine in reversed(walk([self.output])):                  # users before operands
+            if mine in self.arguments:
+                continue
+            its = stands[mine]
+            if its.op is not mine.op or len(its.inputs) != len(mine.inputs):
+                return None
+            if any(stands.setdefault(a, b) is not b for a, b in zip(mine.inputs, its.inputs, strict=True)):
+                return None
+        operands = tuple(stands[a] for a in self.arguments)
+        return operands if len({*operands}) == len(operands) and not inside(node, operands) & {*walk(operands)} else None
+    def exchanged(self, order: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
+        """The order, and those that follow from it by exchanges, up to MOST_EXCHANGED."""
+        every = (itertools.permutations(order[i] for i in group) for group in self.exchangeable)
+        for chosen in itertools.islice(itertools.product(*every), MOST_EXCHANGED):
+            made = {i: o for group, those in zip(self.exchangeable, chosen, strict=True) for i, o in zip(group, those, strict=True)}
+            yield tuple(made[i] for i in range(len(order)))
 
     def _one_size_each(self, types: Sequence[TensorType]) -> bool:
         """Whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
@@ -283,20 +349,18 @@ class PartSearch:
         self.most_steps = max(w.most_steps for w in wanted)
         self.most_operands = max(len(w.arguments) for w in wanted)
         self.ends = {w.op for w in wanted} if ends is None else ends
+        self._asked, self._ended = dict[Wanted, set[tuple[str, str]]](), set[Wanted]()
         self._kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """(part, its operands) of those that end in a node, the smallest first, one of each part."""
         found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
         for w, cut, steps in self.pieces(node):
-            if w.op not in self.ends:
+            if w.op not in self.ends or (w.op in found and found[w.op][0] <= steps):
                 continue
-            if w.op in found and found[w.op][0] <= steps:
-                continue
-            for order in w.orders(cut, node.type):
-                if not why_not_same(w, node, order).why:
-                    found[w.op] = steps, order
-                    break
+            order = next((order for order, told in self.compared(w, node, cut) if not told.why), None)
+            if order is not None:
+                found[w.op] = steps, order
         return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
 
     def places(self, wanted: Wanted) -> Iterator[tuple[Node, tuple[Node, ...]]]:
@@ -304,12 +368,36 @@ class PartSearch:
         for node in self.cuts.nodes:
             for w, cut, _ in self.pieces(node):
                 if w is wanted:
-                    yield from ((node, order) for order in w.orders(cut, node.type) if not why_not_same(w, node, order).why)
+                    for order, told in self.compared(w, node, cut):
+                        if not told.why:
+                            yield from ((node, each) for each in w.exchanged(order))
+
+    def compared(self, wanted: Wanted, node: Node, cut: Sequence[Node]) -> Iterator[tuple[tuple[Node, ...], _Compared]]:
+        """A piece beside a part, in each order of its operands; MOST_COMPARED comparisons with one part, then no more."""
+        asked = self._asked.setdefault(wanted, set())
+        for order in wanted.orders(cut, node.type):
+            key = wanted.key, part_between([node], order).written.digest
+            if key not in asked and len(asked) == MOST_COMPARED:
+                if wanted not in self._ended:
+                    self._ended.add(wanted)
+                    log.warning("the search for %s in a graph ended after %d comparisons: it may have more places",
+                                steps_said(wanted.op), MOST_COMPARED)
+                return
+            asked.add(key)
+            if key not in _verdicts:
+                _verdicts[key] = _why_not_same(wanted, node, order)
+            yield order, _verdicts[key]
+            if _verdicts[key].in_any_order:
+                return
 
     def pieces(self, node: Node) -> Iterator[tuple[Wanted, tuple[Node, ...], int]]:
         """(part, operands, steps) of the pieces that end in a node and have as many operands as a part and its telling ops."""
         likely = [w for w in self.wanted if w.output.type.dtype == node.type.dtype and w.output.type.rank == node.type.rank
                   ] if is_step(node) and len(node.types) == 1 and node in self.cuts.fed else []
+        for w in likely:
+            words = w.operands_in_words(node)
+            if words is not None and self.cuts.fed.issuperset(words):
+                yield w, words, sum(map(is_step, inside(node, words)))
         for cut in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operand) if likely else ():
             piece = inside(node, cut)
             steps, kinds = sum(map(is_step, piece)), None
@@ -325,26 +413,60 @@ class PartSearch:
 
 @dataclass(frozen=True)
 class _Compared:
-    """why: a piece was not proved to be a part, for people; "" where it was. refuted: it is another function."""
+    """why: a piece was not proved to be a part, for people; "" where it was. refuted: it is another function; in_any_order: of
+    operands of these types, however they are exchanged."""
 
     why: str
     refuted: bool = False
+    in_any_order: bool = False
 
 
 _verdicts: dict[tuple[str, str], _Compared] = {}
 """by the part's definition, and a piece over placeholders or over the part's operands"""
 
 
-def why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
-    """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own."""
-    key = (wanted.key, part_between([node], operands).written.digest)
-    if key not in _verdicts:
-        found = _at_all_sizes(wanted, node, operands)
-        if found is None or found.why:
-            large = wanted.brief and _is_large(node, operands)
-            found = _Compared("it is large") if large else _at_its_sizes(wanted, node, operands)
-        _verdicts[key] = found
-    return _verdicts[key]
+def _why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
+    """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own. A run
+    in float64 comes first: with all operands of one type the same, which refutes every order of them at once, then with these."""
+    types = [o.type for o in operands]
+    for order in ([types.index(t) for t in types], range(len(types))):
+        if why := _refuted_at_its_sizes(wanted, node, operands, order):
+            return _Compared(why, True, len({*order}) == 1)
+    found = _at_all_sizes(wanted, node, operands)
+    if found is None or found.why:
+        large = wanted.brief and _is_large(node, operands)
+        found = _Compared("it is large") if large else _at_its_sizes(wanted, node, operands)
+    return found
+
+
+_refutations: dict[tuple[str, str], str] = {}
+"""by the digests of both graphs"""
+
+
+def _refuted_at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node], same: Sequence[int]) -> str:
+    """same: for each operand the one that has its values."""
+    types = [o.type for o in operands]
+    definition = wanted.op.define(types, {})
+    one, other = _alone(node, operands, types, same), _alone(definition.outputs[0], definition.arguments, types, same)
+    key = one.outputs["out"].digest, other.outputs["out"].digest
+    if key not in _refutations:
+        _refutations[key] = _refuted(one, other)
+    return _refutations[key]
+
+
+def _refuted(one: Graph, other: Graph) -> str:
+    """Where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not, or
+    would take long."""
+    from tensor_graphs.proof import counterexample
+
+    at = {name: d.clamp(ROWS + i, s) for i, (name, s) in enumerate(sorted({**one.dims, **other.dims}.items()))}
+    try:
+        if counterexample.cost([*one.roots, *other.roots], at, True) > RUN_COST:
+            return ""
+        trial = counterexample.attempt(one.outputs, other.outputs, at, 0, 0, use_direct=True)
+    except TensorGraphsError:
+        return ""
+    return "" if trial is None or trial.found is None else trial.found.show().splitlines()[0]
 
 
 def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:
@@ -383,9 +505,11 @@ def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
     return _compared(_alone(node, operands, types), _alone(definition.outputs[0], definition.arguments, types), wanted.brief)
 
 
-def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
-    """A piece as a graph of its own, over inputs x0, x1, … of these types. Raises what its ops say of others than its own."""
-    return make_graph(over([node], operands, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)])[0])
+def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType], same: Sequence[int] | None = None) -> Graph:
+    """A piece as a graph of its own, over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by
+    default each has its own. Raises what its ops say of others than its own."""
+    inputs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
+    return make_graph(over([node], operands, inputs if same is None else [inputs[i] for i in same])[0])
 
 
 def _is_large(node: Node, operands: Sequence[Node]) -> bool:
@@ -435,8 +559,7 @@ def nearest(graph: Graph, op: PartOp) -> Nearest | None:
     search = PartSearch(graph, [wanted])
     for node in graph.nodes:
         for _, cut, steps in search.pieces(node):
-            for order in wanted.orders(cut, node.type):
-                told = why_not_same(wanted, node, order)
+            for order, told in search.compared(wanted, node, cut):
                 found += [Nearest(node, order, steps, told.why, "same" if told.refuted else "proof")] if told.why else []
             found += [Nearest(node, order, steps, why, "range") for order, why in wanted.orders_out_of_range(cut, node.type)]
     return max(found, key=lambda each: each.rank, default=None)

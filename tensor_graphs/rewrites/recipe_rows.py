@@ -59,15 +59,18 @@ class RecipeRows:
         """(recipe, workload) -> whether it passed"""
 
     def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
-        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces.
+        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces. A search with
+        notes is not filed, so that the next one notes them too.
 
         users: the digest of the users' rules that are searched with.
         """
         key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
         found = self._read(key, graph)
         if found is None:
+            known = len(self.notes)
             found = search()
-            self._write(key, graph, found)
+            if len(self.notes) == known:
+                self._write(key, graph, found)
         return [made for offer in found if (made := self._usable(offer)) is not None]
 
     def _read(self, key: str, graph: Graph) -> list[Offer] | None:

@@ -129,7 +129,11 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
 
     def found_in(one: Graph) -> list[Offer]:
         def search() -> list[Offer]:
-            return _RewordSearch(one, rules, budget).offers()
+            searched = _RewordSearch(one, rules, budget)
+            made = searched.offers()
+            if rows is not None:
+                rows.notes += searched.notes.values()
+            return made
 
         if not may_be_reworded(one, users):
             return []
@@ -178,6 +182,9 @@ class _RewordSearch:
     def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
         self.graph, self.e = graph, EGraph()
         self.kinds = {r.name: r.numeric_class for r in rules if hasattr(r, "numeric_class")}
+        self.users = {r.name for r in user_rules()} & self.kinds.keys()
+        self.notes: dict[tuple[str, Node], str] = {}
+        """where a user's rule holds and is not offered, for people"""
         self.ends = add_graph(self.e, graph)
         self.view = saturate(self.e, rules, budget, (BITWISE, REASSOCIATING)).views[REASSOCIATING]
         self.fed = fed(graph.nodes)
@@ -224,8 +231,7 @@ class _RewordSearch:
     def _users_changes(self) -> list[_Change]:
         """What users' rules say, wherever they hold: a rule that a user declared is a way whatever is guessed of it, as a user's
         kernel is."""
-        names = {r.name for r in user_rules()} & self.kinds.keys()
-        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in names}
+        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
         if not said:
             return []
         found: dict[frozenset[int], _Change] = {}
@@ -312,11 +318,19 @@ class _RewordSearch:
         own = every.alone(outputs)
         if own is None or other_dims(outputs, every.operands):
             return None
-        bound = predicted_error(own)
         usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
                        and (g := every.alone(o.outputs)) is not None and not other_dims(o.outputs, every.operands)
-                       and predicted_error(g) <= ROUNDED * bound)
+                       and self._is_accurate(o, g, own))
         return replace(every, others=usable) if usable else None
+
+    def _is_accurate(self, other: Other, new: Graph, own: Graph) -> bool:
+        """Whether other words are predicted to be about as accurate; where those of a user's rule are not, that is noted."""
+        error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
+        place = next(iter(own.outputs.values()))
+        for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
+            why = f"it is predicted to be off by {error:.1e}, and {allowed:.1e} is allowed ({ROUNDED} times)"
+            self.notes.setdefault((rule, place), f"{rule} holds at {place.op.name} {place.type} and is not offered: {why}")
+        return error <= allowed
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
         """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""

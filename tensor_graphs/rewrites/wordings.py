@@ -82,7 +82,7 @@ class _Difference:
             names = tuple(dict.fromkeys(name for n in new if isinstance(n.op, PartOp) for name in _added(n.op)))
             if not names or other_dims(outputs, operands) != other_dims(said, operands):
                 continue                                            # the wordings of a part mention the same dims
-            stands = all(map(_is_said_by, _without_somebodys(said), outputs))
+            stands = all(map(_is_said_by, said, outputs))
             yield Offer(tuple(operands), tuple(outputs), frozenset(own),
                         (Other(said, names, f"users added {', '.join(names)}", BITWISE),), stands)
 
@@ -152,9 +152,14 @@ def _is_said_by(new: Node, own: Node) -> bool:
         if a is b or pair in seen:
             continue
         seen.add(pair)
+        (words,) = _without_somebodys([a])
         if isinstance(a.op, PartOp) and isinstance(b.op, PartOp):
-            if _words(a.op, a.inputs) != _words(b.op, b.inputs):
-                return False
+            mine, its = _words(a.op, a.inputs), _words(b.op, b.inputs)
+            same = words is a and mine == its
+            if same or (not a.op.somebodys and mine[0] == its[0] and all(way in mine for way in its)):
+                continue                                            # the same part, perhaps with rules' words added
+        if words is not a:
+            todo.append((words, b))
         elif a.op is not b.op or a.key[2] != b.key[2] or len(a.inputs) != len(b.inputs):
             return False
         else:

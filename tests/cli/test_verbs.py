@@ -293,6 +293,18 @@ def test_rewrites_runs_the_rules_of_a_module_that_is_imported(tmp_path: Path) ->
     assert any(r["rules"] == ["squares"] for r in said["recipes"])
 
 
+def test_a_condition_that_a_rule_of_a_module_assumes_may_be_taken_for_granted(tmp_path: Path) -> None:
+    graph, rules = tmp_path / "log.tg", tmp_path / "my_rules.py"
+    graph.write_text("tg 1\ninput x f32[4, 6]\ninput y f32[4, 6]\noutput out = log(x * y)\n")
+    rules.write_text("import tensor_graphs as tg\n"
+                     "@tg.rule('log(mul(x, y))', dtypes='float', assuming='logarithms of numbers > 0')\n"
+                     "def logs(x, y):\n    return tg.log(x) + tg.log(y)\n")
+    assert "logs takes no part: it assumes logarithms of numbers > 0" in tg("rewrites", graph, "--import", rules).stdout
+    given = ("--assuming", "logarithms of numbers > 0", "--assuming", "roots of numbers >= 0")
+    said = document(tg("rewrites", graph, "--import", rules, *given, "--json"))
+    assert any(r["rules"] == ["logs"] for r in said["recipes"])
+
+
 def test_rewrites_tells_what_each_rule_did_where_it_is_asked_to() -> None:
     naive = ROOT / "examples" / "rewrites" / "softmax_naive.tg"
     short = tg("rewrites", naive, "--limit", 1).stdout

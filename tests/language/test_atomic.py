@@ -42,7 +42,7 @@ def test_a_row_refuses_a_wrong_number_of_operands(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_refuses_attributes_that_are_not_its_own(row):
-    words = f"{row.name} has the attributes {row.attributes}, got ('colour',)"
+    words = f"{row.name} has the attributes {', '.join(row.attributes) or 'none'}, got colour"
     with pytest.raises(AttributeValueError, match=re.escape(words)):
         apply(row, [X] * row.arity, {"colour": 1})
 

@@ -159,7 +159,7 @@ def test_a_mistake_is_told_at_its_place_on_a_screen(name):
     source = WRONG[name].split("\n")[found.line - 1]
     assert 1 <= found.column <= len(source) + 1
     assert all(len(line) < 250 and line.isprintable() for line in (first, shown, caret, *fix))
-    assert len(fix) <= 1 and all(line.startswith("  fix: ") for line in fix)
+    assert len(fix) == 1 and fix[0].startswith("  fix: ")
     assert caret.strip() == "^"
     under, there = shown[len(caret) - 1:len(caret)], source[found.column - 1:found.column]
     assert under.strip() == (there.strip() if there.isprintable() else "·")

@@ -184,6 +184,14 @@ def test_a_run_with_an_integer_that_float64_does_not_hold_refutes_nothing() -> N
     assert small is not None and small.found is not None    # up to 2^53 each is held
 
 
+@pytest.mark.parametrize("dtype", [tg.u8, tg.i8])
+def test_integers_of_few_values_are_refuted_by_the_one_value_that_differs(dtype: tg.DType) -> None:
+    u = tg.input("u", (3,), dtype)
+    verdict = equal(tg.graph((u + 1) > u), tg.graph(tg.equals(u, u)))
+    assert verdict.counterexample is not None, verdict.show()
+    assert set(verdict.counterexample.leaves["u"].tolist()) == {int(dtype.max)}
+
+
 def test_what_is_no_graph_is_refused() -> None:
     x = tg.input("x", (3,))
     with pytest.raises(GraphError, match=r"equal takes a graph, and this is a tensor(?s:.*)fix: tg\.graph\(tensor\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp, known_same, part_of
+from tensor_graphs.proof import equality
+from tensor_graphs.rewrites import parts
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.recognise import write_out
 
@@ -129,6 +132,34 @@ def test_a_place_that_holds_its_own_size_is_compared_at_that_size() -> None:
     x = tg.input("x", (4, 16))
     right, wrong = (tg.graph(tg.exp(tg.sum(x, axis=-1) * (1 / size))) for size in (16, 8))
     assert sum(form(right, [op]).places.values()) == 1 and not form(wrong, [op]).places
+
+
+# ---- many operands ----
+
+def summed(terms: list[Node]) -> tg.Graph:
+    return tg.graph(functools.reduce(tg.add, terms))
+
+
+def test_operands_that_may_be_exchanged_are_tried_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(equality, "equal", lambda a, b, real=equality.equal: asked.append(a) or real(a, b))  # type: ignore[func-returns-value]
+    first, *others = [tg.input(f"x{i}", (N, 8)) for i in range(8)]
+    op = part_of(summed([tg.relu(first), *others]))
+    p, q, *more = [tg.input(f"y{i}", (4, 8)) for i in range(8)]
+    found = form(summed([q, *more, tg.relu(p)]), [op])
+    assert found.graph.outputs["out"].inputs[0] is p and len(asked) <= 2 * 8
+
+
+def test_a_part_of_more_pieces_than_are_looked_at_is_found_where_it_stands_as_written() -> None:
+    graph = summed([tg.silu(tg.input(f"x{i}", (N, 8))) for i in range(12)])
+    assert list(form(graph, [part_of(graph)]).places.values()) == [1]
+
+
+def test_a_search_that_ends_early_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(parts, "MOST_COMPARED", 4)
+    scaled = [tg.input(f"x{i}", (N, 8)) * (1.5 + i) for i in range(4)]
+    form(summed(scaled[::-1]), [part_of(summed(scaled))])
+    assert "ended after 4 comparisons: it may have more places" in caplog.text
 
 
 # ---- several outputs ----

@@ -9,7 +9,9 @@ import tensor_graphs as tg
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
+from tensor_graphs.records import open_database
 from tensor_graphs.rewrites import user_rules
+from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import allowed
 
@@ -66,3 +68,13 @@ def test_a_rule_that_hands_a_variable_on_is_offered_with_the_step_beside_it(grap
 def test_what_is_the_variable_itself_is_no_recipe() -> None:
     absorb()
     assert not reword(tg.graph(tg.maximum(X, tg.minimum(X, Y)))).parts
+
+
+def test_where_a_rule_holds_and_is_less_accurate_a_note_says_so_each_time() -> None:
+    tg.rule("mul(x, y)", dtypes="float", name="mine/halves")(lambda x, y: (x * 2.0) * (y * 0.5))
+    x, y = (tg.input(name, (64, 48)) for name in "xy")
+    with open_database(":memory:") as database:
+        for _ in range(2):
+            rows = RecipeRows(database)
+            assert not reword(tg.graph(x * y), rows=rows).parts
+            assert rows.notes[0].startswith("mine/halves holds at mul f32[64, 48] and is not offered: it is predicted to be off by")

@@ -15,7 +15,7 @@ from tensor_graphs.kernels.kernel import HostCall, Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, register, unregister
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composite import expand_all
-from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.path import Path, Paths, Price, is_way_on
@@ -95,6 +95,16 @@ def test_a_kernel_for_a_sum_leaves_the_steps_of_a_decoder_joined() -> None:
     with added("x + y"):
         assert steps() == before < sum(map(is_step, graph.nodes))
         assert "ways: 2 " in prepare(graph, recipes=False, backends=BACKENDS).note
+
+
+def test_a_rule_about_joined_steps_is_a_recipe_of_their_part_and_no_path_is_there_twice() -> None:
+    tg.rule("sub(mul(x, x), mul(y, y))", dtypes="float", name="mine/squares")(lambda x, y: (x - y) * (x + y))
+    x, y = (tg.input(name, (ROWS, WIDTH)) for name in "xy")
+    paths = list(paths_of(tg.graph(x * x - y * y), 0, True))
+    calls = {tuple(sorted((key, name, path.calls[key]) for key, name in run(path))) for path in paths}
+    assert len(calls) == len(paths)
+    words = {tuple(n.op.name for n in walk(op.written.outputs) if is_step(n)) for path in paths for op in path.recipes.values()}
+    assert words == {("sub", "add", "mul")}
 
 
 @pytest.mark.parametrize("name", [*wanted(), RULE])

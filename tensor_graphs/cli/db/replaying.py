@@ -80,9 +80,6 @@ def replay(
 
 def _no_numbers(row: FullTrace, reason: str) -> str:
     """Why a trace that is not INCORRECT_NUMERICAL is not run again, and what is done instead."""
-    if row.status == "PASSED":
-        return (f"trace {row.trace_id} cannot be run again: the trace says no point at which the kernel was wrong, it PASSED\n"
-                "  fix: the number of one whose numbers are wrong (tg db failures)")
     return (f"trace {row.trace_id} cannot be run again: the trace says no point at which numbers are wrong, it is {row.status}: "
             f"{reason}\n  fix: in a program of yours the kernel itself runs on arrays of that size, my_kernel.run([x, …]), with a "
             "debugger around it (docs/backends.md, When it is wrong)")

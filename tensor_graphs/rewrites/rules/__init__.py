@@ -41,7 +41,6 @@ SIMPLIFYING: tuple[Rewrite, ...] = (*SHRINKING, Recognition())
 ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), *KNOWN, *ATTENDING, Expansion(),
                             Recognition())
 
-ASSUMPTIONS: tuple[str, ...] = tuple(dict.fromkeys(a for r in RULES for a in r.assuming))
 OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.option))
 
 
