@@ -222,18 +222,18 @@ def instead(*lines: str) -> tuple[str, str]:
     return WRITE, "\n    ".join(lines)
 
 
-wrong("leaves_the_last_element", "gate", NUMERICAL, "instead of", ("i < ints[0]", "i < ints[0] - 1"))
-wrong("launches_a_block_too_few", "gate", NUMERICAL, "instead of", grid=lambda spec: math.prod(spec.outputs[0].shape) // 256)
-wrong("launches_one_block", "gate", NUMERICAL, "instead of", grid=1)
-wrong("launches_half_the_threads", "gate", NUMERICAL, "instead of", block=128)
+wrong("leaves_the_last_element", "gate", NUMERICAL, "not written", ("i < ints[0]", "i < ints[0] - 1"))
+wrong("launches_a_block_too_few", "gate", NUMERICAL, "not written", grid=lambda spec: math.prod(spec.outputs[0].shape) // 256)
+wrong("launches_one_block", "gate", NUMERICAL, "not written", grid=1)
+wrong("launches_half_the_threads", "gate", NUMERICAL, "not written", block=128)
 wrong("one_block_is_wrong", "gate", NUMERICAL, "instead of",
       instead("if (i < ints[0]) out[i] = (x[i] != x[i] || x[i] > 0 ? x[i] : 0) * (blockIdx.x == 5 ? 0 : y[i]);"))
 wrong("only_the_last_block_is_wrong", "gate", NUMERICAL, "instead of",
       instead(WRITE, "if (blockIdx.x == gridDim.x - 1 && gridDim.x > 1 && threadIdx.x == 0) out[i] = 1e9f;"))
-wrong("an_index_of_16_bits", "gate", NUMERICAL, "instead of",
+wrong("an_index_of_16_bits", "gate", NUMERICAL, "not written",
       ("const long long i =", "const unsigned short i ="))
 wrong("forgets_nan", "gate", NUMERICAL, "instead of", ("(x[i] != x[i] || x[i] > 0 ? x[i] : 0)", "fmaxf(x[i], 0)"))
-wrong("an_odd_element_is_left", "halves", NUMERICAL, "instead of",
+wrong("an_odd_element_is_left", "halves", NUMERICAL, "not written",
       ("k < i + 2 && k < ints[0]", "k < i + 2 && i + 1 < ints[0]"))
 wrong("takes_bf16_for_f16", "halves", NUMERICAL, "instead of", ("bf16_to_f32(y[k])", "f32_of_f16(y[k])"))
 wrong("integers_as_floats", "integers", NUMERICAL, "instead of",
@@ -260,7 +260,7 @@ wrong("writes_behind_its_scratch", "sums", "INCORRECT_SHAPE", "the scratch of cu
 
 # ---- what it finds ----
 
-wrong("writes_only_once", "gate", NUMERICAL, "instead of",
+wrong("writes_only_once", "gate", NUMERICAL, "not written",
       ('extern "C"', '__device__ unsigned launches;\nextern "C"'),
       instead("const bool first = ((volatile unsigned &)launches) == 0;", WRITE.replace("(i < ints[0])", "(first && i < ints[0])"),
               "__syncthreads();", "if (i == ints[0] - 1) atomicAdd(&launches, 1u);"))
@@ -278,7 +278,7 @@ wrong("takes_the_largest_of_what_shared_memory_holds", "peaks", NUMERICAL, "inst
 wrong("adds_to_what_the_output_holds", "sums", NUMERICAL, "instead of", ("out[c] = all;", "out[c] += all;"))
 wrong("adds_to_what_scratch_holds", "sums", NUMERICAL, "instead of",
       ("parts[blockIdx.x * 24 + c] = sum", "parts[blockIdx.x * 24 + c] += sum"))
-wrong("counts_blocks_without_beginning_anew", "sums", NUMERICAL, "instead of", ("if (last) arrived = 0;", ""))
+wrong("counts_blocks_without_beginning_anew", "sums", NUMERICAL, "not written", ("if (last) arrived = 0;", ""))
 
 # ---- who waits for whom ----
 

@@ -343,6 +343,7 @@ def test_memory_of_another_device_is_no_tensor_of_a_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_floats_are_rounded_to_tf32_where_the_tolerance_allows_it_and_nowhere_else(tmp_path: Path) -> None:
     x, w = tg.copy_to(tg.input("x", (512, 1024)), "cuda:0"), tg.parameter("w", (768, 1024))
     g, rng = tg.graph({"y": tg.copy_to(tg.linear(x, w), "cuda:0")}), np.random.default_rng(3)
