@@ -102,7 +102,7 @@ def test_the_summary_says_what_failed_where_and_how_to_ask_for_one_size(mine: Pa
     assert done.returncode == 1 and line.startswith("RUNTIME_ERROR numpy.raising") and ", 4 failed, " in counts
     assert failed.startswith("failed at 4 sizes: numpy.raising on softmax f32[n, 32]: RUNTIME_ERROR: ValueError: no such shape at ")
     where = f"mine.py:{MINE[: MINE.index('raise ValueError')].count(chr(10)) + 1} in raising"
-    assert failed.endswith(where) and where in line
+    assert failed.endswith(f"{where}, at n=1") and where in line
     assert sizes == "no size was given of n, so that n=1; n=4; n=16; n=64 were asked about; --at n=16 asks for one"
 
 

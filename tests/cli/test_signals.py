@@ -75,7 +75,7 @@ def test_a_second_and_third_ctrl_c_do_not_cut_the_end_short(tmp_path: Path, opti
             os.kill(process.pid, signal.SIGINT)
         time.sleep(0.03)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and [line[:16] for line in err.splitlines()] == ["note: first use "]
+    assert process.returncode == 130 and [line[:16] for line in err.splitlines()] == ["note: takes up t"]
     assert json.loads(out)["interrupted"] if options else " left in " in out and "\nstopped; " in out
 
 

@@ -247,7 +247,7 @@ def test_db_tells_its_rows_checks_itself_and_names_the_best(tmp_path: Path) -> N
     best = document(tg("db", "best", *db))
     assert {row["implementation_name"] for row in best} >= {"numpy.softmax"}
     assert all(row["worst_relative_error"] <= 1e-3 for row in best)
-    assert document(tg("db", "check", *db)) == {"ok": True, "problems": []}
+    assert document(tg("db", "check", *db)) == {"ok": True, "problems": [], "removed": {}}
     assert document(tg("db", "vacuum", *db))["bytes"] >= 0
     again = document(tg("profile", file, "--budget", 60, "--backends", "numpy", *db))
     assert again["measured"] == again["again"] and again["left"] == 0 and again["already_known"] >= 1       # nothing but doubts

@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layer kind": ({"layer_types": ["chunked_attention"] * 7}, "layer_types holds 'chunked_attention'"),
     "layer count": ({"layer_types": [FULL]}, "layer_types lists 1 layers, num_hidden_layers says 7"),
     "no window": ({"sliding_window": None}, f"sliding_window is null, and 6 layers are {SLIDING}"),
-    "heads": ({"num_attention_heads": 6}, "6 heads are not a multiple of 4 kv_heads"),
+    "heads": ({"num_attention_heads": 6}, "num_attention_heads is 6 and num_key_value_heads is 4: the first is no multiple"),
     "odd head": ({"head_dim": 15}, "15 of 15 channels of a head are rotated, and positions rotate pairs"),
     "dtype": ({"dtype": "float8_e4m3fn"}, "dtype is 'float8_e4m3fn', which is not s.*\n.*\n  fix: supported: float32"),
     "older dtype": ({"torch_dtype": "int8"}, "torch_dtype is 'int8', which is not supported"),
@@ -268,7 +268,7 @@ def test_bert_is_read_from_the_real_minilm() -> None:
         ({"is_decoder": True}, "is_decoder = true is not supported"),
         ({"add_cross_attention": True}, "add_cross_attention = true is not supported"),
         ({"hidden_act": "swish7"}, "hidden_act is 'swish7', which is not supported"),
-        ({"num_attention_heads": 7}, "hidden_size 384 is no multiple of num_attention_heads 7"),
+        ({"num_attention_heads": 7}, "hidden_size is 384 and num_attention_heads is 7: the first is no multiple"),
         ({"vocab_size": 0}, "vocab_size is 0, and a whole number ≥ 1 is needed"),
     ],
 )

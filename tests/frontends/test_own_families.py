@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "key of nothing": ({"keys": {"epss": "rms_norm_eps"}}, "keys names 'epss', which is no setting\n  fix: did you mean eps?"),
     "key": ({"keys": {"eps": 3}}, r"keys\['eps'\] is 3\n  fix: the key of config.json"),
     "activation": ({"settings": {"hidden_act": "gelux"}}, "its defaults describe no model: hidden_act is 'gelux'"),
-    "sizes": ({"settings": {"num_attention_heads": 7}}, "no multiple of num_attention_heads 7"),
+    "sizes": ({"settings": {"num_attention_heads": 7}}, "num_attention_heads is 7: the first is no multiple"),
     "names": ({"names": {"q": "query"}}, r"names is \{'q': 'query'\}\n  fix: TensorNames"),
     "name": ({"renamed": lambda s: {"query": "q"}}, "unexpected keyword argument 'query'"),
     "refused": ({"refused": {"use_bias": False}}, r"refused\['use_bias'\] is False\n  fix: a tuple"),

@@ -19,7 +19,7 @@ from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import DeviceConstant
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NOW = datetime(2026, 1, 21, 12, tzinfo=UTC)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_wrong_kernel_is_stored_as_wrong(judge: Judge, candidate: Candidate) -
     assert row.tolerance == same_math_limit(signature.spec.outputs)
     if row.status == "INCORRECT_NUMERICAL":
         assert row.max_relative_error is not None and row.max_relative_error > row.tolerance
-        assert "instead of" in verdict.log                          # an element, what it is, and what the oracle has there
+        assert "instead of" in verdict.log or "not written" in verdict.log      # an element, and what the oracle has there
 
 
 @pytest.mark.parametrize("candidate", sampled(HONEST))

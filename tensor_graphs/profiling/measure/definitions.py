@@ -134,12 +134,14 @@ def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set
         if node in seen or node not in varies:
             continue
         seen.add(node)
+        facts = node.op.facts
         if node in names:
             found.add((names[node], node.dtype.kind))
         elif node.dtype.kind == "bool":
             left += [i for i in node.inputs if i.dtype.kind == "bool"]
-        elif node.op.facts.exact or node.op.name in ("cast", "pad") or (node.op.facts.ring and len(node.inputs) == 2 and (
-                node.op.name == "add" or len(varies.intersection(node.inputs)) == 1)):
+        elif facts.exact or (facts.determined and not (facts.rounds or facts.ring or facts.leaps)) or (
+                facts.ring and len(node.inputs) == 2 and (
+                    node.op.name == "add" or len(varies.intersection(node.inputs)) == 1)):
             left += node.inputs
     return found
 
