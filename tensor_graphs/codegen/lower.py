@@ -105,6 +105,7 @@ class _Expanded:
     order: Sequence[Node]
     dear: frozenset[Node]
     dims: tuple[d.Expr, ...]
+    doubles: bool
 
 
 @functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
@@ -127,13 +128,14 @@ def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
         why = _strange(node)
         if why is not None:
             return why
+    doubles = any(t.dtype is f64 for node in order for t in node.types)
     roots = with_wide_statistics(roots)
     order = walk(roots)
     dims = _dims(order)
     for dim in dims:
         if str(dim).startswith("_"):
             return f"its dim {dim} begins like an axis"
-    return _Expanded(tuple(roots), tuple(order), _shared(order, roots), dims)
+    return _Expanded(tuple(roots), tuple(order), _shared(order, roots), dims, doubles)
 
 
 def stays(op: Op, dtype: DType) -> bool:
@@ -309,6 +311,7 @@ class _PartLowering:
     def __init__(self, definition: Definition, read: _Expanded, dear: frozenset[Node],
                  apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]], updates: Mapping[Node, _Update]) -> None:
         self.roots, self.order, self.dims, self.products = list(read.roots), read.order, read.dims, factors
+        self.doubles = read.doubles
         self.streams: set[Nest] = set()                             # nests of products
         self.updates = updates
         self.values = Values()
@@ -359,7 +362,7 @@ class _PartLowering:
         free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
         updated = tuple((i, self.updates[r].operand) for i, r in enumerate(self.roots) if r in self.updates)
         return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*self.dims, *free),
-                            updated=updated)
+                            updated=updated, doubles=self.doubles)
 
     def keep(self, kept: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""

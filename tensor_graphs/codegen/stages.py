@@ -342,7 +342,7 @@ class StageProgram:
     again: how many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation:
     by which rules it was made of what was lowered, one line each (online.py). updated: pairs of an output and an operand, which
     nothing reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it
-    may lie, the updated ones included (in_place.py)."""
+    may lie, the updated ones included (in_place.py). doubles: the definition itself has numbers of f64: they stay f64."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -354,6 +354,7 @@ class StageProgram:
     derivation: tuple[str, ...] = ()
     updated: Pairs = ()
     shared: Pairs = ()
+    doubles: bool = False
 
     @property
     def scratch(self) -> list[Array]:

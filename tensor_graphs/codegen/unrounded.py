@@ -69,7 +69,7 @@ def unrounded(program: StageProgram) -> StageProgram:
             elif not is_sum:
                 value = made.narrow(value) if s.value.dtype is f32 else value
             elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
-                value = made.of_narrow(s.value) or value
+                value = value if program.doubles else made.of_narrow(s.value) or value
             stages.append(replace(s, target=wide.get(s.target, s.target), value=value))
         nests.append(replace(nest, stages=stages))
     same = all(s.value is old.value for nest, before in zip(nests, program.nests, strict=True)

@@ -117,3 +117,11 @@ def test_only_variables_become_f64() -> None:
 def test_what_has_no_sum_stays_as_it_is() -> None:
     program = arranged(lower(written(tg.graph(tg.reduce_max(x(64), axis=1, keepdims=True) + x(64)))))
     assert unrounded(program) is program and "double" not in rendered(program)
+
+
+def test_sums_of_a_definition_that_says_f64_itself_stay_f64() -> None:
+    y, z = tg.input("y", (4, 96), tg.bf16), tg.input("z", (4, 96))
+    of_f64 = tg.sum(tg.exp(tg.input("x", (4, 96), tg.f64)) * tg.cast(y, tg.f64), axis=-1)
+    between = tg.cast(tg.sum(tg.cast(z, tg.f64) * tg.cast(y, tg.f64) - 1.0, axis=-1), tg.f32)
+    for node in (of_f64, between):
+        assert "float lane" not in rendered(arranged(lower(written(tg.graph(node)))))

@@ -41,7 +41,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 @pytest.mark.parametrize(("name", "status", "says"), [
     ("honest", "PASSED", ""),
     ("far", "PASSED", ""),
-    ("writes_only_once", "INCORRECT_NUMERICAL", "not written: what lay there before"),
+    ("writes_only_once", "INCORRECT_NUMERICAL", "not written, or added to: what lay there before"),
     ("changes_its_operand", "MUTATED_INPUT", ""),
     ("writes_behind_its_output", "INCORRECT_SHAPE", "the memory of fake, between its buffers"),
 ])

@@ -272,11 +272,11 @@ wrong("tires_after_100_launches", "gate", NUMERICAL, "instead of",
       ('extern "C"', '__device__ unsigned launches;\nextern "C"'),
       instead("const unsigned before = (volatile unsigned &)launches;", WRITE,
               "if (i < ints[0] && before > 100) out[i] = 0;", "if (i == ints[0] - 1) atomicAdd(&launches, 1u);"))
-wrong("counts_on_zeroed_shared_memory", "rows", NUMERICAL, "instead of", ("parts[thread] = sum;", "parts[thread] += sum;"))
+wrong("counts_on_zeroed_shared_memory", "rows", NUMERICAL, "not written", ("parts[thread] = sum;", "parts[thread] += sum;"))
 wrong("takes_the_largest_of_what_shared_memory_holds", "peaks", NUMERICAL, "instead of",
       ("parts[thread] = best;", "parts[thread] = parts[thread] > best ? parts[thread] : best;"))
-wrong("adds_to_what_the_output_holds", "sums", NUMERICAL, "instead of", ("out[c] = all;", "out[c] += all;"))
-wrong("adds_to_what_scratch_holds", "sums", NUMERICAL, "instead of",
+wrong("adds_to_what_the_output_holds", "sums", NUMERICAL, "not written", ("out[c] = all;", "out[c] += all;"))
+wrong("adds_to_what_scratch_holds", "sums", NUMERICAL, "not written",
       ("parts[blockIdx.x * 24 + c] = sum", "parts[blockIdx.x * 24 + c] += sum"))
 wrong("counts_blocks_without_beginning_anew", "sums", NUMERICAL, "not written", ("if (last) arrived = 0;", ""))
 
@@ -291,7 +291,7 @@ wrong("no_barrier_in_the_sum", "rows", NUMERICAL, "instead of",
       ("/* each */ __syncthreads();", "if (thread / 32 == 0) __nanosleep(100);"),
       ("if (thread < step)", "if (thread / 32 == 1) __nanosleep(2000);\n        if (thread < step)"))
 wrong("no_barrier_in_a_tile", "turned", NUMERICAL, "instead of", ("__syncthreads();", ""))
-wrong("the_first_block_sums", "sums", NUMERICAL, "instead of",
+wrong("the_first_block_sums", "sums", NUMERICAL, "not written",
       ("== gridDim.x - 1", "% gridDim.x == 0"), ("if (last) arrived = 0;", ""))
 wrong("blocks_race_over_a_sum", "sums", NUMERICAL, "instead of",
       ("if (c < 24) parts[blockIdx.x * 24 + c] = sum;", RACE), ("out[c] = all;", ""), emulated=False)

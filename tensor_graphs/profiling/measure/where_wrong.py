@@ -32,7 +32,8 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
     return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
-UNWRITTEN = "not written: what lay there before the run is still there (a kernel fills the arrays it is given: outs[0][...] = …)"
+UNWRITTEN = ("not written, or added to: what lay there before the run is still there (a kernel fills the arrays it is given: "
+             "outs[0][...] = …)")
 """what is said of elements that are `unwritten`"""
 
 
