@@ -43,7 +43,7 @@ TOLERANCE = {"f64": 1e-8, "f32": 1e-4, "f16": 4e-3, "bf16": 3e-2, "f8e4m3": 0.15
 AMPLITUDE = {"f64": 1e-14, "f32": 2e-6, "f16": 1e-3, "bf16": 8e-3, "f8e4m3": 0.07, "f8e5m2": 0.13}
 """The relative size of the random errors: a few roundings."""
 
-SPREAD, NOISY = 16.0, 4
+SPREAD, NOISY = 16.0, 12
 BACKENDS = (("numpy",), ("c", "numpy"), ("gen",), ("torch", "numpy"), ("numpy", "c", "gen", "torch"))
 ORACLE = ("interpreter", "definitions")
 """The package's own oracle, and the definitions of composites evaluated by it: these are always compared."""
