@@ -733,7 +733,7 @@ def linear(x: np.ndarray, w: np.ndarray, *b: np.ndarray) -> np.ndarray:
 
 
 def sizes_of(f: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
-    """What the sizes of products come to: a sum of f32 may be ∞ or NaN where that is beyond f32, however small the sum itself."""
+    """Sums the magnitudes of products: where that leaves f32, a sum of f32 may be ∞ or NaN, however small the exact sum is."""
     return lambda *xs, **attrs: (f(*(np.abs(x) if x.dtype.kind == "f" else x for x in xs), **attrs),)
 
 

@@ -122,26 +122,26 @@ def lies_across(load: Value, outer: str, inner: str) -> bool:
 
 
 def products_alone(program: StageProgram) -> frozenset[Value]:
-    """The products that are rounded also where something is added to them, for a difference that their rounding decides.
+    """Products that have to be rounded before something is added to them, because a difference depends on that rounding.
 
     x − ⌊x / y⌋·y is what is left of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the greatest only where both
     round x·s alike: by one fused multiply-add of 1e10·s it would be 0 or ∞.
     """
     stages = [s for nest in program.nests for s in nest.stages]
     greatest = {s.target: s.value for s in stages if s.monoid == "max"}
-    found: set[Value] = set()
+    alone: set[Value] = set()
     for v in {v for s in stages for root in s.roots() for v in values_in(root) if v.dtype.is_float}:
         if v.op == "mul" and any(a.op == "floor" or (a.op == "cast" and a.args[0].op == "floor") for a in v.args):
-            found.add(v)
+            alone.add(v)
         if v.op == "add":
             most = [greatest[x.attr[0]] for a in v.args for x in values_in(a) if x.op == "load" and x.attr[0] in greatest]
             for x in (*v.args, *most) if most else ():
-                found.update(_products_added(x))
-    return frozenset(found)
+                alone.update(_products_added(x))
+    return frozenset(alone)
 
 
 def _products_added(v: Value) -> Iterator[Value]:
-    """The products that a value is, or that it adds up or chooses from; one with a power of two is exact."""
+    """Yields the products that a value is, adds up or chooses from, but for multiples by a power of two, which are exact."""
     if v.op == "mul":
         if not any(a.op == "constant" and abs(math.frexp(a.attr)[0]) == 0.5 for a in v.args):
             yield v

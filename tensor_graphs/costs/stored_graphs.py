@@ -7,13 +7,13 @@ from tensor_graphs.language.text import parse_graph
 
 
 def why_no_graph(text: str, json: str, key: str) -> str | None:
-    """Why the text and the JSON of a row are not the graph of its structural key, as whoever compiles or measures reads them; None
-    where they are."""
+    """Explains why the text or the JSON of a row does not read back as the graph of its structural key; None where both do.
+    Compilation and measurement use these readers, too."""
     for what, read in (("text", lambda: parse_graph(text)), ("JSON", lambda: graph_from_json(json))):
         try:
-            found = read().structural_key
+            stored_key = read().structural_key
         except Exception as error:                                  # what is read may be anything
             return f"its {what} cannot be read here: {str(error).partition(chr(10))[0] or type(error).__name__}"
-        if found != key:
-            return f"its {what} is the graph {found[:12]}, and its key says {key[:12]}"
+        if stored_key != key:
+            return f"its {what} is the graph {stored_key[:12]}, and its key says {key[:12]}"
     return None

@@ -1,4 +1,4 @@
-"""sound: what a row says that cannot be. One rule for rows that are imported, and for those that are here (`tg db check`).
+"""sound: finds rows that contradict themselves. Imports and `tg db check` apply the same rules.
 
 In: the rows of a database or of an export, tables in the order of `schema`, as dicts.  Out: why a row cannot be, in words.
 """
@@ -24,7 +24,7 @@ Reads = Callable[[str, str, str], str | None]
 
 
 def any_graph(text: str, json: str, key: str) -> str | None:
-    """For who asks nothing of graphs."""
+    """Accepts every graph unread."""
     return None
 
 
@@ -43,7 +43,7 @@ class Soundness:
     _graphs: dict[tuple[str, int], int] = field(default_factory=dict)         # (table, row): the graph that it is about
 
     def why_not(self, table: str, row: Row) -> str | None:
-        """What the row says that cannot be; None for a sound row."""
+        """Names the contradiction in a row; None where there is none."""
         if table == "canonical_graphs":
             self._keys[row["id"]] = row["structural_key"]
         elif row.get("canonical_graph_id") is not None:

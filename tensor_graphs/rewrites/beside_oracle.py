@@ -34,10 +34,10 @@ ROWS = 5
 """size of a dim, where its range allows it"""
 
 MOST_SPECIAL = 1 << 18
-"""of the same, where what becomes of infinities is asked, several times"""
+"""elements at most where infinities are drawn, since each graph then runs several times"""
 
 SPECIAL = 0.05, 0.2, 0.5, 0.5
-"""shares of the elements of operands that are infinite or NaN, where it is asked what becomes of these"""
+"""shares of the operands' elements that are drawn infinite or NaN, one share for each run"""
 
 
 @dataclass(frozen=True)

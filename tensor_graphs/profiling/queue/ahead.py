@@ -65,7 +65,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """That have passed."""
+        """Seconds since this was made."""
         return time.perf_counter() - self._started
 
     @property
