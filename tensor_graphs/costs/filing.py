@@ -20,7 +20,7 @@ from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
-VERIFIER = "6"
+VERIFIER = "7"
 """version of the comparison (profiling/judge.py); another version asks every question again"""
 
 FIXED = "fixed"

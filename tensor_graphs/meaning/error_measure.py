@@ -2,8 +2,9 @@
 
 Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
 has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
-floor), where the floor is the dtype's smallest normal number and 0/0 is 0. Integers and booleans must be equal; indices are judged
-by the value at the chosen index. A pass is written `error <= tolerance`, so that NaN fails.
+floor), where the floor is the dtype's smallest normal number and 0/0 is 0. In dtypes with the exponents of f32, all numbers up to
+the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal; indices are judged by the
+value at the chosen index. A pass is written `error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _HUGE = 2.0**1000
 _SHRINK = 2.0**-64
 _SQUARED = 2.0**400
 """numbers below this, and above its reciprocal, have squares"""
+
+_MUCH_LARGER = 2.0**40
+"""times the smallest normal number: beside a row of such a norm, what is smaller than that number is nothing"""
 
 
 ROUNDINGS = 8
@@ -204,11 +208,15 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
     scale = _SHRINK if most > _HUGE else 1.0
     if scale != 1.0:                                                # neither a difference nor a square may overflow
         a, b, size, tops = a * scale, b * scale, size * scale, tops * scale
-    difference = np.abs(np.subtract(a, b, out=a), out=a)
     if most < _SQUARED and float(tops.min()) > 1 / _SQUARED:
         norms = np.sqrt(np.einsum("ij,ij->i", size, size)[:, None])
     else:
         norms = _row_norms(size)
+    tiny = float(norms.min()) < _MUCH_LARGER * dtype.smallest_normal * scale        # elsewhere a flushed number is no difference
+    flushed = flushed_alike(a, b, dtype, scale) if tiny else None
+    difference = np.abs(np.subtract(a, b, out=a), out=a)
+    if flushed is not None:
+        difference[flushed] = 0.0
     below = np.maximum(size, np.maximum(norms / np.sqrt(count), dtype.smallest_normal * scale), out=size)
     if moves is not None:
         moved = moves * scale
@@ -219,6 +227,13 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
     if scale != 1.0:                                                # what was below may be 0 by now
         relative[difference == 0] = 0.0
     return _RowErrors(scale, relative, difference, norms)
+
+
+def flushed_alike(a: Array, b: Array, dtype: DType, scale: float = 1.0) -> Array | None:
+    """Where both of two arrays of float64, times `scale`, hold what a processor that computes in f32 may flush to 0; None where the
+    dtype has other exponents than f32."""
+    least = dtype.smallest_normal
+    return (np.abs(a) <= least * scale) & (np.abs(b) <= least * scale) if least == f32.smallest_normal else None
 
 
 def _row_norms(size: Array) -> Array:

@@ -200,3 +200,16 @@ def test_kernels_that_round_to_tf32_say_so_and_take_floats_only() -> None:
         spec = Spec.of(tg.linear(tg.input("x", (4, 8), dtype), tg.input("w", (5, 8), dtype)))
         assert found["torchcuda.linear_tf32"].accepts(spec) == why
     assert found["torchcuda.linear_tf32"].identity != found["torchcuda.linear"].identity
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_attention_of_operands_off_their_alignment_is_that_of_aligned_ones(dtype: torch.dtype) -> None:
+    draw = torch.Generator("cuda").manual_seed(3)
+    aligned = [torch.randn(rows, 4, 64, generator=draw, device="cuda", dtype=torch.float32).to(dtype) for rows in (25, 68, 68)]
+    shifted = [torch.empty(t.numel() + 1, device="cuda", dtype=dtype)[1:].view(t.shape).copy_(t) for t in aligned]
+    outs = [torch.empty(25, 4, 64, device="cuda", dtype=dtype) for _ in range(2)]
+    how = {"scale": 0.125, "causal": False, "window": 0, "start": 0, "softcap": 0.0, "absent": ("mask",)}
+    for out, ins in zip(outs, (aligned, shifted), strict=True):
+        on_cuda.attention([out], ins, how)
+    assert torch.isfinite(outs[0]).all() and torch.equal(outs[0], outs[1])

@@ -82,9 +82,21 @@ def test_nothing_wrong_is_zero_everywhere():
 
 def test_a_row_of_zeros_has_to_be_met_down_to_the_smallest_normal_number():
     assert measure([[1e-30, 0.0]], [[0.0, 0.0]], f32).max_relative_error == pytest.approx(1e-30 / f32.smallest_normal)
-    assert measure([[f32.smallest_normal / 8, 0.0]], [[0.0, 0.0]], f32).max_relative_error == 0.125
+    assert measure([[f16.smallest_normal / 8, 0.0]], [[0.0, 0.0]], f16).max_relative_error == 0.125
     assert measure([[1e-30]], [[0.0]], f32).norm_error == pytest.approx(1e-30 / f32.smallest_normal)
     assert measure([[1e300]], [[0.0]], f64).norm_error == INF
+
+
+def test_what_a_processor_may_flush_to_0_is_equal_in_dtypes_with_the_exponents_of_f32():
+    small = f32.smallest_normal
+    for dtype in (f32, bf16):
+        assert measure([[0.0, small]], [[small / 3, -small / 3]], dtype) == EXACT
+        assert measure([[0.0], [1.0]], [[small / 3], [1.0]], dtype) == EXACT                   # beside other rows
+        assert measure([[small * 1.5]], [[small * 0.5]], dtype).max_relative_error == 1.0      # that is no small number
+        assert measure([[0.0]], [[small * 1.5]], dtype).max_relative_error == 1.0
+    assert measure([[0.0, 1e-6]], [[1e-5, 1e-6]], f16).max_relative_error > 0.1                # f16 holds numbers of use there
+    assert measure([[0.0]], [[small / 3]], f64).max_relative_error == 1.0
+    assert row_errors(np.array([[0.0], [0.0]]), np.array([[small / 3], [small * 3]]), f32).tolist() == [0.0, 1.0]
 
 
 def test_the_norm_of_what_cancels_is_relative_to_what_rounding_explains():

@@ -7,6 +7,7 @@ Without one the same kernels run on an emulated GPU (tests/fake/cuda.py), as far
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -104,7 +105,7 @@ def it_is_refused_and_nothing_else_is(row: Row, folder: Path, tell: Tell) -> Non
             after = judge.examine(twin, signature, SIZES)
             said("twin", first_line(after))
             judge.record(twin, signature, after, None)
-            assert verdict.status in row.statuses and row.said in verdict.log, verdict.log
+            assert verdict.status in row.statuses and re.search(row.said, verdict.log), verdict.log
             assert after.status == "PASSED", after.log
             assert statuses(database) == Counter([verdict.status, "PASSED"])
             judge.close()

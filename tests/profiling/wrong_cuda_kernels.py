@@ -36,9 +36,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Row:
-    """A wrong kernel. statuses: with one of which it ends; said: in the verdict's log; changes: (what, by what) in its form's text;
-    launch: what is launched otherwise; timeout: of its worker, in seconds; emulated: whether it is as wrong where threads take
-    turns."""
+    """A wrong kernel. statuses: with one of which it ends; said: a pattern that the verdict's log matches; changes: (what, by what)
+    in its form's text; launch: what is launched otherwise; timeout: of its worker, in seconds; emulated: whether it is as wrong
+    where threads take turns."""
 
     name: str
     form: str
@@ -214,6 +214,9 @@ extern "C" __global__ void KERNEL(int *out, const int *x, const int *y, const lo
 # ---- too little work, or other work ----
 
 NUMERICAL = "INCORRECT_NUMERICAL"
+NOT_OVER_WRITTEN = "not written|nan instead of"
+"""What lay there before is a NaN: a processor keeps its bits when something is added to it, a GPU makes them its own NaN's."""
+
 WRITE = "if (i < ints[0]) out[i] = (x[i] != x[i] || x[i] > 0 ? x[i] : 0) * y[i];"
 """of gate"""
 
@@ -272,13 +275,13 @@ wrong("tires_after_100_launches", "gate", NUMERICAL, "instead of",
       ('extern "C"', '__device__ unsigned launches;\nextern "C"'),
       instead("const unsigned before = (volatile unsigned &)launches;", WRITE,
               "if (i < ints[0] && before > 100) out[i] = 0;", "if (i == ints[0] - 1) atomicAdd(&launches, 1u);"))
-wrong("counts_on_zeroed_shared_memory", "rows", NUMERICAL, "not written", ("parts[thread] = sum;", "parts[thread] += sum;"))
+wrong("counts_on_zeroed_shared_memory", "rows", NUMERICAL, NOT_OVER_WRITTEN, ("parts[thread] = sum;", "parts[thread] += sum;"))
 wrong("takes_the_largest_of_what_shared_memory_holds", "peaks", NUMERICAL, "instead of",
       ("parts[thread] = best;", "parts[thread] = parts[thread] > best ? parts[thread] : best;"))
-wrong("adds_to_what_the_output_holds", "sums", NUMERICAL, "not written", ("out[c] = all;", "out[c] += all;"))
-wrong("adds_to_what_scratch_holds", "sums", NUMERICAL, "not written",
+wrong("adds_to_what_the_output_holds", "sums", NUMERICAL, NOT_OVER_WRITTEN, ("out[c] = all;", "out[c] += all;"))
+wrong("adds_to_what_scratch_holds", "sums", NUMERICAL, NOT_OVER_WRITTEN,
       ("parts[blockIdx.x * 24 + c] = sum", "parts[blockIdx.x * 24 + c] += sum"))
-wrong("counts_blocks_without_beginning_anew", "sums", NUMERICAL, "not written", ("if (last) arrived = 0;", ""))
+wrong("counts_blocks_without_beginning_anew", "sums", NUMERICAL, NOT_OVER_WRITTEN, ("if (last) arrived = 0;", ""))
 
 # ---- who waits for whom ----
 
@@ -291,7 +294,7 @@ wrong("no_barrier_in_the_sum", "rows", NUMERICAL, "instead of",
       ("/* each */ __syncthreads();", "if (thread / 32 == 0) __nanosleep(100);"),
       ("if (thread < step)", "if (thread / 32 == 1) __nanosleep(2000);\n        if (thread < step)"))
 wrong("no_barrier_in_a_tile", "turned", NUMERICAL, "instead of", ("__syncthreads();", ""))
-wrong("the_first_block_sums", "sums", NUMERICAL, "not written",
+wrong("the_first_block_sums", "sums", NUMERICAL, NOT_OVER_WRITTEN,
       ("== gridDim.x - 1", "% gridDim.x == 0"), ("if (last) arrived = 0;", ""))
 wrong("blocks_race_over_a_sum", "sums", NUMERICAL, "instead of",
       ("if (c < 24) parts[blockIdx.x * 24 + c] = sum;", RACE), ("out[c] = all;", ""), emulated=False)

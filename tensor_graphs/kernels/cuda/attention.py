@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tensor_graphs.kernels.cuda.texts import (
@@ -49,6 +50,12 @@ def _said(spec: Spec) -> dict[str, object]:
     return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
             "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
             "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
+
+
+def _weighed(spec: Spec, power: str) -> dict[str, object]:
+    """The numbers of weighed_scores.cu, but those of its tiles. power: the function that takes 2 to it."""
+    by = float(spec.attrs["scale"]) * math.log2(math.e)
+    return {"POWER": power, "POWER_OF_TWO": repr(2.0 ** math.ceil(math.log2(by))) if by > 0 else "1.0"}
 
 
 def _stored(spec: Spec) -> dict[str, DType | str]:
@@ -164,7 +171,7 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
     numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
-                            "NEAR": int(near), "POWER": "exp2_flushed"}
+                            "NEAR": int(near)} | _weighed(spec, "exp2_flushed")
     text = text_of(f"{MANY} tensor_attention.cu", numbers, _stored(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     given = n, s, spec.attrs["start"]
@@ -216,7 +223,7 @@ def float_attention(spec: Spec) -> LaunchCall:
     padded = _padded(spec)
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
-    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups, "POWER": "exp2_fast"}
+    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups} | _weighed(spec, "exp2_fast")
     text = text_of(f"{MANY} float_attention.cu", numbers, _stored(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
     given = n, s, spec.attrs["start"]

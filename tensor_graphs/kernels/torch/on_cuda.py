@@ -219,7 +219,11 @@ def one(device: Any) -> Any:
 
 def _in_rows(t: Any) -> Any:
     """As cuBLASLt takes it: without gaps, and from a multiple of 16 bytes on."""
-    t = t.contiguous()
+    return _aligned(t.contiguous())
+
+
+def _aligned(t: Any) -> Any:
+    """The same from a multiple of 16 bytes on, copied where it lies elsewhere."""
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
@@ -341,7 +345,7 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
     import torch
 
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
-    q, k, v = (i.to(ins[0].dtype).transpose(0, 1)[None] for i in ins[:3])
+    q, k, v = (_aligned(i.to(ins[0].dtype)).transpose(0, 1)[None] for i in ins[:3])     # its fused forms do not look: NaN
     queries, keys = q.shape[2], k.shape[2]
     causal, window = attrs["causal"], attrs["window"]
     first = attrs["start"] if causal or window else 0

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tensor_graphs.language.dtypes import DType
+from tensor_graphs.meaning.error_measure import flushed_alike
 from tensor_graphs.profiling.measure.inputs import Point
 
 MOST_PERIOD = 64
@@ -29,6 +30,8 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
         top = np.maximum(sizes.max(axis=-1, keepdims=True, initial=0.0), dtype.smallest_normal) if sizes.ndim else sizes
         scale = np.maximum(sizes, top * np.sqrt(np.mean(np.square(sizes / top), axis=-1, keepdims=True))) if sizes.ndim else sizes
         near = np.abs(a - b) <= limit * np.maximum(scale, dtype.smallest_normal)
+        flushed = flushed_alike(a, b, dtype)
+        near = near if flushed is None else near | flushed
     return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 

@@ -173,6 +173,24 @@ def test_floats_whose_scores_are_infinite_below_are_not_lost() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+@pytest.mark.parametrize("dtype", [tg.bf16, tg.f16, tg.f32])
+def test_rows_of_scores_of_any_size_are_weighed(dtype: DType, scale: float) -> None:
+    """From 1e9 on, a score times a factor rounds by more than an exponent of f32 holds."""
+    y = attending(64, dtype=dtype, scale=scale)
+    device, dims = device_named("cuda:0"), {"n": 260, "p": 40}
+    arrays = drawn(y, dims)
+    of_16_bits = y.dtype is tg.f16
+    sizes = 10.0 ** np.linspace(0, 4 if of_16_bits else 16, 260)[:, None, None]
+    arrays["q"] = (arrays["q"].astype(np.float64) * sizes).astype(y.dtype.numpy)
+    arrays["k"] = (arrays["k"].astype(np.float64) * (1e4 if of_16_bits else 1e16)).astype(y.dtype.numpy)
+    wanted = right(y, arrays, dims)
+    for call in (of_many(y), *([of_many(y, near=True)] if y.dtype is not tg.f32 else [])):
+        found, = launched.run_call(device, call, [y], list(arrays.values()), dims)
+        close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
 def test_operands_off_their_alignment_are_computed_one_by_one_there_too() -> None:
     device, y, dims = device_named("cuda:0"), attending(64), {"n": 70, "p": 9}
     arrays = drawn(y, dims)
