@@ -24,7 +24,7 @@ INTEGERS = (tg.i32, tg.i32, tg.i32, tg.i64, tg.i64, tg.i8, tg.i16, tg.u8, tg.u16
 NUMBERS, ANY = (*FLOATS, *FLOATS, *INTEGERS), (*FLOATS, *FLOATS, *INTEGERS, tg.bool_)
 WIDE = tuple(t for t in FLOATS if t.bits >= 16)
 STYLES = (*["normal"] * 3, "tiny", "huge", "wide", "large mean", "equal rows", "whole", "angles", *["specials"] * 2)
-UNCERTAIN = itertools.cycle([np.nan, np.inf, 0.0, -np.inf, -0.0])
+UNCERTAIN = itertools.cycle([np.nan, np.inf, 0.0, -np.inf, 1.5, -0.0, -2.5])
 """values that differ from one evaluation to the next, so that nothing made of them is compared"""
 LARGEST = 6000
 """elements of a drawn value at its largest size"""
@@ -576,10 +576,15 @@ def dots(d: Draw) -> Call:
     return (a, d.like(a, d.one([(k,), (k, n), (k, n), (*shape[:-2], k, n)]))), {}
 
 
+def styled(d: Draw, x: int, weight: tg.DType) -> str | None:
+    """The values of a weight that is cast to x's dtype: those that f16 holds, where that is x's and not its own."""
+    return "normal" if d.nodes[x].dtype is tg.f16 and weight is not tg.f16 else d.one([None, "normal"])
+
+
 def linears(d: Draw) -> Call:
     x = d.value(WIDE, low=1)
     out, weight = d.size(False), d.one([d.nodes[x].dtype, d.one(FLOATS)])
-    args = [x, d.like(x, (out, d.nodes[x].shape[-1]), weight, d.one([None, "normal"]))]
+    args = [x, d.like(x, (out, d.nodes[x].shape[-1]), weight, styled(d, x, weight))]
     return (*args, *([d.like(x, (out,), weight)] if d.chance(0.5) else [])), {}
 
 
@@ -660,7 +665,8 @@ def gather_linear(x: Any, weight: Any, index: Any, *bias: Any) -> np.ndarray:
 
 def linear_argmaxes(d: Draw) -> Call:
     x = d.value(WIDE, low=1)
-    return (x, d.like(x, (d.one([1, 3, 17]), d.nodes[x].shape[-1]), d.one([d.nodes[x].dtype, tg.f32]))), {"pick": d.one([0, 1])}
+    weight = d.one([d.nodes[x].dtype, tg.f32])
+    return (x, d.like(x, (d.one([1, 3, 17]), d.nodes[x].shape[-1]), weight, styled(d, x, weight))), {"pick": d.one([0, 1])}
 
 
 def linear_argmax(x: Any, weight: Any, pick: int) -> np.ndarray:
@@ -742,7 +748,13 @@ def of_two(f: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, y: f(x, y)
 
 
-for _name in ("sqrt", "exp2", "log2", "sin", "cos", "tan", "exp", "expm1", "log", "log1p", "erf", "erfc", "tanh", "rsqrt"):
+def tan(x: np.ndarray) -> np.ndarray:
+    """Uncertain where some roundings of f32 in x lead across a pole or much nearer to it."""
+    return np.where(np.abs(x) * 2.0**-18 > np.abs(np.cos(x)), next(UNCERTAIN), by_torch(torch.tan)(x))
+
+
+op("tan", unary(*FLOATS), tan)
+for _name in ("sqrt", "exp2", "log2", "sin", "cos", "exp", "expm1", "log", "log1p", "erf", "erfc", "tanh", "rsqrt"):
     op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
 op("sigmoid", unary(*FLOATS), sigmoid)
 op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: np.where(x < -87, next(UNCERTAIN), x * sigmoid(x)))   # e^-x: ∞
