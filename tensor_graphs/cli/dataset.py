@@ -57,6 +57,8 @@ def replay(
     from tensor_graphs.profiling.dataset import Replayed, replay
     from tensor_graphs.profiling.measure.judge import Judge
 
+    if file.suffix in (".csv", ".parquet"):
+        raise options.NotPossible(f"{file} is a table, and rows are read from JSON lines\n  fix: tg dataset dump FILE.jsonl")
     store, found = options.database(db), list[Replayed]()
     try:
         with file.open(encoding="utf-8") as lines, Judge(store, threads=threads) as judge:

@@ -18,13 +18,11 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text_writer import print_graph
+from tensor_graphs.records.rows import FIXED as FIXED
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
 VERIFIER = "7"
 """version of the comparison (profiling/judge.py); another version asks every question again"""
-
-FIXED = "fixed"
-"""the axis of a workload whose signature has none"""
 
 
 class Described(Protocol):
@@ -46,9 +44,20 @@ def _environment(backend: str, threads: int | None) -> Environment:
     return fingerprint(backend, of_kind(kind_of(backend)) or HOST, libs=versions)
 
 
+ASSUMES = "assumes "
+"""how the description of what was measured begins, or ends in brackets, where a kernel in it takes something for granted"""
+
+
+def assumed_by(kernels: Iterable[Kernel]) -> str:
+    """What these kernels take for granted, as rows say it: `assumes no overflow`; "" for nothing."""
+    found = sorted({each for kernel in kernels for each in kernel.assuming})
+    return f"{ASSUMES}{' and '.join(found)}" if found else ""
+
+
 def implementation_of(kernel: Kernel) -> ImplementationRecord:
     return ImplementationRecord("KERNEL", kernel.name, kernel.backend, kernel.identity, requirements=dict(kernel.requirements),
-                                sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),))
+                                sources=(SourceRecord(f"{kernel.name}.txt", kernel.source, trusted=True),),
+                                description=assumed_by([kernel]) or None)
 
 
 def part_implementation(part: Signature, target: Signature, steps: Sequence[tuple[str, Kernel]]) -> ImplementationRecord:
@@ -57,7 +66,7 @@ def part_implementation(part: Signature, target: Signature, steps: Sequence[tupl
     computed = digest([target.key, sorted((key, kernel.identity) for key, kernel in steps)])
     way = "its own words" if target.key == part.key else target.key[:12]
     return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way} by {computed[:12]}", "recipe", computed, part.key,
-                                target.key)
+                                target.key, description=assumed_by(kernel for _, kernel in steps) or None)
 
 
 def part_environment(steps: Sequence[tuple[str, Kernel]], threads: int | None = None) -> Environment:

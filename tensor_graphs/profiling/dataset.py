@@ -31,6 +31,7 @@ from tensor_graphs.profiling.measure.judge import Judge, Verdict
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.logs import reason_of
+from tensor_graphs.records.rows import at_sizes
 
 FORMAT = 1
 """of the rows; a field that is added changes nothing"""
@@ -154,8 +155,7 @@ class Replayed:
         if self.ratio is not None and self.before_ms and self.median_ms:
             took = f"{self.before_ms * 1e3:.1f} µs → {self.median_ms * 1e3:.1f} µs, × {self.ratio:.3g}"
         status = self.status if self.status == self.before else f"{self.before} → {self.status}"
-        sizes = ", ".join(f"{n}={s}" for n, s in self.axes.items())
-        said = (f"{self.line:6d}  {self.kernel:20s} {self.op} at {sizes}: {status}", took,
+        said = (f"{self.line:6d}  {self.kernel:20s} {self.op}{at_sizes(self.axes)}: {status}", took,
                 "" if self.here or self.why else "measured elsewhere", self.why)
         return "  ".join(filter(None, said))
 
@@ -192,7 +192,7 @@ def _row(number: int, line: str) -> dict[str, Any]:
         row = None
     if not isinstance(row, dict) or any(name not in row for name in NEEDED) or not isinstance(row["axes"], dict):
         raise DatasetError(f"line {number} is no row of a dataset: it needs {', '.join(NEEDED)}\n"
-                           "  fix: tg dataset dump FILE writes them")
+                           "  fix: tg dataset dump FILE.jsonl writes them")
     if row.get("format", FORMAT) != FORMAT:
         raise DatasetError(f"line {number} is of format {row['format']}, and {FORMAT} is read here\n  fix: dump it again")
     return row

@@ -21,7 +21,7 @@ from tensor_graphs.records import schema
 from tensor_graphs.records.database import MAX_ATTEMPTS, Database, untrusted
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.known import environment_row
-from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord
+from tensor_graphs.records.rows import ImplementationRecord, QueueItem, SourceRecord, TraceRecord, WorkloadRecord, at_sizes
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def abandoned(database: Database, most: int = 5) -> list[str]:
     )
     with database.reading() as connection:
         rows = connection.execute(select.order_by(queue.id).limit(most)).all()
-    return [f"{name} on {what} at {', '.join(f'{n}={size}' for n, size in axes.items())}: {error or 'worker died'}"
+    return [f"{name} on {what}{at_sizes(axes)}: {error or 'worker died'}"
             for name, what, axes, error in rows]
 
 

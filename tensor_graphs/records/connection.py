@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,10 @@ def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -
 
 def no_database(location: str) -> NoDatabase:
     """What is to be said where a database is asked about and there is none."""
+    with suppress(OSError):
+        if Path(location).stat().st_size == 0:
+            return NoDatabase(f"the file {location} is empty, and no database\n"
+                              "  fix: name another one (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make one of it")
     return NoDatabase(
         f"there is no database {location}\n"
         "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one"

@@ -369,7 +369,7 @@ class Database:
             recipe = None if record.recipe_key is None else self._graph_id(connection, record.recipe_key, what)
             model = schema.Implementation
             match = model.signature == record.signature
-            found = connection.execute(sa.select(model.id, model.name).where(match)).first()
+            found = connection.execute(sa.select(model.id, model.name, model.description).where(match)).first()
             if found is None:
                 known = self._get_or_insert(connection, model, match, signature=record.signature, type=record.type,
                                             canonical_graph_id=graph, recipe_graph_id=recipe, name=record.name,
@@ -377,9 +377,11 @@ class Database:
                                             numeric_class=record.numeric_class, requirements=dict(record.requirements),
                                             verbatim=record.verbatim, description=record.description, created=_now())
                 self._sources(connection, known, record.sources)
-                found = connection.execute(sa.select(model.id, model.name).where(match)).one()
+                found = connection.execute(sa.select(model.id, model.name, model.description).where(match)).one()
             else:
                 self._vouch(connection, int(found.id), record.sources)
+                if record.description and not found.description:    # a row of before it was known to be said
+                    connection.execute(sa.update(model).where(match).values(description=record.description))
             known = self._ids["implementation", record.signature] = int(found.id)
             self._names[record.signature] = str(found.name)
         if self._names[record.signature] != record.name:

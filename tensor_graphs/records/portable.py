@@ -47,6 +47,9 @@ FORMAT = "tensor_graphs benchmark database"
 VERSION = 1
 """of the lines in a text export; the schema's own version stands beside it"""
 
+HEADER = b'{"format":' + json.dumps(FORMAT).encode()
+"""how the first line of an export begins"""
+
 TEXT_SUFFIXES = (".jsonl.gz", ".jsonl")
 FILE_SUFFIXES = (".sqlite", ".db")
 MOST_LINE = 1 << 28
@@ -395,13 +398,16 @@ class _TextReader:
     def _next(self) -> Any:
         line = self._read()
         if not line.endswith(b"\n"):
-            raise self._wrong("is where it is cut")
+            raise self._wrong("is where it is cut", line)
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._wrong("is no JSON") from error
+            raise self._wrong("is no JSON", line) from error
 
-    def _wrong(self, what: str) -> ExportError:
+    def _wrong(self, what: str, line: bytes = HEADER) -> ExportError:
+        if self._number == 1 and not (line and HEADER.startswith(line[:len(HEADER)])):
+            return ExportError(f"{self._file} is {'no export of a database' if line else 'empty, and no export of a database'}\n"
+                               "  fix: name a file that `tg db export` wrote")
         return ExportError(f"{self._file} line {self._number} {what}; nothing of it was stored\n  fix: export it again")
 
     def rows(self) -> Iterator[tuple[str, Row]]:

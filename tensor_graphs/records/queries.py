@@ -52,7 +52,7 @@ from tensor_graphs.records.schema import (
 class FullTrace:
     """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over
     all judged traces of the same implementation on the same workload in the same environment (None in a history).
-    description: what a path runs; computed_by: the backends of its environment, like "c+numpy"."""
+    description: what a path runs, what a kernel assumes; computed_by: the backends of its environment, like "c+numpy"."""
 
     trace_id: int
     graph_key: str

@@ -159,6 +159,17 @@ class ImplementationRecord:
         return digest([self.type, self.backend, self.source_hash, self.graph_key])
 
 
+FIXED = "fixed"
+"""the axis of a workload whose signature has none"""
+
+
+def at_sizes(axes: Mapping[str, int]) -> str:
+    """For people, a workload's sizes: ` at d0=16`, "" where it has only one, ` at all sizes` of a verdict."""
+    if tuple(axes) == (FIXED,):
+        return ""
+    return f" at {', '.join(f'{n}={size}' for n, size in axes.items()) or 'all sizes'}"
+
+
 @dataclass(frozen=True)
 class WorkloadRecord:
     """Concrete axes and inputs for one canonical graph.

@@ -24,6 +24,7 @@ def test_what_is_dumped_can_be_replayed(tmp_path: Path) -> None:
     assert all(json.loads(line)["status"] == "PASSED" for line in file.read_text().splitlines())
     assert_complains(tg("dataset", "dump", file, *db), "is there already", "fix: --force")
     assert document(tg("dataset", "dump", tmp_path / "all.csv", *db, "--json"))["rows"] == said["rows"]
+    assert_complains(tg("dataset", "replay", tmp_path / "all.csv", *db), "is a table", "fix: tg dataset dump FILE.jsonl")
     assert_complains(tg("dataset", "dump", tmp_path / "all.xlsx", *db), "no suffix of a dataset", "FILE.csv, FILE.parquet")
     assert tg("dataset", "replay", file, *db).stdout == "no row of it is the time of a kernel\n"       # verdicts alone
     assert_complains(tg("dataset", "replay", tmp_path / "none", *db), "cannot be read", "fix:")

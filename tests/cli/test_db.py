@@ -31,11 +31,21 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
 from tensor_graphs.compiler.listing import signatures_of
 from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
+from tensor_graphs.costs.filing import (
+    VERIFIER,
+    environment_of,
+    graph_record,
+    implementation_of,
+    part_implementation,
+    timed_workload,
+    verify_workload,
+)
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.paths.path import Path as RunPath
+from tensor_graphs.profiling.measure.deployed import described
 from tensor_graphs.profiling.measure.descriptors import read_descriptor
 from tensor_graphs.profiling.measure.failing_point import kept
 from tensor_graphs.profiling.measure.inputs import Point
@@ -224,6 +234,40 @@ def test_best_at_given_sizes_sets_whole_runs_beside_kernels(ask, answer, complai
     shown = ask("leaderboard", file, "--at", "n=4", "--db", db).stdout
     assert "was not timed at n=4; at n=16 it was" in shown and f"fix: tg profile {file} --at n=4" in shown
     complains(("best", "softmax", "--at", "n=4", "--db", db), "--at names dims of a file")
+
+
+def test_at_given_sizes_a_file_has_the_rows_of_its_ops_by_its_own_dims(ask, answer, db: Path, tmp_path: Path) -> None:
+    file = tmp_path / "two.tg"
+    file.write_text("tg 1\ndim m 1..64\ndim n 1..64\ninput a f32[m, 32]\ninput x f32[n, 32]\ninput w f32[8, 32]\n"
+                    "output y = linear(a, w)\n%0 = softmax(x)\noutput z = rms_norm(%0)\n")
+    for verb in ("best", "leaderboard"):
+        assert [row["axes"] for row in answer(verb, file, "--at", "m=3,n=16", "--db", db)] == [{"d0": 16}]
+    shown = ask("best", file, "--at", "m=16,n=3", "--db", db).stdout
+    assert "was not timed at m=16,n=3; at n=16 it was" in shown
+
+
+def test_a_kernel_that_takes_something_for_granted_says_so_on_the_leaderboard(ask, answer, db: Path) -> None:
+    bold = dataclasses.replace(KERNEL, name="bold.softmax", assuming=("no overflow",))
+    record = implementation_of(bold)
+    with open_database(db) as store:
+        store.ensure_implementation(dataclasses.replace(record, description=None))      # as older rows are
+    with open_database(db) as store:
+        store.add_trace(trace(implementation=record, milliseconds=0.125))
+    assert [row["description"] for row in answer("leaderboard", "softmax", "--db", db)] == ["assumes no overflow", None]
+    assert "bold.softmax (assumes no overflow)" in ask("best", "softmax", "--db", db).stdout
+    path = RunPath("g", {"a": bold.name, "b": "numpy.exp"}, 0.0, False, None)
+    assert described(path, {bold.name: bold, KERNEL.name: KERNEL}) == "bold.softmax, numpy.exp (assumes no overflow)"
+    part = part_implementation(SIGNATURE, SIGNATURE, [(SIGNATURE.key, KERNEL), (SIGNATURE.key, bold)])
+    assert part.description == "assumes no overflow" and implementation_of(KERNEL).description is None
+
+
+def test_the_only_size_of_a_graph_is_not_said(ask, db: Path) -> None:
+    only = signature_of(parse_graph("tg 1\ninput x f32[4, 32]\noutput y = softmax(x)\n").outputs["y"])
+    with open_database(db) as store:
+        store.ensure_graph(graph_record(only))
+        store.add_trace(trace(workload=timed_workload(only, {})))
+    shown = ask("best", only.key, "--db", db).stdout
+    assert "softmax f32[4, 32] " in shown and "fixed" not in shown and " at " not in shown
 
 
 def test_a_failure_that_is_filed_for_its_sizes_and_for_all_is_printed_once(ask, answer, db: Path) -> None:
@@ -519,6 +563,19 @@ def test_mistakes_say_what_and_where_and_the_fix(complains, ask, answer, db: Pat
     complains(("trust", "nobody", "--db", db), "'nobody'", "fix: tg db trust NAME", "wait: theirs")
 
 
+def test_the_first_or_last_word_of_a_name_is_enough_to_trust_it(complains, answer, db: Path) -> None:
+    names = ("linear_def637 as 4493c9a21ba7", "softmax_aa as 1111", "softmax_aa as 2222")
+    with open_database(db) as store:
+        for name in names:
+            sources = (SourceRecord("recipe", name, origin="elsewhere"),)
+            store.ensure_implementation(ImplementationRecord("KERNEL", name, "recipe", name, sources=sources))
+    complains(("trust", "nobody", "--db", db), "'linear_def637 as 4493c9a21ba7', 'softmax_aa as 1111'")
+    complains(("trust", "softmax_aa", "--db", db), "may be each of 'softmax_aa as 1111', 'softmax_aa as 2222'", "fix:")
+    for asked in ("linear_def637", "1111", names[2]):
+        assert answer("trust", asked, "--db", db) == {"trusted": 1}
+    complains(("trust", "as", "--db", db), "fix: nothing here waits")
+
+
 def test_a_refused_import_makes_no_database_and_leaves_one_that_was_there(complains, answer, db: Path, tmp_path: Path) -> None:
     bad, folder = tmp_path / "bad.jsonl", tmp_path / "set"
     assert answer("export", bad, "--db", db)["rows"]["benchmark_traces"] == 3
@@ -553,7 +610,7 @@ def test_a_verb_that_asks_makes_no_database(complains, tmp_path: Path, monkeypat
     assert not list(tmp_path.iterdir())
     empty = tmp_path / "empty.db"
     empty.touch()
-    complains((*verb, "--db", empty), f"there is no database {empty}")
+    complains((*verb, "--db", empty), f"the file {empty} is empty, and no database", "\n  fix: ")
     assert empty.stat().st_size == 0
 
 
@@ -577,6 +634,9 @@ def test_every_error_indents_its_fix_by_two() -> None:
 def test_a_mistake_takes_one_screen_and_no_traceback(db: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"format":'))
     assert_complains(tg("db", "import", tmp_path / "cut.jsonl.gz", "--db", db), "line 1 is where it is cut", "fix:")
+    for text in ("", '{"model": 1}', '{\n  "model": 1\n}\n'):
+        (tmp_path / "config.json").write_text(text)
+        assert_complains(tg("db", "import", tmp_path / "config.json", "--db", db), "no export of a database\n  fix: name a file")
     assert_complains(tg("db", "history", "nobody", "--db", db), "'nobody'", "fix:")
     assert_complains(tg("db", "best", "--limit", 3), "No such option", code=2)
 

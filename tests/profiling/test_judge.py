@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,14 @@ def test_the_log_of_a_crash_says_how_it_ended_and_what_it_said(judge: Judge) -> 
     assert "SIGABRT" in judge.examine(kernel("breaks_the_process"), RELU, SIZES).log
     assert "exit 0" in judge.examine(kernel("exits_the_process"), RELU, SIZES).log
     assert "ValueError: not today" in judge.examine(kernel("raises"), RELU, SIZES).log
+
+
+def test_the_log_of_a_crash_or_a_hang_says_where_the_kernel_was_run(judge: Judge, shared: Database) -> None:
+    assert judge.examine(kernel("dies_of_one_row"), RELU, SIZES).log.startswith("the worker died (exit 7) at n=1")
+    assert "died (exit 7) in many calls in a row at n=" in judge.examine(kernel("dies_of_many_calls"), RELU, SIZES).log
+    with Judge(shared, timeout=5.0) as brief:
+        log = brief.examine(kernel("hangs_on_infinity"), RELU, SIZES).log
+        assert re.match(r"no answer within \d s .*at n=\d+ \(NaN and infinities", log), log
 
 
 def killing(worker: WorkerProcess, times: int) -> threading.Thread:

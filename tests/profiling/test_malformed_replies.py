@@ -154,6 +154,10 @@ UNTIMED: dict[str, Change] = {
     "shows before it is loaded": lambda said: None if said.get("mark") == "loaded" else said,
     "keeps what was not timed": instead("shown", {"mark": "kept", "runs": [1], "salts": [1]}),
     "begins a block though nothing is timed": lambda said: [said, {"mark": "begin"}] if said.get("mark") == "shown" else said,
+    "is at a point that nobody asked for": with_field("at", "number", 10_000),
+    "is at a point without a number": with_field("at", "number", True),
+    "is at a point when all were shown": lambda said: [said, {"mark": "at", "number": 0, "many": False}]
+                                         if said.get("mark") == "shown" else said,
     "says a word that is none": instead("shown", {"mark": "shewn", "points": []}),
     "shows one point less": with_field("shown", "points", lambda points: points[1:]),
     "shows no list": with_field("shown", "points", {}),

@@ -662,6 +662,28 @@ def spins_deaf_to_signals(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -
         pass
 
 
+@add(SPECIAL, "RUNTIME_ERROR", "relu", {}, 60.0, False)
+def dies_of_one_row(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    if ins[0].shape[0] == 1:
+        os._exit(7)
+    right(outs, ins, attrs)
+
+
+@add(SPECIAL, "TIMEOUT", "relu", {}, 60.0, False)
+def hangs_on_infinity(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    while np.isinf(ins[0]).any():
+        time.sleep(0.1)
+    right(outs, ins, attrs)
+
+
+@add(SPECIAL, "RUNTIME_ERROR", "relu", {}, 60.0, False)
+def dies_of_many_calls(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    CALLS.append(1)
+    if len(CALLS) > 800:
+        os._exit(7)
+    right(outs, ins, attrs)
+
+
 NOTHING: list[Candidate] = []
 """for each op, the kernel that does nothing: the control"""
 

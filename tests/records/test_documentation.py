@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.records import DeviceConstant, ProfileRequest, SourceRecord, schema
+from tensor_graphs.records import DeviceConstant, ProfileRequest, SourceRecord, queries, schema
 
 TEXT = (Path(__file__).parents[2] / "docs" / "database.md").read_text()
 QUESTIONS = re.findall(r"([^\n]+)\n\n```sql\n(.*?)```", TEXT, re.DOTALL)
@@ -31,6 +31,20 @@ def test_a_documented_question_has_an_answer(database, make, question: tuple[str
     assert rows
     if "recomputed" in rows[0]:
         assert rows[0]["recomputed"] == rows[0]["speedup_factor"]
+
+
+def test_the_documented_best_is_one_a_machine_of_whichever_backend(database, make) -> None:
+    other = dataclasses.replace(make.here, backend="c")
+    elsewhere = dataclasses.replace(make.here, hardware_name="AMD EPYC")
+    database.add_traces([make.trace(), make.trace(environment=other, samples_ms=(0.5,)), make.trace(environment=elsewhere)])
+    by_rule = next(sql for title, sql in QUESTIONS if "timed alone" in title)
+    with database.reading() as connection:
+        rows = connection.exec_driver_sql(by_rule).mappings().all()
+    best = queries.best_per_machine(database, 1e-5)
+    assert {row["trace_id"] for row in rows} == {row.trace_id for row in best} and len(rows) == 2
+    fastest = next(sql for title, sql in QUESTIONS if "hardware_name FROM environments" in title)
+    with database.reading() as connection:
+        assert "AMD EPYC" in connection.exec_driver_sql(fastest).scalars().all()
 
 
 def test_the_page_has_its_questions_and_names_every_table_and_every_column_of_a_trace() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -53,7 +54,7 @@ def vacuum(db: options.DatabaseAt = None, json: options.Json = False) -> None:
 
 def trust(
     implementation: Annotated[
-        str, typer.Argument(help="An implementation's signature (`tg db import` prints it), or its name.")
+        str, typer.Argument(help="An implementation's signature (`tg db import` prints it), its name, or a word of that.")
     ],
     db: options.DatabaseAt = None,
     json: options.Json = False,
@@ -62,9 +63,13 @@ def trust(
     from tensor_graphs.records import queries, upkeep
 
     store = options.database(db, create=False)
-    found = queries.kernels_like(store, implementation)
+    waits = queries.waiting_for_trust(store)
+    found = queries.kernels_like(store, implementation) or [s for s, name in waits if implementation in name.split()[::2]]
+    if len(meant := {name for s, name in waits if s in found}) > 1:
+        raise options.NotPossible(f"{implementation!r} may be each of {errors.listed(map(shlex.quote, meant))}\n"
+                                  "  fix: tg db trust NAME, one of these")
     if not found:
-        waiting = errors.listed(dict.fromkeys(name for _, name in queries.waiting_for_trust(store)))
+        waiting = errors.listed({shlex.quote(name) for _, name in waits})
         fix = f"tg db trust NAME, one of those that wait: {waiting}" if waiting else "nothing here waits for trust"
         raise options.NotPossible(f"{store.location} has no implementation named or signed {implementation!r}\n  fix: {fix}")
     count = sum(upkeep.trust(store, signature) for signature in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,10 +92,12 @@ def leaderboard(what: What = None, tolerance: options.Tolerance = 1e-3, at: Size
     _show_ranking(store, rows, tolerance, json, meant)
 
 
-def _ways(store: Database, meant: _Meant, key: str, tolerance: float) -> tuple[FullTrace, ...]:
+def _ways(store: Database, meant: _Meant, key: str, tolerance: float = math.inf) -> tuple[FullTrace, ...]:
     from tensor_graphs.records import queries
 
-    return queries.ways(store, key, axes=meant.axes, tolerance=tolerance)
+    if not meant.at:
+        return queries.ways(store, key, tolerance=tolerance)
+    return tuple(r for axes in meant.axes_of(key) for r in queries.ways(store, key, axes=axes, tolerance=tolerance))
 
 
 def _show_ranking(
@@ -129,9 +132,12 @@ def _machines(store: Database) -> dict[str, str]:
 
 
 def _way(r: FullTrace) -> str:
-    """A kernel's name, with how it was timed where that was not alone; of a path what it runs."""
+    """A kernel's name, with how it was timed where that was not alone, and what it assumes; of a path what it runs."""
+    from tensor_graphs.costs.filing import ASSUMES
+
     if r.kind != "in_graph":
-        return r.implementation_name
+        said = r.description or ""
+        return f"{r.implementation_name} ({said})" if said.startswith(ASSUMES) else r.implementation_name
     return f"whole run: {r.description or r.implementation_name}"
 
 
@@ -139,22 +145,22 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
     """What is there, where no row is within the tolerance: times with larger errors, or no times."""
     from tensor_graphs.records import queries
 
-    keys = [key for key, _ in queries.graphs_like(store)] if meant is None else meant.keys
-    axes = None if meant is None else meant.axes
-    timed = [r for key in keys for r in queries.ways(store, key, axes=axes) if r.worst_relative_error is not None]
+    meant = meant or _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
+    timed = [r for key in meant.keys for r in _ways(store, meant, key) if r.worst_relative_error is not None]
     if timed:
         nearest = min(timed, key=lambda r: r.worst_relative_error or 0.0)
         error = nearest.worst_relative_error or 0.0
         return (f"nothing measured is within the tolerance {tolerance:g}\n"
                 f"  fix: --tolerance {_above(error)}; the most accurate that was timed is {nearest.implementation_name}, "
                 f"error {error:.1e}")  # fmt: skip
-    command = "" if meant is None else meant.measured_by(set())
-    if meant is not None and meant.at:
-        rows = [r for key in keys for r in queries.ways(store, key)]
-        sizes = sorted({", ".join(f"{n}={r.axes.get(d)}" for n, d in meant.dims.items()) for r in rows})
+    command = meant.measured_by(set())
+    if meant.at:
+        said = [", ".join(f"{n}={r.axes[f'd{i}']}" for i, n in enumerate(names) if f"d{i}" in r.axes)
+                for key in meant.keys for r in queries.ways(store, key) for names in meant.dims[key]]
+        sizes = sorted(set(filter(None, said)))
         known = f"; at {'; '.join(sizes[:6])}{'; …' if len(sizes) > 6 else ''} it was" if sizes else ""
         return f"{meant.what} was not timed at {meant.at}{known}\n  fix: tg profile {meant.what} --at {meant.at}"
-    return (f"no kernel for {'any graph here' if meant is None else meant.what} was timed: those that are known were only compared "
+    return (f"no kernel for {meant.what} was timed: those that are known were only compared "
             f"with the oracle, or failed\n  fix: {command or 'tg profile FILE.tg'} (tg db failures lists what failed)")
 
 
@@ -175,15 +181,23 @@ def _above(error: float) -> str:
 class _Meant:
     """The graphs that a person means. keys: those that the database has. unless_timed: a command that measures each op that the
     file itself says, by the op's key: its options; of ops that some kernel here computes. imports: more options of it.
-    at: sizes asked about, "" for all; axes: those of the workload. dims: the canonical name of each dim of the file."""
+    at: sizes asked about, "" for all; sizes: they, by the file's dims. dims: of each key, what the file calls its canonical
+    dims, in each place where it stands."""
 
     what: str
     keys: Sequence[str]
     unless_timed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     imports: Sequence[str] = ()
     at: str = ""
-    dims: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    axes: Mapping[str, int] | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    dims: Mapping[str, Collection[Sequence[str]]] = dataclasses.field(default_factory=dict)
+
+    def axes_of(self, key: str) -> list[dict[str, int]]:
+        """The axes of the workloads of a graph at the sizes that are asked about."""
+        from tensor_graphs.costs.filing import FIXED
+
+        return [{f"d{i}": self.sizes[n] for i, n in enumerate(names)} or {FIXED: 1}
+                for names in self.dims[key] if self.sizes.keys() >= set(names)]
 
     def measured_by(self, timed: Collection[str]) -> str:
         """The command that measures what is not among the timed; "" where there is nothing like that."""
@@ -316,31 +330,33 @@ def _over_reference(conditions: Mapping[str, Any]) -> str:
 
 
 def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequence[str] = ()) -> str:
-    axes = ", ".join(f"{k}={v}" for k, v in r.axes.items())
+    from tensor_graphs.records.rows import at_sizes
+
     where = r.hardware_name if environment is None else place_in_words(environment)
     what = " ".join([r.graph_name, *shapes, r.graph_key[:8]])
-    return f"{what} at {axes or 'all sizes'}  [{where}]"
+    return f"{what}{at_sizes(r.axes)}  [{where}]"
 
 
 def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
-    """What the database may know about; at given sizes the graph of a file as a whole, since its ops have sizes of their own.
-    Raises NotPossible when it has none of that."""
+    """What the database may know about. Raises NotPossible when it has none of that."""
     from tensor_graphs.records import queries
 
     if at is not None:
         if what is None or not (what.endswith(".tg") or Path(what).is_file()):
             raise options.UsageError("--at names dims of a file\n  fix: tg db best FILE.tg --at n=4096")
         graph = options.read_graph(what)
-        sizes, dims = options.sizes(at, graph), {n: f"d{i}" for i, n in enumerate(graph.dim_order)}
-        if missing_sizes := [n for n in dims if n not in sizes]:
+        sizes = options.sizes(at, graph)
+        if missing_sizes := [n for n in graph.dim_order if n not in sizes]:
             raise options.UsageError(f"--at says no size of {', '.join(missing_sizes)}\n  fix: --at {at},{missing_sizes[0]}=1")
-        return _Meant(what, _whole_keys(what, tolerance), at=at, dims=dims, axes={dims[n]: s for n, s in sizes.items()})
+        known = {key for key, _ in queries.graphs_like(store)}
+        called = {key: names for key, names in _dims_in_file(what, tolerance).items() if key in known}
+        return _Meant(what, list(called), at=at, sizes=sizes, dims=called)
     if what is None:
         return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
         keys, unless_timed = _in_file(what, tolerance, bool(imports))
-        known = [key for key in keys if queries.graphs_like(store, key)]
-        found = _Meant(what, known, unless_timed, [f"--import {file}" for file in imports or ()])
+        filed = [key for key in keys if queries.graphs_like(store, key)]
+        found = _Meant(what, filed, unless_timed, [f"--import {file}" for file in imports or ()])
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
     else:
         found = _Meant(repr(what), [key for key, _ in queries.graphs_like(store, what)])
@@ -351,34 +367,45 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
     return found
 
 
-def _whole_keys(what: str, tolerance: float) -> list[str]:
-    """The keys under which a file's graph as a whole is filed: as written, and as it is compiled."""
+def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
+    """What a file calls the canonical dims of its graph as a whole, as written and as it is compiled, and of the ops in it, by key:
+    an op that stands at several dims has several names for one."""
+    from tensor_graphs.compiler.listing import signatures_of
+    from tensor_graphs.kernels.signature import signature_of
+
+    found: dict[str, dict[tuple[str, ...], None]] = {}
+    graphs = dict.fromkeys(_forms_of(what, tolerance))
+    for graph in graphs:
+        found.setdefault(graph.structural_key, {})[tuple(graph.dim_order)] = None
+    for graph in graphs:
+        ops = (signature_of(node) for node in graph.nodes if node.op.kind in ("atomic", "composite"))
+        for s in (*ops, *signatures_of(graph)):
+            found.setdefault(s.key, {})[s.dim_names] = None
+    return found
+
+
+def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
+    """A file's graph as written, prepared, and as it is compiled."""
     from tensor_graphs.compiler.intermediates import forms
     from tensor_graphs.compiler.prepare import prepare
     from tensor_graphs.compiler.request import Request
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
-    form = next(forms(prepared, Request(prepared, tolerance))).graph
-    return list(dict.fromkeys(g.structural_key for g in (written, prepared, form)))
+    return written, prepared, next(forms(prepared, Request(prepared, tolerance))).graph
 
 
 def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:
     """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
     were recognised, wider intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
     numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
-    from tensor_graphs.compiler.intermediates import forms
     from tensor_graphs.compiler.listing import signatures_of
-    from tensor_graphs.compiler.prepare import prepare
-    from tensor_graphs.compiler.request import Request
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of
     from tensor_graphs.language.part import PartOp
 
-    written = options.read_graph(what)
-    prepared = prepare(written).graph
-    graphs = (written, prepared, next(forms(prepared, Request(prepared, tolerance))).graph)
-    keys = [written.structural_key, *(s.key for g in dict.fromkeys(graphs) for s in signatures_of(g))]
+    written, prepared, form = _forms_of(what, tolerance)
+    keys = [written.structural_key, *(s.key for g in dict.fromkeys((written, prepared, form)) for s in signatures_of(g))]
     table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
     top = {signature_of(node).key for node in prepared.nodes if node.op.kind in ("atomic", "composite")}
     unless_timed = {}

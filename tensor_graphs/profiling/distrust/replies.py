@@ -56,6 +56,14 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class At:
+    """The kernel is run at the point of this number next. many: many times in a row."""
+
+    number: int
+    many: bool
+
+
+@dataclass(frozen=True)
 class Told:
     """What is said of one run's outputs. outside: where memory was touched that is not the kernel's. rows: of an output of which
     only the rows are told that differ from an operand's, how many these are."""
@@ -135,7 +143,7 @@ class Reply:
     paths: tuple[PathTold, ...] = ()
 
 
-Mark = Loaded | Shown | Begin | End | Returned | Kept
+Mark = Loaded | At | Shown | Begin | End | Returned | Kept
 """what is said in the middle of a job"""
 
 
@@ -182,6 +190,11 @@ def parse(said: object) -> Mark | Reply:
 def _loaded(said: dict[str, Any]) -> Loaded:
     _fields("the word that a kernel is loaded", said)
     return Loaded()
+
+
+def _at(said: dict[str, Any]) -> At:
+    number, many = _fields("the word of a point", said, "number", "many")
+    return At(_whole("the number of a point", number, MOST_CONTAINERS), _flag("whether a point is run many times", many))
 
 
 def _begin(said: dict[str, Any]) -> Begin:
@@ -245,7 +258,7 @@ def _kept(said: dict[str, Any]) -> Kept:
 
 
 MARKS: dict[str, Callable[[dict[str, Any]], Mark]] = {
-    "loaded": _loaded, "shown": _shown, "begin": _begin, "end": _end, "returned": _returned, "kept": _kept}
+    "loaded": _loaded, "at": _at, "shown": _shown, "begin": _begin, "end": _end, "returned": _returned, "kept": _kept}
 
 
 def _reply(said: dict[str, Any]) -> Reply:

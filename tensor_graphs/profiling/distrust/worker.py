@@ -24,7 +24,9 @@ from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 if TYPE_CHECKING:
     from tensor_graphs.kernels.kernel import Kernel
     from tensor_graphs.kernels.origin import Origin
+    from tensor_graphs.profiling.distrust.process_state import StateGuard
     from tensor_graphs.profiling.distrust.tampering import Watch
+    from tensor_graphs.profiling.measure.bench import Bench
 
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
@@ -114,14 +116,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     bench = Bench(graph, kernel, outputs)
     guard = StateGuard(before)
     with deployed(job["argv"]):
-        half = len(job["points"]) // 2
-        for number, point in enumerate(job["points"]):
-            if job.get("many_calls") and number == half:
-                with guard.unchanged("one of many calls in a row"):
-                    bench.call_often(job["points"][half:])
-            job["at"] = f", at {point}"                             # for what is raised there
-            with guard.unchanged(point):
-                bench.show(point)
+        _show(bench, job, guard, channel)
     job["at"] = ""
     bench.look_at_large()
     shown = len(bench.replies)
@@ -138,6 +133,22 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
         with deployed(job["argv"]), guard.unchanged("one of the timed runs", seeds=False):
             bench.time(timing, plain, channel.send, lambda: channel.receive() or {}, replaced)
     return {"status": "RAN", "points": bench.replies[shown:]}
+
+
+def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel) -> None:
+    """Show all points; the judge is told before each, as a kernel that dies or hangs there says nothing any more."""
+    half = len(job["points"]) // 2
+    for number, point in enumerate(job["points"]):
+        if job.get("many_calls") and number == half:
+            often = bench.asked_often(job["points"][half:])
+            channel.send({"mark": "at", "number": job["points"].index(often), "many": True})
+            job["at"] = f", in many calls in a row at {often}"
+            with guard.unchanged("one of many calls in a row"):
+                bench.call_often(often)
+        channel.send({"mark": "at", "number": number, "many": False})
+        job["at"] = f", at {point}"                                 # for what is raised there
+        with guard.unchanged(point):
+            bench.show(point)
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Self
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.profiling.distrust import process_tree, template_process
 from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel, Forged
-from tensor_graphs.profiling.distrust.replies import Mark, Reply, SaidError, clean, parse
+from tensor_graphs.profiling.distrust.replies import At, Mark, Reply, SaidError, clean, parse
 from tensor_graphs.profiling.distrust.template_process import DATA_VARIABLE
 from tensor_graphs.profiling.distrust.worker import INSIDE
 
@@ -287,8 +287,8 @@ class WorkerProcess:
             answer = on_mark(said, heard) if on_mark is not None else None
             if answer is not None:
                 self._channel.send(answer)
-            left -= waited + time.perf_counter() - heard
-            word = limit
+            passed = waited + time.perf_counter() - heard
+            left, word = left - passed, word - passed if isinstance(said, At) else limit    # the limit: of all points together
 
     def _await_word(self, seconds: float, what: str) -> float:
         """Wait until the worker has said something, or has gone; how long that took. Raises TimeoutError and Stopped."""

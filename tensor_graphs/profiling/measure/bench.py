@@ -259,11 +259,15 @@ class Bench:
             self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
         self._returned = now()
 
-    def call_often(self, points: Sequence[Point]) -> None:
-        """Run the kernel many times in a row, at the sizes of most of these points. They are shown next, and tell whether it
-        computes the same after as many calls as a program makes."""
+    @staticmethod
+    def asked_often(points: Sequence[Point]) -> Point:
+        """A point at the sizes of most of these."""
         times = Counter(p.sizes for p in points)
-        point = max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
+        return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
+
+    def call_often(self, point: Point) -> None:
+        """Run the kernel many times in a row at a point. Those that are shown next tell whether it computes the same after as many
+        calls as a program makes."""
         inputs, binding = point_inputs(self.graph, point), point.binding
         out = {n: g.array for n, g in self.outputs(binding).items()}
         plan, end = self.bound(inputs), now() + MANY_SECONDS

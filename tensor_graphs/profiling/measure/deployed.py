@@ -17,6 +17,7 @@ from statistics import median
 
 from tensor_graphs.costs.filing import (
     VERIFIER,
+    assumed_by,
     environment_of,
     graph_record,
     implementation_of,
@@ -159,7 +160,7 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
     for each in found:
         computing = {kernels[name].backend for name in each.path.choices.values() if name in kernels} or backends
         judge.database.add_trace(TraceRecord(
-            path_implementation(each.path, described(each.path)), path_workload(graph, binding),
+            path_implementation(each.path, described(each.path, kernels)), path_workload(graph, binding),
             path_environment(computing, judge.threads), "in_graph", "PASSED", max_relative_error=each.error,
             samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
             conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
@@ -167,14 +168,16 @@ def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels:
                         "around_ms": None if each.around is None else each.around * 1e3}))
 
 
-def described(path: Path) -> str:
+def described(path: Path, kernels: Mapping[str, Kernel]) -> str:
     """Return what a path runs, for people: the one kernel that computes the graph's only op, or the kernels of its steps.
 
-    "numpy.tanh"; "its definition by c.add, c.mul, gen.loops"; "gen.loops, numpy.linear" for a graph of several ops.
+    "numpy.tanh"; "its definition by c.add, c.mul, gen.loops"; "gen.loops, numpy.linear" for a graph of several ops;
+    "my.softmax (assumes no overflow)".
     """
     names = sorted({name for name in path.choices.values() if not is_way_on(name)})
-    way = path.choices.get(path.graph_key, "")
-    return f"{'its definition by ' if way == EXPAND else f'{way} by ' if way and is_way_on(way) else ''}{', '.join(names)}"
+    way, assumed = path.choices.get(path.graph_key, ""), assumed_by(kernels[name] for name in names if name in kernels)
+    by = "its definition by " if way == EXPAND else f"{way} by " if way and is_way_on(way) else ""
+    return f"{by}{', '.join(names)}{f' ({assumed})' if assumed else ''}"
 
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],

@@ -63,6 +63,7 @@ from tensor_graphs.profiling.distrust import process_tree, reused
 from tensor_graphs.profiling.distrust.memory_guards import bytes_of, digest
 from tensor_graphs.profiling.distrust.replies import (
     JUDGE_ERROR,
+    At,
     Begin,
     End,
     Kept,
@@ -75,7 +76,7 @@ from tensor_graphs.profiling.distrust.replies import (
     Told,
 )
 from tensor_graphs.profiling.distrust.tampering import Names, reached
-from tensor_graphs.profiling.distrust.worker_process import CRASHED, JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.profiling.distrust.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import failing_point, fewer_bits, where_wrong
 from tensor_graphs.profiling.measure.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.profiling.measure.assumed import holds
@@ -870,8 +871,8 @@ class Judge:
             case "INPUT" if hearing.timing is not None:
                 point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
             case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
-                crashed = kernel.crash_note and reply.log.startswith(CRASHED)
-                return _without_numbers(reply.status, f"{reply.log}\n{kernel.crash_note}" if crashed else reply.log)
+                said, crashed = hearing.placed(reply), kernel.crash_note and reply.log.startswith(CRASHED)
+                return _without_numbers(reply.status, f"{said}\n{kernel.crash_note}" if crashed else said)
             case "JUDGE_ERROR":
                 return _no_verdict(kernel, hearing.signature, reply.log)
         raise SaidError(f"{reply.status}: {reply.log}")
@@ -1143,6 +1144,8 @@ class _Hearing:
         self._kept = None
         self.before: type[Mark] | None = None
         """the word before this one"""
+        self.at = ""
+        """where the kernel is being run, as a verdict says it"""
         self.blocks: list[Block] = []
         self.worst = list(_worst(self.earlier)) if self.earlier else [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
@@ -1167,13 +1170,23 @@ class _Hearing:
         """Whether the kernel was imported, as the worker says."""
         return self.before is not None
 
+    def placed(self, reply: Reply) -> str:
+        """The log of a reply, whose first line says where the worker died or hung; what a kernel raises names its point itself."""
+        first, line, rest = reply.log.partition("\n")
+        return f"{first}{self.at}{line}{rest}" if reply.status == "TIMEOUT" or first.startswith(DIED) else reply.log
+
     def __call__(self, said: Mark, heard: float) -> dict[str, Any] | None:
         """Raises SaidError, also for a word that is not due: a block that displeases cannot be told of again."""
         if type(said) not in AFTER[self.before] or (self.timing is None and isinstance(said, Begin)):
             raise SaidError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(said)
         match said:
+            case At():
+                if said.number >= len(self.points):
+                    raise SaidError(f"point {said.number} was told of, and there are {len(self.points)}")
+                self.at = f"{' in many calls in a row' if said.many else ''} at {self.points[said.number]}"
             case Shown():
+                self.at = "" if self.timing is None else f" in a timed run at {self.timing.point}"
                 if len(said.points) != len(self.points):
                     raise SaidError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
                 if any(not self.signature.graph.outputs.keys() <= point.shapes.keys() for point in said.points):
@@ -1303,8 +1316,8 @@ class _Hearing:
 
 
 AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
-    None: (Loaded,), Loaded: (Shown,), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept), Returned: (Begin, Kept),
-    Kept: ()}
+    None: (Loaded,), Loaded: (At, Shown), At: (At, Shown), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept),
+    Returned: (Begin, Kept), Kept: ()}
 """word -> those that may come next"""
 
 MOST_BLOCKS = 7

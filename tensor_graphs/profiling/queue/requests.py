@@ -29,7 +29,7 @@ from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.queue.questions import Question, answer, unanswered
 from tensor_graphs.records import DatabaseError, claims, queries
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.rows import QueueItem
+from tensor_graphs.records.rows import QueueItem, at_sizes
 
 log = logging.getLogger(__name__)
 
@@ -202,8 +202,8 @@ class _Drain:
         """Have it put back at the end: released now, it would be claimed next."""
         self.returned.append((item, why, attempt))
         self.report.impossible += 1
-        at = ", ".join(f"{n}={size}" for n, size in item.workload.axes.items())
-        self.report.reasons.append(f"request {item.id}, {item.implementation.name} on {item.workload.graph_key[:8]} at {at}: {why}")
+        what = f"{item.implementation.name} on {item.workload.graph_key[:8]}{at_sizes(item.workload.axes)}"
+        self.report.reasons.append(f"request {item.id}, {what}: {why}")
 
     def put_back(self) -> None:
         for item, why, attempt in self.returned:
