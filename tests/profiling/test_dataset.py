@@ -11,7 +11,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
-from tensor_graphs.profiling.dataset import DatasetError, replay, rows
+from tensor_graphs.profiling.dataset import DatasetError, Replayed, replay, rows
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import upkeep
 from tensor_graphs.records.database import open_database
@@ -41,6 +41,11 @@ def test_rows_stand_alone_and_are_measured_again_where_their_code_is_here(tmp_pa
         assert again.status == "PASSED" and again.here and again.ratio and again.ratio * 0.025 == pytest.approx(again.median_ms)
         assert f"25.0 µs → {(again.median_ms or 0) * 1e3:.1f} µs" in str(again) and again.line == 4
         assert sum(bool(row["axes"]) for row in rows(database)) == 2       # what was found is a row too
+
+
+def test_a_row_of_a_graph_without_dims_names_no_size() -> None:
+    only, sized = (str(Replayed(1, "numpy.softmax", "softmax", axes, "PASSED", "PASSED", 1.0)) for axes in ({"fixed": 1}, {"d0": 8}))
+    assert "softmax: PASSED" in only and "softmax at d0=8: PASSED" in sized
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", json.dumps({"graph": ""})])

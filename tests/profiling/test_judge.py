@@ -24,7 +24,7 @@ from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.memory_guards import GUARD, GUARD_BYTES, POISONS, Guarded, digest
-from tensor_graphs.profiling.distrust.replies import Told
+from tensor_graphs.profiling.distrust.replies import Loaded, Reply, Shown, Told
 from tensor_graphs.profiling.distrust.worker import INSIDE
 from tensor_graphs.profiling.distrust.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.profiling.measure import judge as judging
@@ -72,6 +72,15 @@ def test_the_log_of_a_crash_or_a_hang_says_where_the_kernel_was_run(judge: Judge
     with Judge(shared, timeout=5.0) as brief:
         log = brief.examine(kernel("hangs_on_infinity"), RELU, SIZES).log
         assert re.match(r"no answer within \d s .*at n=\d+ \(NaN and infinities", log), log
+
+
+def test_the_log_of_a_crash_in_timed_runs_says_so(judge: Judge) -> None:
+    timing = judge._timing(Asked(kernel("right_in_place"), RELU, SIZES, SIZES), 0.02, 0.01, False)
+    hearing = judging._Hearing(judge, RELU, (), timing)
+    for word in (Loaded(), Shown(())):
+        hearing(word, 0.0)
+    assert hearing.placed(Reply("TIMEOUT", "no answer within 5 s\nwords")) == "no answer within 5 s in a timed run at n=20\nwords"
+    assert hearing.placed(Reply("RUNTIME_ERROR", "ValueError: no at k.py:1, at n=3")) == "ValueError: no at k.py:1, at n=3"
 
 
 def killing(worker: WorkerProcess, times: int) -> threading.Thread:
