@@ -123,7 +123,7 @@ class LoadedModel:
         """The folder's tokenizer, loaded when first asked for; None without one. Raises TokenizerError."""
         if self.folder is None or tokenizer_file(self.folder) is None:
             return None
-        return load_tokenizer(self.folder)
+        return load_tokenizer(self.folder, positions=self.max_positions if self.encoder else None)
 
 
 @worded
