@@ -45,8 +45,8 @@ class Own:
         """The model's estimate. Raises CostModelError where it raises, or returns something else."""
         try:
             found = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
-            off, spread = getattr(found, "off", None), getattr(found, "spread", None)
-            if isinstance(off, Real) and isinstance(spread, Real) and abs(off) <= FARTHEST and 0.0 <= spread <= FARTHEST:
+            off, spread = (getattr(found, each, math.nan) for each in ("off", "spread"))
+            if all(isinstance(each, Real) for each in (off, spread)) and abs(off) <= FARTHEST and 0.0 <= spread <= FARTHEST:
                 return found
             why = f"returned {found!r}"
         except Exception as e:

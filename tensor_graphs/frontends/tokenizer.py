@@ -228,8 +228,8 @@ def load_tokenizer(folder: str | os.PathLike[str], *, positions: int | None = No
 
     Padding and truncation stored in tokenizer.json are switched off. A sentence-transformers folder cuts at its
     max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. positions: for how many tokens the
-    model has any, of an encoder, whose tokenizer cuts there in a folder of any kind; None: of a model that cuts nothing. A BERT's tokenizer_config.json
-    decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
+    model has any, of an encoder, whose tokenizer cuts there in a folder of any kind; None: of a model that cuts nothing. A BERT's
+    tokenizer_config.json decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
     """
     folder = Path(folder)
     if not folder.is_dir():

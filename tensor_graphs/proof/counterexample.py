@@ -318,7 +318,7 @@ MOST_NUMBERS = 24
 
 
 def numbers_at(roots: Sequence[Node]) -> list[float]:
-    """The finite numbers that graphs hold as constants, 0, and what lies between them, beside each and beyond all: where a condition
+    """The numbers that graphs hold as constants, 0, and what lies between them, beside each and beyond all: where a condition
     compares an input with a number, values drawn at random may all be on one side."""
     held = dict.fromkeys(float(n.attrs["value"]) for n in walk(roots) if n.op is CONSTANT and type(n.attrs["value"]) in (int, float)
                          and abs(n.attrs["value"]) < 2.0**60)
@@ -386,8 +386,8 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
             use_direct: bool = False, values: Mapping[str, Any] = {}, numbers: Sequence[float] = ()) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
 
-    values: of all elements of a leaf, by its kind and name, in place of random ones. numbers: those of AT_NUMBERS. use_direct: composites are not written out in
-    disturbed runs, and only a difference counts that no cancellation explains.
+    values: of all elements of a leaf, by its kind and name, in place of random ones. numbers: those of AT_NUMBERS. use_direct:
+    composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
     """
     roots, count = [*left.values(), *right.values()], len(left)
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
@@ -472,8 +472,8 @@ def _differ(values: Sequence[Array], count: int) -> bool:
 
 
 def trials(bindings: Sequence[Mapping[str, int]], numbers: Sequence[float] = ()) -> Iterator[tuple[Mapping[str, int], int, int]]:
-    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones; with numbers of the
-    graphs, these."""
+    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones, then numbers of
+    the graphs."""
     for i, binding in enumerate(bindings):
         yield binding, 0, i
     for kind in (1, 3, 2, 4):

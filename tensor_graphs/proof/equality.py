@@ -189,7 +189,7 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
                 again = counterexample.cost(roots, run_at, True)
             if size > LARGEST_RUN or size + counterexample.FEWEST_RUNS * again > allowed:
                 continue
-            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct, numbers=numbers)
+            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct, {}, numbers)
         except TensorGraphsError:
             continue
         allowed -= size + (0 if trial is None else again * trial.disturbed)

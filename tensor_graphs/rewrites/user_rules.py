@@ -38,8 +38,7 @@ def require_free(name: str, place: Place, code: str) -> None:
     that is run again, a module that is reloaded."""
     for u in _admitted:
         if u.rule.name == name != NAMELESS and not (place.follows(u.place) or (u.code, u.place) == (code, place)):
-            raise RewriteError(f"a rule named {name!r} is declared already: {u.place}\n  and once more: {place}",
-                               fix="another name for one of them")
+            raise RewriteError(f"a rule named {name!r} is declared already, at {u.place}", fix="another name for one of them")
 
 
 def put(rule: Rule, place: Place, code: str) -> None:

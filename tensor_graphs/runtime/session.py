@@ -23,7 +23,6 @@ from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
 
-
 OPEN = -1
 """who has the turn where a stream does: any thread may read it on, or none"""
 

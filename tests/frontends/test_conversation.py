@@ -298,7 +298,7 @@ def test_a_session_whose_stream_is_open_takes_nothing_else_until_that_is_read_or
     compiled, session = made.compiled, made.compiled.session()
     opened = stream(compiled, session, [5], 4)
     first = [next(opened) for _ in range(2)]
-    for ask in (lambda: generate(compiled, [6], 4, session=session), lambda: next(stream(compiled, session, [6], 4)), session.reset):
+    for ask in session.reset, lambda: generate(compiled, [6], 4, session=session), lambda: next(stream(compiled, session, [6], 4)):
         with pytest.raises(RunError, match=r"a stream is open on this session\n  fix: read the stream to its end or close\(\) it"):
             ask()
     first += [next(opened) for _ in range(2)]                          # the last one is there: nobody has to ask for more

@@ -45,7 +45,7 @@ def test_a_rule_of_one_place_replaces_its_earlier_state() -> None:
 def test_two_rules_of_one_name_are_a_mistake_and_the_same_one_again_is_none() -> None:
     for _ in range(2):
         absorb()
-    with pytest.raises(RewriteError, match=r"a rule named 'mine/absorb' is declared already: .*\n  and once more: .*\n  fix: another"):
+    with pytest.raises(RewriteError, match=r"a rule named 'mine/absorb' is declared already, at .*test_user_rules.py:\d+"):
         tg.rule("min(x, max(x, y))", "bitwise", dtypes="int", name="mine/absorb")(lambda x, y: x)
     assert [r.text for r in user_rules.user_rules()] == ["max(x, min(x, y))"]
     tg.rule("min(x, max(x, y))", "bitwise", dtypes="int")(lambda x, y: x)
