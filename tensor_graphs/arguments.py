@@ -56,6 +56,13 @@ def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
     return given
 
 
+def text(name: str, value: Any) -> str:
+    """A string. Raises ArgumentError."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} is {_shown(value):.80}\n  fix: a string")
+    return value
+
+
 def function(name: str, value: Any, takes: str) -> Any:
     """A function, or None where nothing is to be called. takes: what it is called with, in words. Raises ArgumentError."""
     if value is not None and not callable(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,6 +41,15 @@ class FileError(TensorGraphsError):
         if fix:
             text += f"\n  fix: {fix}"
         super().__init__(text)
+
+
+def raised(error: BaseException) -> str:
+    """`KeyError: 'x' at my.py:12 in mine`: what code of a caller raised, and the innermost line of that file which ran."""
+    ours = str(Path(__file__).parent) + "/"
+    frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
+    theirs = next((file for file, *_ in frames if not file.startswith(ours)), None)
+    where = next((f" at {Path(file).name}:{line} in {name}" for file, line, name in reversed(frames) if file == theirs), "")
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def counted(number: int, what: str) -> str:

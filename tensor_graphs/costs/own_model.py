@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol
 
 from tensor_graphs.costs.trees import Estimate
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, raised
 from tensor_graphs.kernels.signature import Signature
 
 FARTHEST = math.log(1e9)
@@ -44,11 +45,12 @@ class Own:
         """The model's estimate. Raises CostModelError where it raises, or returns something else."""
         try:
             found = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
-            if abs(found.off) <= FARTHEST and 0.0 <= found.spread <= FARTHEST:
+            off, spread = (getattr(found, each, math.nan) for each in ("off", "spread"))
+            if all(isinstance(each, Real) for each in (off, spread)) and abs(off) <= FARTHEST and 0.0 <= spread <= FARTHEST:
                 return found
             why = f"returned {found!r}"
         except Exception as e:
-            why = f"raised {type(e).__name__}: {e}"
+            why = f"raised {raised(e)}"
         raise CostModelError(f"the cost model {self.version!r} {why} for {kernel} on {signature.title()}\n  fix: return "
                              f"costs.trees.Estimate(off, spread), natural logarithms: off from {-FARTHEST:.0f} to {FARTHEST:.0f}, "
                              f"spread from 0 to {FARTHEST:.0f}")

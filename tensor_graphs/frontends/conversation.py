@@ -13,8 +13,9 @@ back to where the ids differ.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
+from tensor_graphs.arguments import text as text_given
 from tensor_graphs.frontends.errors import TokenizerError
 from tensor_graphs.frontends.generate import Generation, check_ids, stream_text
 from tensor_graphs.frontends.huggingface import LoadedModel
@@ -52,12 +53,13 @@ class Conversation:
     goes before all turns. sampling: of all answers; the draws go on from turn to turn. stop_texts: an answer ends before the first
     of them. log_probabilities: record them in `last`. messages: the turns as the template gets
     them; last: what the latest answer took; fed: how many tokens were fed for it.
-    Raises TokenizerError: no tokenizer, no chat template.
+    Raises TokenizerError: no tokenizer, no chat template; ArgumentError: a system text that is no string.
     """
 
     def __init__(self, model: LoadedModel, compiled: CompiledGraph, *, system: str | None = None,
                  sampling: Sampling | None = None, stop_texts: Sequence[str] = (), log_probabilities: bool = False) -> None:
-        self.model, self.compiled, self.system = model, compiled, system
+        self.system = None if system is None else text_given("the system text", system)
+        self.model, self.compiled = model, compiled
         self.tokenizer = chat_tokenizer(model)
         self.session = compiled.session()
         self._sampling = sampling or Sampling()
@@ -65,9 +67,9 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: no turns, an empty cache, the first draws again."""
-        self.messages = system_message(self.system)
+        """Begin anew: no turns, an empty cache, the first draws again. Raises RunError while an answer is open."""
         self.session.reset()
+        self.messages = system_message(self.system)
         self.last, self.fed = self._generation(), 0
         self._sampler = Sampler(self._sampling)
 
@@ -79,19 +81,26 @@ class Conversation:
         any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
         conversation is what it was before.
         Raises ConversationError when the cache has no room for the turn and `tokens` more, and then nothing was computed; for
-        None when it is full before the answer ends. TokenizerError for a text or a
-        template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError.
+        None when it is full before the answer ends. ArgumentError for what is no text; TokenizerError for a text or a
+        template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError; RunError while
+        another answer is open, which ends when it was read or is closed.
         """
+        with self.session.turn(left_open=True):
+            yield from self._say(text, tokens)
+
+    def _say(self, text: str, tokens: int | None) -> Iterator[str]:
+        """What `say` yields, in the session's turn."""
+        asked = {"role": "user", "content": text_given("the text of a turn", text)}
         self.last, self.fed = self._generation(), 0
-        asked = {"role": "user", "content": text}
         ids = self.tokenizer.encode_chat([*self.messages, asked])
         check_ids(ids, self.model.facts.vocabulary)
         new = self._not_in_the_caches(ids)
         self.fed = len(new)
         try:
-            for _, text in stream_text(self.compiled, self.session, new, tokens, self.tokenizer.stream(stop_texts=self.stop_texts),
-                                       self.last, sampling=self._sampler, stop=self.model.end_ids, hidden=self.model.end_ids):
-                yield text
+            for _, piece in stream_text(self.compiled, self.session, new, tokens, self.tokenizer.stream(stop_texts=self.stop_texts),
+                                        self.last, sampling=self._sampler, stop=self.model.end_ids, hidden=self.model.end_ids,
+                                        in_turn=True):
+                yield piece
         finally:
             if self.last.ids:
                 self.messages += [asked, {"role": "assistant", "content": self.answer}]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class FamilyConfig:
     """What a config.json says of a model of one family. settings: by the names that its row gives them; names: of its tensors;
-    dtype: of the weights, as config.json says; each tensor knows its own."""
+    dtype: of the weights, as config.json says; each tensor knows its own. assumed: key -> the default of each size that config.json
+    does not say."""
 
     family: Family
     settings: Mapping[str, Any]
@@ -32,7 +33,12 @@ class FamilyConfig:
     names: TensorNames
     max_position_embeddings: int
     dtype: str
+    assumed: Mapping[str, int] = field(default_factory=dict)
 
+
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "head_dim", "num_local_experts", "max_position_embeddings", "type_vocab_size")
+"""Settings that decide the shapes of tensors, or how many there are."""
 
 _NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "head_dim", "num_key_value_heads", "n_inner",
              "layer_types", "no_rope_layers")
@@ -75,7 +81,9 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
     # the one kind of rotation whose setting is the length before it was stretched
     longer = max((layer.rope.scaling for layer in facts.layers if layer.rope and layer.rope.kind == "dynamic"), default=1.0)
     positions = int(s.max_position_embeddings * max(longer, 1.0)) - facts.first_position
-    return FamilyConfig(family, vars(s), facts, family.named(s), positions, dtype)
+    assumed = {keys[0]: default for name, default in family.settings.items() if name in _SIZES and type(default) is int
+               for keys in [family.keys.get(name, name).split("|")] if not any(key in c.values for key in keys)}
+    return FamilyConfig(family, vars(s), facts, family.named(s), positions, dtype, assumed)
 
 
 def _text_model(config: Section, within: str) -> Section:

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,14 +95,32 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
     that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
     A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
 
+    From the first token that is asked for until the last one is there, or the generator is closed, the session is taken: another
+    `generate`, `stream` or `reset` on it raises RunError. This waits for a `generate` of another thread.
+
     Raises ConversationError, before anything is computed, when the cache has no room for the prompt and `tokens` more, and when
     the session's states were set from outside; for None when the cache is full and no stop came. Raises SamplingError for logits
     that are no numbers, and where draws, a penalty or log probabilities are requested of a graph that gives the likeliest token
     only; FrontendError when there is nothing to feed.
     """
-    capacity = cache_length(compiled)
+    with ExitStack() as turn:
+        turn.enter_context(_held(session).turn(left_open=True))
+        for number, token in enumerate(_stream(compiled, session, prompt, tokens, sampling, stop, result), 1):
+            if number == tokens or token in stop:
+                turn.close()                         # nothing is computed any more, and many a reader stops here
+            yield token
+
+
+def _held(session: Session) -> Session:
     if not isinstance(session, Session):
         raise ArgumentError(f"session is {session!r:.80}\n  fix: compiled.session()")
+    return session
+
+
+def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None,
+            sampling: Sampling | Sampler | None, stop: Sequence[int], result: Generation | None) -> Iterator[int]:
+    """What `stream` yields, for a caller who has the session's turn."""
+    capacity = cache_length(compiled)
     if tokens is not None:
         whole("tokens", tokens, 0)
     sampler = sampling if isinstance(sampling, Sampler) else Sampler(sampling or Sampling())
@@ -155,13 +174,15 @@ class TextDecoder(Protocol):
 
 def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, decoder: TextDecoder,
                 result: Generation, *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
-                hidden: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
+                hidden: Sequence[int] = (), in_turn: bool = False) -> Iterator[tuple[int, str]]:
     """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
 
     A text is often "", while a character is not complete or a stop text may have begun; what was held back comes with the last
-    token. hidden: ids without a text. Raises what `stream` raises.
+    token. hidden: ids without a text. in_turn: the caller has the session's turn. Raises what `stream` raises.
     """
-    for number, token in enumerate(stream(compiled, session, prompt, tokens, sampling=sampling, stop=stop, result=result), 1):
+    new = (_stream(compiled, session, prompt, tokens, sampling, stop, result) if in_turn else
+           stream(compiled, session, prompt, tokens, sampling=sampling, stop=stop, result=result))
+    for number, token in enumerate(new, 1):
         text = "" if token in hidden else decoder.push(token)
         stopped = decoder.stopped
         result.stopped |= stopped
@@ -233,12 +254,16 @@ def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, ses
              sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
              on_token: Callable[[int], None] | None = None, log_probabilities: bool = False) -> Generation:
     """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
-    with each id; log_probabilities: record them, too. Raises ArgumentError."""
+    with each id; log_probabilities: record them, too. Calls of several threads on one session wait for each other, each for the
+    whole of the other. Raises ArgumentError, what `stream` raises, and RunError where a stream is open on the session or `on_token`
+    asks for more of it."""
     function("on_token", on_token, "the id of a token")
     cache_length(compiled)
     whole("tokens", tokens, 0)
     result = Generation(log_probabilities=[] if log_probabilities else None)
-    for token in stream(compiled, session or compiled.session(), prompt, tokens, sampling=sampling, stop=stop, result=result):
-        if on_token is not None:
-            on_token(token)
+    session = compiled.session() if session is None else _held(session)
+    with session.turn():
+        for token in _stream(compiled, session, prompt, tokens, sampling, stop, result):
+            if on_token is not None:
+                on_token(token)
     return result

@@ -116,14 +116,19 @@ class LoadedModel:
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """Token ids behind which an answer ends: generation_config.json's, else config.json's, else the tokenizer's eos_token."""
-        return self.generation.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.end_ids)
+        ids = self.generation.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.end_ids)
+        beyond = [i for i in ids if i >= self.facts.vocabulary]
+        if beyond:
+            log.warning("%s: eos_token_id %s is outside of the vocabulary, 0 to %d: no answer ends there", self.name,
+                        ", ".join(map(str, beyond)), self.facts.vocabulary - 1)
+        return ids
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The folder's tokenizer, loaded when first asked for; None without one. Raises TokenizerError."""
         if self.folder is None or tokenizer_file(self.folder) is None:
             return None
-        return load_tokenizer(self.folder)
+        return load_tokenizer(self.folder, positions=self.max_positions if self.encoder else None)
 
 
 @worded
@@ -156,7 +161,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
     weights: Mapping[str, Array]
     if random_seed is None:
         assert stored is not None
-        weights = _StoredWeights(stored, made, weight_dtype)
+        weights = _StoredWeights(stored, made, weight_dtype, config.assumed)
         if (own := _dtype_of(stored)) != weight_dtype.name:
             log.warning("%s: the weights are stored as %s and kept as %s", folder, own, weight_dtype)
         if made.encoder and weights.left_out:
@@ -282,7 +287,7 @@ ROWS = 4096
 class _StoredWeights(Mapping[str, Array]):
     """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
 
-    def __init__(self, files: Weights, made: _Unweighted, dtype: DType) -> None:
+    def __init__(self, files: Weights, made: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
         self.files, self.dtype = files, dtype
         self.places: dict[str, TensorPlace] = {}
         missing, wrong, total = [], [], 0
@@ -302,21 +307,24 @@ class _StoredWeights(Mapping[str, Array]):
             total += len(place.tensors)
         self.left_out: tuple[str, ...] = ()
         used = {tensor for place in self.places.values() for tensor in place.tensors}
+        assuming = ("" if not assumed else "\n    config.json does not say " +
+                    ", ".join(f"{key} ({value} was assumed)" for key, value in assumed.items()))
         if missing:
             near = close_to(missing[0], set(files.names()) - used)
             raise WeightsError(
-                f"{len(missing)} of {total} tensors are missing: {listed(missing)}", file=files.source,
+                f"{len(missing)} of {total} tensors are missing: {listed(missing)}{assuming}", file=files.source,
                 fix=f"tensors that are there and unused have names like {' and '.join(near)}" if near else
                 "fetch all weights files of the model; config.json and they belong to one version")
         if wrong:
             wrong = list(dict.fromkeys(wrong))
             shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"… ({len(wrong) - 8} more)"]
-            raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)),
+            raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)) + assuming,
                                file=files.source, fix="take config.json and the weights from one version of one model")
         extra = unexplained(made.names, prefix, files, used)
         if extra:
             raise WeightsError(
-                f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}", file=files.source,
+                f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}{assuming}",
+                file=files.source,
                 fix="take config.json and the weights from one version of one model")
         self.left_out = tuple(n for n in files.names() if n not in used and prefix and not n.startswith(prefix))
 

@@ -211,13 +211,23 @@ def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
     if transformer.resolve() != folder.resolve():
         raise ConfigError(f"the transformer lies in the sub-folder {modules[0]['path']!r}", file=path,
                           fix="only folders that hold config.json beside modules.json are supported")
-    settings = next(iter(sorted(transformer.glob("sentence_*_config.json"))), None)
-    said = Section(read_json(settings) if settings else {}, settings or transformer / "sentence_bert_config.json")
+    return SentenceConfig(pooling, kinds[-1] == "Normalize", dimension, sentence_length(transformer),
+                          _cut(transformer).boolean("do_lower_case", False),
+                          _default_prompt(folder / "config_sentence_transformers.json"))
+
+
+def _cut(folder: Path) -> Section:
+    settings = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
+    return Section(read_json(settings) if settings else {}, settings or folder / "sentence_bert_config.json")
+
+
+def sentence_length(folder: Path) -> int | None:
+    """max_seq_length of sentence_bert_config.json; None where nothing says it. Raises ConfigError."""
+    said = _cut(folder)
     longest = said.optional_whole("max_seq_length")
     if longest is not None and longest < 2:
         raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=said.path)
-    return SentenceConfig(pooling, kinds[-1] == "Normalize", dimension, longest, said.boolean("do_lower_case", False),
-                          _default_prompt(folder / "config_sentence_transformers.json"))
+    return longest
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

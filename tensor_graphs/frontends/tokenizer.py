@@ -14,10 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.arguments import text as text_given
 from tensor_graphs.frontends.byte_level_files import MERGES_FILE, VOCABULARY_FILE, byte_level_class, read_byte_level
 from tensor_graphs.frontends.chat_template import render
 from tensor_graphs.frontends.errors import FolderError, FrontendError, TokenizerError
-from tensor_graphs.frontends.huggingface_folder import read_config, read_generation, read_sentence
+from tensor_graphs.frontends.huggingface_folder import SentenceConfig, read_config, read_generation, read_sentence, sentence_length
 from tensor_graphs.frontends.sentencepiece_file import SENTENCEPIECE_FILE, read_sentencepiece
 from tensor_graphs.frontends.settings import parse_json, read_json
 from tensor_graphs.frontends.stop_texts import UntilStop
@@ -62,12 +64,13 @@ class Tokenizer:
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """The ids of `text`, with the model's own special tokens around it unless told otherwise.
 
-        At most `max_length` of them. Raises TokenizerError for a text with half a surrogate pair.
+        At most `max_length` of them. Raises TokenizerError for a text with half a surrogate pair, ArgumentError for what is none.
         """
         return self.encode_and_cut(text, special_tokens=special_tokens)[0]
 
     def encode_and_cut(self, text: str, *, special_tokens: bool = True) -> tuple[list[int], int]:
         """(the ids as `encode` gives them, how many tokens of the text were left out because of `max_length`)."""
+        text_given("the text", text)
         try:
             (self.prompt + text).encode()
         except UnicodeEncodeError as error:
@@ -103,8 +106,10 @@ class Tokenizer:
 
         messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …).
         All is plain data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not
-        end within its limits (see `chat_template`).
+        end within its limits (see `chat_template`); ArgumentError: messages of another kind.
         """
+        if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
+            raise ArgumentError(f"the messages are {messages!r:.80}\n  fix: [{{'role': 'user', 'content': '…'}}, …]")
         if self._template is None:
             raise TokenizerError(
                 "the folder has no chat template", file=self.folder, fix=f"encode a plain text, or add {TEMPLATE_FILE}"
@@ -218,12 +223,13 @@ def tokenizer_file(folder: Path) -> Path | None:
     return next((folder / names[0] for names in forms if all((folder / name).is_file() for name in names)), None)
 
 
-def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str], *, positions: int | None = None) -> Tokenizer:
     """The tokenizer of a model folder.
 
-    Padding and truncation stored in tokenizer.json are switched off; a sentence-transformers folder cuts at its
-    max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. A BERT's tokenizer_config.json
-    decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
+    Padding and truncation stored in tokenizer.json are switched off. A sentence-transformers folder cuts at its
+    max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. positions: for how many tokens the
+    model has any, of an encoder, whose tokenizer cuts there in a folder of any kind; None: of a model that cuts nothing. A BERT's
+    tokenizer_config.json decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -241,7 +247,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     splitter.no_padding()
     splitter.no_truncation()
     _bert_normalizer(splitter, settings.values)
-    max_length, prompt = _sentence(folder, splitter, settings.values)
+    max_length, prompt = _sentence(folder, splitter, settings.values, positions)
     return Tokenizer(folder, splitter, end_ids=_end_ids(folder, splitter, settings), max_length=max_length, prompt=prompt,
                      template=settings.template, special=settings.special)
 
@@ -392,19 +398,23 @@ def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
     splitter.normalizer = normalizer
 
 
-def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any]) -> tuple[int | None, str]:
-    """(max_length, prompt) of a sentence-transformers folder, whose truncation and lower-casing are switched on; else
-    (None, "")."""
+def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], positions: int | None) -> tuple[int | None, str]:
+    """(max_length, prompt) of an encoder's folder, whose truncation and lower-casing are switched on; (None, "") of a decoder's."""
     from tokenizers import normalizers
 
     sentence = read_sentence(folder)
-    if sentence is None:
+    if sentence is None and positions is None:
         return None, ""
-    longest = sentence.max_seq_length
-    if longest is None:
-        said = values.get("model_max_length")
-        takes = read_config(folder).max_position_embeddings
-        longest = min(int(said), takes) if isinstance(said, (int, float)) and not isinstance(said, bool) else takes
+    sentence = sentence or SentenceConfig("mean", False, 0, sentence_length(folder), False, "")
+    takes = read_config(folder).max_position_embeddings if positions is None else positions
+    said, around = values.get("model_max_length"), splitter.num_special_tokens_to_add(False)
+    if sentence.max_seq_length is not None:
+        longest = min(sentence.max_seq_length, takes)
+    else:
+        longest = int(min(takes, said)) if isinstance(said, (int, float)) and not isinstance(said, bool) else takes
+    if longest < around:
+        raise TokenizerError(f"a text is cut at {longest} tokens, and the special tokens alone take {around}", file=folder,
+                             fix=f"model_max_length in {SETTINGS_FILE}, or more positions")
     splitter.enable_truncation(longest, direction=str(values.get("truncation_side", "right")))
     if sentence.do_lower_case:
         before = splitter.normalizer

@@ -9,6 +9,7 @@ arithmetic, Parker 1997.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, looked_into
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.leaves import NAMED_LEAVES
+from tensor_graphs.language.leaves import CONSTANT, NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.choosing import chooses
@@ -309,9 +310,38 @@ class _Costs:
         return self._known[key]
 
 
-def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int]) -> Array:
-    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends."""
+AT_NUMBERS = 5
+"""the kind of values that are numbers of the graph, where it may choose"""
+
+MOST_NUMBERS = 24
+"""of a graph, the first ones"""
+
+
+def numbers_at(roots: Sequence[Node]) -> list[float]:
+    """The numbers that graphs hold as constants, 0, and what lies between them, beside each and beyond all: where a condition
+    compares an input with a number, values drawn at random may all be on one side."""
+    held = dict.fromkeys(float(n.attrs["value"]) for n in walk(roots) if n.op is CONSTANT and type(n.attrs["value"]) in (int, float)
+                         and abs(n.attrs["value"]) < 2.0**60)
+    if not held:
+        return []
+    points = sorted({0.0, *list(held)[:MOST_NUMBERS]})
+    between = [(a + b) / 2 for a, b in itertools.pairwise(points)]
+    beside = [x + step for x in points for step in (1.0, -1.0, abs(x) / 1024, -abs(x) / 1024)]
+    return sorted({*points, *between, *beside, 2 * points[0] - 1, 2 * points[-1] + 1})
+
+
+def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers: Sequence[float] = ()) -> Array:
+    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends,
+    AT_NUMBERS those given."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
+    if kind == AT_NUMBERS:
+        if dtype.kind == "bool" or not numbers:
+            return draw(leaf, shape, 0, seed)
+        if dtype.kind != "float":
+            numbers = [x for x in map(math.floor, numbers) if int(dtype.min) <= x <= int(dtype.max)] or [0]
+        count = math.prod(shape)
+        made = np.resize(rng.permutation(np.asarray(numbers)), count)[rng.permutation(count)].reshape(shape)
+        return narrow(made, dtype).astype(np.float64) if dtype.kind == "float" else made.astype(dtype.numpy)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
     if dtype.kind == "float":
@@ -353,15 +383,15 @@ class Trial:
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
-            use_direct: bool = False, values: Mapping[str, Any] = {}) -> Trial | None:
+            use_direct: bool = False, values: Mapping[str, Any] = {}, numbers: Sequence[float] = ()) -> Trial | None:
     """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
 
-    values: of all elements of a leaf, by its kind and name, in place of random ones. use_direct: composites are not written out in
-    disturbed runs, and only a difference counts that no cancellation explains.
+    values: of all elements of a leaf, by its kind and name, in place of random ones. numbers: those of AT_NUMBERS. use_direct:
+    composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
     """
     roots, count = [*left.values(), *right.values()], len(left)
     given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
-                        [seed, kind, *leaf.attrs["name"].encode()])
+                        [seed, kind, *leaf.attrs["name"].encode()], numbers)
              for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
     for leaf, x in given.items():
         if (name := f"{leaf.op.name} {leaf.attrs['name']}") in values:
@@ -441,8 +471,9 @@ def _differ(values: Sequence[Array], count: int) -> bool:
                                               np.any(x != y)) for x, y in zip(values[:count], values[count:], strict=True))
 
 
-def trials(bindings: Sequence[Mapping[str, int]]) -> Iterator[tuple[Mapping[str, int], int, int]]:
-    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones."""
+def trials(bindings: Sequence[Mapping[str, int]], numbers: Sequence[float] = ()) -> Iterator[tuple[Mapping[str, int], int, int]]:
+    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones, then numbers of
+    the graphs."""
     for i, binding in enumerate(bindings):
         yield binding, 0, i
     for kind in (1, 3, 2, 4):
@@ -451,3 +482,5 @@ def trials(bindings: Sequence[Mapping[str, int]]) -> Iterator[tuple[Mapping[str,
     for seed in range(4):
         for kind in (0, 3):
             yield bindings[seed % len(bindings)], kind, 200 + seed
+    for seed in range(min(len(numbers), 24)):
+        yield bindings[seed % len(bindings)], AT_NUMBERS, 300 + seed

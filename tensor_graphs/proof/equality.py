@@ -178,8 +178,9 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
             return EqualityVerdict("refuted", counterexample=trial.found, difference=trial.difference, bits=bits)
     difference: float | None = None
     allowed = _RUNS_WORK
+    numbers = counterexample.numbers_at(expanded) if reason or weak else []
     for run_at, kind, trial_seed in itertools.islice(
-            counterexample.trials(_runnable(sizes, done, roots)), None if reason or weak else 2):
+            counterexample.trials(_runnable(sizes, done, roots), numbers), None if reason or weak else 2):
         try:
             size = counterexample.cost(roots, run_at)
             again = counterexample.DISTURBED * counterexample.work(expanded, run_at)
@@ -188,7 +189,7 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
                 again = counterexample.cost(roots, run_at, True)
             if size > LARGEST_RUN or size + counterexample.FEWEST_RUNS * again > allowed:
                 continue
-            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct)
+            trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct, {}, numbers)
         except TensorGraphsError:
             continue
         allowed -= size + (0 if trial is None else again * trial.disturbed)
@@ -324,7 +325,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         except d.DimError:
             continue                                        # sizes that do not go together
         if not found.equal:
-            reason = f"the fingerprints differ: {found.where}"
+            reason = _no_proof(found.where)
             differing = (binding, found.values) if found.values else None
             break
         tied |= found.tied
@@ -337,7 +338,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         try:
             found = compare(points, binding, min(budget, MOST_WORK // 8), seed)
             if not found.equal:
-                reason = f"the fingerprints differ: {found.where}"
+                reason = _no_proof(found.where)
                 break
             tied |= found.tied
             exact &= found.exact
@@ -361,6 +362,11 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
         weak = weak or _weak(findings, bool(wrapping.added), drawn is not None and all_drawn, done, symbols)
         weak = weak or moved.missing or _left_out(moved.added, done)
     return _AtPoints(points, sizes, tuple(done), probability, reason, weak, differing)
+
+
+def _no_proof(where: str) -> str:
+    return (f"no proof was found, and no inputs that refute it: fingerprints, which take some ops for any function, differ in "
+            f"{where}, as they may for equal graphs")
 
 
 _MOST_SIZES = 12

@@ -45,7 +45,7 @@ from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule, require_pattern
 from tensor_graphs.rewrites.saturate import index_of
-from tensor_graphs.rewrites.user_rules import put
+from tensor_graphs.rewrites.user_rules import put, require_free
 
 log = logging.getLogger(__name__)
 
@@ -491,7 +491,8 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
 
     From then on it takes part when a graph is compiled, listed or profiled (rewrites/reword.py).
 
-    Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample.
+    Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample,
+    RewriteError where another rule has its name.
     """
     if callable(pattern):
         raise PatternError("@tg.rule has no pattern", fix='@tg.rule("add(x, y)") above the function')
@@ -500,8 +501,10 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
     def register(replacement: Callable[..., Any]) -> Rule:
         made = make_rule(pattern, numeric_class, replacement, **options)
         code = code_of(getattr(replacement, "__module__", None) or "__main__", [replacement], (), made.text).digest
+        place = here()
+        require_free(made.name, place, code)
         log.info("%s", admit(made).show())
-        put(made, here(), code)
+        put(made, place, code)
         return made
 
     return register

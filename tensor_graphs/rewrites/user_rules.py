@@ -10,6 +10,8 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from tensor_graphs.rewrites.errors import RewriteError
+
 if TYPE_CHECKING:
     from tensor_graphs.kernels.place import Place
     from tensor_graphs.rewrites.rule import Rule
@@ -27,9 +29,21 @@ class UserRule:
 _admitted: list[UserRule] = []
 
 
+NAMELESS = "<lambda>"
+"""the name of every rule whose function has none"""
+
+
+def require_free(name: str, place: Place, code: str) -> None:
+    """Raise RewriteError where another rule has this name. It is none where it is the same function, or a later state of it: a cell
+    that is run again, a module that is reloaded."""
+    for u in _admitted:
+        if u.rule.name == name != NAMELESS and not (place.follows(u.place) or (u.code, u.place) == (code, place)):
+            raise RewriteError(f"a rule named {name!r} is declared already, at {u.place}", fix="another name for one of them")
+
+
 def put(rule: Rule, place: Place, code: str) -> None:
-    """Add a rule, in place of an earlier state of it: a cell that is run again, a module that is reloaded."""
-    _admitted[:] = [u for u in _admitted if not (u.rule.name == rule.name and place.follows(u.place))]
+    """Add a rule, in place of an earlier state of it."""
+    _admitted[:] = [u for u in _admitted if not (u.rule.name == rule.name and (u.code == code or place.follows(u.place)))]
     _admitted.append(UserRule(rule, place, code))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tensor_graphs.arguments import whole
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.free_memory import require_memory
@@ -20,6 +22,9 @@ from tensor_graphs.phases import phase
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
+
+OPEN = -1
+"""who has the turn where a stream does: any thread may read it on, or none"""
 
 
 @dataclass(slots=True)
@@ -39,13 +44,19 @@ class Transcript:
         return [*self.fed, *self.pending]
 
     def rewind(self, length: int) -> None:
-        """Forget all ids from number `length` on. The rows of the caches behind it stay, are not read, and are written over."""
+        """Forget all ids from number `length` on. The rows of the caches behind it stay, are not read, and are written over.
+
+        Raises ArgumentError for what is no number of ids from 0 to all there are.
+        """
+        have = len(self.ids)
+        length = whole("length", length, 0, have, f"how many ids of the {have} stay, from 0 to {have}")
         del self.pending[max(length - len(self.fed), 0):]
         del self.fed[length:]
 
 
 class Session:
-    """Holds the memory of each state, zero at the start. Runs on one session take turns; different sessions run at once.
+    """Holds the memory of each state, zero at the start. Runs on one session take turns, and so do calls of `generate`, each as a
+    whole (`turn`); different sessions run at once.
 
     A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
     it there, and it stays.
@@ -61,11 +72,37 @@ class Session:
     def _begin(self, types: Mapping[str, TensorType], homes: Mapping[str, Device] = {}) -> None:
         self.types, self.homes = dict(types), homes
         self.lock = threading.Lock()
+        self._turns = threading.Condition()
+        self._holder: int | None = None                    # the thread whose call has its turn, or OPEN
         self.arrays: dict[str, np.ndarray] = {}            # of the states that are on the host
         self.transcript: Transcript | None = None
         self.memory: dict[str, Memory] = {}                # of every state, as a run puts it into its table
         self.places = object()                             # another one once a state has moved
         self.reset()
+
+    @contextmanager
+    def turn(self, *, left_open: bool = False) -> Iterator[None]:
+        """The session for one caller, for as long as this is entered: a call of `generate`, or (left_open) a stream, which its
+        reader may leave where it is and never read on.
+
+        Waits while another thread's call runs. Raises RunError where waiting might never end: a stream is open, or this thread's
+        own call runs.
+        """
+        me = threading.get_ident()
+        with self._turns:
+            while self._holder is not None:
+                if self._holder in (OPEN, me):
+                    what = "a stream is open" if self._holder == OPEN else "another generate call is running"
+                    raise RunError(f"{what} on this session\n  fix: read the stream to its end or close() it, let the call return, "
+                                   "or take a session for each conversation: compiled.session()")
+                self._turns.wait()
+            self._holder = OPEN if left_open else me
+        try:
+            yield
+        finally:
+            with self._turns:
+                self._holder = None
+                self._turns.notify()
 
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]
@@ -77,8 +114,8 @@ class Session:
         return _read, (self.types, self.snapshot(), None if said is None else Transcript([*said.fed], [*said.pending]))
 
     def reset(self) -> None:
-        """Every state back to zero, in place when there is memory already."""
-        with self.lock:
+        """Every state back to zero, in place when there is memory already. Raises RunError while a stream is open (`turn`)."""
+        with self.turn(), self.lock:
             if not self.memory:
                 need = sum(int(t.nbytes()) for n, t in self.types.items() if self.homes.get(n, HOST) is HOST)
                 require_memory(need, f"a session of {len(self.types)} states", "shorter states (of a model: max_positions)")
@@ -135,7 +172,7 @@ class Session:
             return {n: self._value(n).copy() if n in self.arrays else self._value(n) for n in self.memory}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Set these states (all of them or, on a RunError, none); the others stay."""
+        """Set these states (all of them or, on a RunError, none); the others stay. Refused while a stream is open (`turn`)."""
         if not isinstance(states, Mapping):
             raise RunError(f"states are given by name, this is a {type(states).__name__}\n  fix: restore(session.snapshot())")
         arrays: dict[str, np.ndarray] = {}
@@ -146,7 +183,7 @@ class Session:
                 raise RunError(f"state {name!r} is {self.types[name]}, the array has shape {array.shape}\n"
                                f"  fix: an array of shape {shape}")
             arrays[name] = array.copy() if self.holds(array) else array
-        with self.lock:
+        with self.turn(), self.lock:
             self.transcript = None
             for name, array in arrays.items():
                 transfer(memory_of(array), self.memory[name], HOST)

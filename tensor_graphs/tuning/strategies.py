@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.codegen.actions import Action, Schedule
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.errors import TensorGraphsError, raised
 from tensor_graphs.tuning.space import Space, TimeIsOver
 
 Strategy = Callable[[Space, random.Random], None]
@@ -172,7 +172,7 @@ def walk(space: Space, strategy: str, rng: random.Random) -> None:
     except Exception as e:
         if strategy in STRATEGIES:
             raise
-        raise StrategyError(f"the strategy {strategy!r} raised {type(e).__name__}: {e}\n"
+        raise StrategyError(f"the strategy {strategy!r} raised {raised(e)}\n"
                             "  fix: the function; what it had measured so far is stored") from e
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from family_cases import DECODERS, VOCABULARY
 from transformers import PreTrainedTokenizerFast
 
 import tensor_graphs as tg
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.conversation import Conversation
@@ -26,6 +28,7 @@ from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.frontends.sampling import Sampler, Sampling
 from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.session import Transcript
 
 USER, MODEL, SYSTEM, END = (f"w{VOCABULARY - k}" for k in (1, 2, 3, 4))
@@ -268,6 +271,65 @@ def test_a_turn_that_cannot_be_rendered_or_is_left_early_leaves_the_conversation
     list(talk.say(TURNS[1], 3))
     kept = np.array(talk.session.transcript.fed)
     assert generate(made.compiled, kept[:-2].tolist(), 3).ids == talk.last.ids
+
+
+@pytest.mark.parametrize("made", ["llama: untied"], indirect=True)
+def test_calls_of_two_threads_on_one_session_are_one_conversation(made: Made) -> None:
+    session, done = made.compiled.session(), dict[int, list[int]]()
+
+    def call(first: int) -> None:
+        done[first] = generate(made.compiled, [first], 6, session=session).ids
+
+    threads = [threading.Thread(target=call, args=(first,)) for first in (5, 6, 7)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    ids = session.transcript.ids
+    expected, alone = list[int](), made.compiled.session()
+    for first in sorted(done, key=lambda f: next(i for i in range(len(ids)) if ids[i:i + 7] == [f, *done[f]])):
+        assert done[first] == generate(made.compiled, [first], 6, session=alone).ids
+        expected += [first, *done[first]]
+    assert ids == expected and len(done) == 3
+
+
+@pytest.mark.parametrize("made", ["llama: untied"], indirect=True)
+def test_a_session_whose_stream_is_open_takes_nothing_else_until_that_is_read_or_closed(made: Made) -> None:
+    compiled, session = made.compiled, made.compiled.session()
+    opened = stream(compiled, session, [5], 4)
+    first = [next(opened) for _ in range(2)]
+    for ask in session.reset, lambda: generate(compiled, [6], 4, session=session), lambda: next(stream(compiled, session, [6], 4)):
+        with pytest.raises(RunError, match=r"a stream is open on this session\n  fix: read the stream to its end or close\(\) it"):
+            ask()
+    first += [next(opened) for _ in range(2)]                          # the last one is there: nobody has to ask for more
+    more = generate(compiled, [6], 4, session=session).ids
+    assert [*first, *more] == [*generate(compiled, [5], 4).ids, *generate(compiled, [5, *first, 6], 4).ids]
+    left = stream(compiled, session, [7], 4)
+    next(left)
+    left.close()
+    assert generate(compiled, [8], 1, session=session).ids
+    with pytest.raises(RunError, match="another generate call is running on this session"):
+        generate(compiled, [8], 2, session=session, on_token=lambda _: generate(compiled, [9], 1, session=session))
+    talk = Conversation(made.model(PLAIN, []), compiled)
+    answer = talk.say(TURNS[0], 4)
+    next(answer)
+    for act in talk.reset, lambda: next(talk.say(TURNS[1], 4)):
+        with pytest.raises(RunError, match="a stream is open on this session"):
+            act()
+    answer.close()
+    assert [m["role"] for m in talk.messages] == ["user", "assistant"] and list(talk.say(TURNS[1], 2))
+
+
+@pytest.mark.parametrize("made", ["llama: untied"], indirect=True)
+@pytest.mark.parametrize("wrong", [None, 3, b"w5"], ids=str)
+def test_what_a_chat_is_told_is_text(made: Made, wrong: Any) -> None:
+    talk = Conversation(made.model(PLAIN, []), made.compiled)
+    with pytest.raises(ArgumentError, match=r"the text of a turn is .*\n  fix: a string"):
+        list(talk.say(wrong, tokens=3))
+    assert talk.messages == []
+    if wrong is not None:
+        with pytest.raises(ArgumentError, match="the system text is"):
+            Conversation(made.model(PLAIN, []), made.compiled, system=wrong)
 
 
 @pytest.mark.parametrize(("prompt", "said"), [

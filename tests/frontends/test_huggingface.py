@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 from transformers import AutoModel, Gemma3ForCausalLM
@@ -343,6 +344,24 @@ def test_a_gate_by_an_activation_that_the_composite_lacks_is_computed_in_two_ste
     assert np.abs(found - right).max() < 1e-6
 
 
+def test_sizes_that_config_json_does_not_say_are_named_where_the_tensors_do_not_fit(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, tied=False)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in said.items() if k not in ("hidden_size", "head_dim")}))
+    with pytest.raises(WeightsError, match=r"\[97, 4096\] is needed\n(.*\n)*    config.json does not say hidden_size \(4096 was "):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in said.items() if k != "num_hidden_layers"}))
+    with pytest.raises(WeightsError, match=r"tensors are missing: .*\n    config.json does not say num_hidden_layers \(32 was"):
+        load_model(tmp_path)
+
+
+def test_an_end_of_text_outside_of_the_vocabulary_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny_llama(tmp_path, tied=False)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 97]}))
+    assert load_model(tmp_path).end_ids == (3, 97)
+    assert "eos_token_id 97 is outside of the vocabulary, 0 to 96: no answer ends there" in caplog.text
+
+
 def test_half_precision_is_kept_in_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tiny_llama(tmp_path, tied=False, stored=torch.float16)
     assert load_model(tmp_path).dtype == f32 and "the weights are stored as f16 and kept as f32" in caplog.text
@@ -357,6 +376,20 @@ def test_a_head_beside_an_encoder_is_left_out_aloud(tmp_path: Path, caplog: pyte
     assert "head" not in caplog.text
     load_model(tmp_path / "classifier")
     assert "a head is left out, vectors are the encoder's: classifier.bias, classifier.weight" in caplog.text
+
+
+def test_an_encoders_tokenizer_cuts_at_the_positions_of_the_model_and_a_decoders_does_not(tmp_path: Path) -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    config = transformers.BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+                                     intermediate_size=48, max_position_embeddings=24)
+    transformers.BertModel(config).save_pretrained(tmp_path / "encoder")
+    tiny_llama(tmp_path / "decoder", tied=False)
+    for name in ("encoder", "decoder"):
+        words.save(str(tmp_path / name / "tokenizer.json"))
+    for model, longest in ((load_model(tmp_path / "encoder"), 24), (load_model(tmp_path / "encoder", max_positions=9), 9),
+                           (load_model(tmp_path / "decoder"), 60)):
+        assert model.tokenizer is not None and len(model.tokenizer.encode("b " * 60)) == longest
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [

@@ -4,6 +4,7 @@ renders them."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.frontends import chat_template
 from tensor_graphs.frontends.errors import ConfigError, FolderError, TokenizerError
 from tensor_graphs.frontends.tokenizer import Tokenizer, load_tokenizer
@@ -154,6 +156,33 @@ def test_a_sentence_folder_may_lower_case_cut_and_prompt(tmp_path: Path) -> None
     for said, longest in (({}, 9), ({"model_max_length": 7}, 7), ({"model_max_length": 1e30}, 9)):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
         assert load_tokenizer(tmp_path).max_length == longest == len(load_tokenizer(tmp_path).encode("a" * 50))
+
+
+@pytest.mark.parametrize(("said", "longest"), [
+    ({}, 24), ({"tokenizer_config": {"model_max_length": 12}}, 12), ({"sentence_bert_config": {"max_seq_length": 10}}, 10),
+    ({"sentence_bert_config": {"max_seq_length": 128}}, 24), ({"tokenizer_config": {"model_max_length": math.nan}}, 24)], ids=str)
+def test_a_text_is_cut_where_an_encoder_has_no_more_positions_whatever_its_folder_says(
+        said: dict[str, Any], longest: int, tmp_path: Path) -> None:
+    shutil.copy(MINILM / "tokenizer.json", tmp_path)
+    shutil.copy(MINILM / "config.json", tmp_path)
+    for name, values in said.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(values))
+    ours = load_tokenizer(tmp_path, positions=24)
+    ids, left_out = ours.encode_and_cut("word " * 60)
+    assert (len(ids), left_out) == (longest, 62 - longest) and (ids[0], ids[-1]) == (101, 102)
+    assert ours.encode("a word") == load_tokenizer(tmp_path).encode("a word") and ours.encode_and_cut("a word")[1] == 0
+    with pytest.raises(TokenizerError, match="a text is cut at 1 tokens, and the special tokens alone take 2"):
+        load_tokenizer(tmp_path, positions=1)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"word", ["word"]], ids=str)
+def test_what_is_no_text_and_no_message_is_refused(wrong: Any, minilm: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"the text is .*\n  fix: a string"):
+        minilm.encode(wrong)
+    chatty = load_tokenizer(folder_with(tmp_path, byte_fallback(False), tokenizer_config={"chat_template": "D"}))
+    for messages in ("hello", ["hello"], [wrong]):
+        with pytest.raises(ArgumentError, match="the messages are .*\n  fix: .*'role': 'user'"):
+            chatty.chat(messages)
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)

@@ -24,6 +24,8 @@ def test_a_verdict_is_a_line_with_the_rival_and_the_ratio() -> None:
         "PASSED numpy.mine 30.0 µs 7.5 × the time of c.softmax, 4.0 µs error 2.0e-07 softmax f32[n, 32] at n=8")
     alone = Answered("numpy.mine", "softmax f32[8]", {}, "PASSED", 30e-6, alone="no other kernel takes it")
     assert alone.ratio is None and "30.0 µs  no other kernel takes it  softmax f32[8]" in str(alone)
+    assert "what is left was not counted" in str(ProfileReport(interrupted=True)) and " 0 left" in str(ProfileReport())
+    assert " 3 left" in str(ProfileReport(left=3, interrupted=True))
     left = str(Answered("numpy.mine", "softmax f32[8]", {}, LEFT, alone="no other kernel takes it"))
     assert "µs" not in left and "no other" not in left
 

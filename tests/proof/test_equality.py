@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -140,6 +141,24 @@ def test_shapes_that_differ_are_said_in_text_and_json() -> None:
     said = json.loads(json.dumps(verdict.as_json(), allow_nan=False))["counterexample"]
     assert said["shapes"] == [[3, 5], [5, 3]] and said["left"] is None and said["output"] == "o"
     assert equal(tg.graph(x), tg.graph(x + 1.0)).as_json()["counterexample"]["shapes"] is None
+
+
+def _where(make: Callable[[tg.Node], tg.Node], shape: tuple[int, ...], dtype: tg.DType = tg.f32) -> tg.Graph:
+    return tg.graph(make(tg.input("x", shape, dtype)))
+
+
+@pytest.mark.parametrize("shape", [(8,), ()], ids=str)
+@pytest.mark.parametrize(("one", "other"), [
+    (lambda x: x, lambda x: tg.where((x > 123.0) & (x < 123.5), x + 1.0, x)),
+    (lambda x: tg.where(x < 1000.0, x, x), lambda x: tg.where(x < 1000.0, x, x + 1.0)),
+    (lambda x: x, lambda x: tg.where(x < -77.0, x * 2.0, x))], ids=["between", "above", "below"])
+def test_what_differs_beyond_a_number_of_the_graph_is_refuted(one: Any, other: Any, shape: tuple[int, ...]) -> None:
+    assert equal(_where(one, shape), _where(other, shape)).status == "refuted"
+
+
+def test_a_reason_that_nothing_is_known_does_not_read_like_a_refutation() -> None:
+    verdict = equal(_where(lambda i: i % 8, (8,), tg.i32), _where(lambda i: i & 7, (8,), tg.i32))
+    assert verdict.status == "unknown" and "as they may for equal graphs" in verdict.reason
 
 
 def _causal(window: int) -> tg.Graph:

@@ -11,6 +11,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records import open_database
 from tensor_graphs.rewrites import user_rules
+from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import allowed
@@ -39,6 +40,17 @@ def test_a_rule_of_one_place_replaces_its_earlier_state() -> None:
         digests.append(user_rules.digest())
         assert [r.name for r in user_rules.user_rules()] == ["mine"]
     assert digests[0] != digests[1] and "" not in digests
+
+
+def test_two_rules_of_one_name_are_a_mistake_and_the_same_one_again_is_none() -> None:
+    for _ in range(2):
+        absorb()
+    with pytest.raises(RewriteError, match=r"a rule named 'mine/absorb' is declared already, at .*test_user_rules.py:\d+"):
+        tg.rule("min(x, max(x, y))", "bitwise", dtypes="int", name="mine/absorb")(lambda x, y: x)
+    assert [r.text for r in user_rules.user_rules()] == ["max(x, min(x, y))"]
+    tg.rule("min(x, max(x, y))", "bitwise", dtypes="int")(lambda x, y: x)
+    tg.rule("sub(x, neg(y))", "bitwise", dtypes="int")(lambda x, y: x + y)               # without a name
+    assert len(user_rules.user_rules()) == 3
 
 
 def test_it_runs_wherever_the_rules_of_the_package_do() -> None:

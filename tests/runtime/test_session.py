@@ -6,12 +6,14 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.language.errors import ShapeError
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.runtime.errors import RunError
@@ -148,6 +150,43 @@ def test_runs_on_one_session_take_turns() -> None:
     for t in threads:
         t.join()
     assert sorted(seen) == list(range(1, 201))
+
+
+def test_a_turn_is_waited_for_by_other_threads_and_refused_where_waiting_might_not_end() -> None:
+    session, order = compiled_of(counter()).session(), []
+    begun = threading.Event()
+
+    def other() -> None:
+        begun.set()
+        with session.turn():
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with session.turn():
+        thread.start()
+        begun.wait()
+        with pytest.raises(RunError, match="another generate call is running on this session\n  fix: "):
+            session.reset()
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+    with session.turn(left_open=True):
+        for act in session.reset, lambda: session.restore({"s": ONES}), lambda: session.turn().__enter__():
+            with pytest.raises(RunError, match="a stream is open on this session"):
+                act()
+        assert session.snapshot()["s"].tolist() == [0, 0, 0]
+    session.reset()
+
+
+@pytest.mark.parametrize("length", [-1, 5, 1000, 1.5, True, None, "2"], ids=str)
+def test_a_transcript_goes_back_to_a_number_of_ids_that_it_has(length: Any) -> None:
+    said = Transcript([2, 9, 10], [4])
+    with pytest.raises(ArgumentError, match=r"length is .*\n  fix: how many ids of the 4 stay, from 0 to 4"):
+        said.rewind(length)
+    assert said == Transcript([2, 9, 10], [4])
+    for keep in 4, 3, 1, 0:
+        said.rewind(keep)
+        assert said.ids == [2, 9, 10, 4][:keep]
 
 
 def test_two_graphs_may_share_a_session() -> None:

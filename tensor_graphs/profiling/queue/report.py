@@ -180,8 +180,9 @@ class ProfileReport:
         whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
         arisen = f" ({self.arisen} of these new: what was measured makes other kernels worth it)" if self.arisen else ""
         what = " paths" if self.walked else ""
+        left = "what is left was not counted" if self.interrupted and not self.left else f"{self.left} left{arisen}"
         return (f"{self.measured}{what} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
-                f"{self.deployed} steps measured in place, {whole}{self.left} left{arisen} in {self.seconds:.1f} s")
+                f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
         """What was done and found, and what asking again would do; a line each.
