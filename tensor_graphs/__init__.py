@@ -171,7 +171,7 @@ _RULE_CHECKS.append(_rule_differs)
 
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
-        from tensor_graphs.language.names_elsewhere import function_meant
+        from tensor_graphs.language.foreign_names import function_meant
 
         raise _no_attribute("module 'tensor_graphs'", name, __all__, function_meant(name), "tg.")
     module, there = LAZY[name]

@@ -20,12 +20,12 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.body import NAME, Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DTYPES, PYTHON_NAMES, DType
 from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, apply
+from tensor_graphs.language.subgraph import NAME, Body
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tensor_graphs.codegen import columns, render_c
 from tensor_graphs.codegen.arrange import CHUNK, advise, cut_along, in_parts, merged, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, across
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -72,7 +73,7 @@ class Parts(Action):
             return None
         along = cut_along(nest)
         if not along:
-            why = columns.why_whole(nest)
+            why = split_columns.why_whole(nest)
             if why is not None:
                 return why
             least, most = 16, d.bounds(nest.stages[0].reduce[0].size)[1]
@@ -136,7 +137,7 @@ class Grain(_OfNest):
     field = "grain"
 
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
-        if not render_c.is_shared_out(nest):
+        if not c_source.is_shared_out(nest):
             return "it is one turn, which one thread takes"
         return None if 1 <= self.size <= 1 << 30 else "a part has 1 to 2^30 steps"
 
@@ -326,13 +327,13 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
     wanted = {a.nest: a for a in schedule if isinstance(a, Parts)}
     _take(program, wanted.values())
     sizes = [part_by_rule(nest) for nest in program.nests]
-    known: list[int | None] = [size if cut_along(nest) or columns.why_whole(nest) is None else None
+    known: list[int | None] = [size if cut_along(nest) or split_columns.why_whole(nest) is None else None
                                for size, nest in zip(sizes, program.nests, strict=True)]
     for i, a in wanted.items():
         sizes[i] = known[i] = a.size
     nests: list[Nest] = []
     for i, (size, nest) in enumerate(zip(sizes, program.nests, strict=True)):
-        made = [nest] if not size else in_parts(program, nest, size) if cut_along(nest) else columns.cut(program, nest, size)
+        made = [nest] if not size else in_parts(program, nest, size) if cut_along(nest) else split_columns.cut(program, nest, size)
         if size and len(made) == 1 and i in wanted:
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")
         nests += made

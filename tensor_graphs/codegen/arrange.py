@@ -1,6 +1,6 @@
-"""arrange: nests as they are run. What an index alone decides is decided before the loops (conditions.py); neighbouring axes that
-walk memory as one become one; a sum over everything, and a long scan, is cut into parts; what is read along one axis and written
-along another is walked in tiles.
+"""arrange: nests as they are run. What an index alone decides is decided before the loops (split_at_conditions.py); neighbouring
+axes that walk memory as one become one; a sum over everything, and a long scan, is cut into parts; what is read along one axis and
+written along another is walked in tiles.
 
 In: a program as it was lowered.  Out: the same program, changed in place; what it computes stays, but for the order of sums.
 """
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tensor_graphs.codegen.conditions import decided
+from tensor_graphs.codegen.passes.split_at_conditions import decided
+from tensor_graphs.codegen.passes.wide_accumulate import in_f64
 from tensor_graphs.codegen.stages import (
     SCAN_ADVICE,
     Array,
@@ -26,7 +27,6 @@ from tensor_graphs.codegen.stages import (
     lies_across,
     values_in,
 )
-from tensor_graphs.codegen.unrounded import in_f64
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim

@@ -1,7 +1,7 @@
 """backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
 that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops. The
-exceptions are products around a softmax, which online.py makes one pass, and in parts (rewrites/fuse.py) products of few rows,
-which read their weights as fast as memory hands them over (streams.py).
+exceptions are products around a softmax, which one_pass.py makes one pass, and in parts (rewrites/fuse.py) products of few rows,
+which read their weights as fast as memory hands them over (skinny_product.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tensor_graphs.codegen import libraries, render_c, turns
+from tensor_graphs.codegen import libraries
 from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
 from tensor_graphs.codegen.lower import FARTHEST, NotLowered
+from tensor_graphs.codegen.print import c_source, scan_c
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.codegen.traffic import traffic_of
@@ -40,8 +41,8 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [Kernel(name=f"{NAME}.scan", backend=NAME, op="scan", build=turns.build, accepts=turns.refuse,
-                   source="stages rendered as C, in a loop", module=turns.__name__, together=turns.together,
+    return [Kernel(name=f"{NAME}.scan", backend=NAME, op="scan", build=scan_c.build, accepts=scan_c.refuse,
+                   source="stages rendered as C, in a loop", module=scan_c.__name__, together=scan_c.together,
                    toolchain=libraries.made_with(), contiguous=True),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
                    module=__name__, traffic=traffic, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(),
@@ -87,7 +88,7 @@ def call_of(program: StageProgram | str, operands: int) -> NativeCall:
     if isinstance(program, str):
         raise NotLowered(program)
     code = libraries.later(program)
-    shared, own = render_c.scratch_bytes(program)
+    shared, own = c_source.scratch_bytes(program)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(operands)), program.dims, (),
                       shared + own * threads + PAGE * (threads + 1), str(code.path))
@@ -96,11 +97,11 @@ def call_of(program: StageProgram | str, operands: int) -> NativeCall:
 def text_of(spec: Spec) -> str:
     """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
-        return turns.text_of(spec)
+        return scan_c.text_of(spec)
     program = _program(spec)
     if isinstance(program, str):
         raise NotLowered(program)
-    return render_c.rendered(program)
+    return c_source.rendered(program)
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tensor_graphs.codegen import backend, cuda_streams, loops, render_cuda, turns_cuda
+from tensor_graphs.codegen import backend, loops
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
+from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Sharing, Spec
@@ -36,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [turns_cuda.kernel(NAME),
+    return [scan_cuda.kernel(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
@@ -135,7 +136,7 @@ def _whole_call(definition: Definition, of_part: bool) -> LaunchCall | str:
 
 
 def _call(program: StageProgram) -> LaunchCall:
-    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else render_cuda.rendered
+    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else cuda_source.rendered
     whole = rendered(program)
     single = rendered(program, aligned=False)
     other = LaunchCall(single.text, single.launches, program.dims, single.scratch)

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from tensor_graphs.codegen import render_c
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.cache_folder import CacheFolderError
@@ -41,7 +41,7 @@ def made_with() -> str:
 
 
 class OwnText(Protocol):
-    """A program that writes its own C text: loops around loops (turns.py)."""
+    """A program that writes its own C text: loops around loops (scan_c.py)."""
 
     def __hash__(self) -> int: ...
 
@@ -52,7 +52,7 @@ AnyProgram = StageProgram | OwnText
 
 
 def _rendered(program: AnyProgram, name: str = "generated") -> str:
-    return render_c.rendered(program, name) if isinstance(program, StageProgram) else program.rendered(name)
+    return c_source.rendered(program, name) if isinstance(program, StageProgram) else program.rendered(name)
 
 
 _text = lru_cache(maxsize=4096)(_rendered)

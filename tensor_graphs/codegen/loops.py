@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.hidden import without_hidden
-from tensor_graphs.codegen.in_place import shared_by
-from tensor_graphs.codegen.lanes import laned
 from tensor_graphs.codegen.lower import NotLowered, lower, stays
-from tensor_graphs.codegen.online import online
+from tensor_graphs.codegen.passes.in_place import shared_by
+from tensor_graphs.codegen.passes.one_pass import online
+from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
+from tensor_graphs.codegen.passes.tile_rows import laned
+from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.codegen.stages import StageProgram, values_in
-from tensor_graphs.codegen.streams import streamed
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language import dims as d
@@ -67,7 +67,7 @@ def _of_itself(asked: AskedSpec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
-    """The loops of a definition whose reductions become one pass (online.py); None where they do not."""
+    """The loops of a definition whose reductions become one pass (one_pass.py); None where they do not."""
     plain = loops_of(definition, apart)
     if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
         return None
@@ -88,8 +88,8 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
 @lru_cache(maxsize=4096)
 def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram | str:
     """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere. few_rows:
-    products of weights are streams over them (streams.py), however many rows there may be: at how many they pay is for prices.
-    updates: what some rows are written into is taken to be there already (`StageProgram.updated`)."""
+    products of weights are streams over them (skinny_product.py), however many rows there may be: at how many they pay is for
+    prices. updates: what some rows are written into is taken to be there already (`StageProgram.updated`)."""
     streams = _streams_of(definition, apart) if few_rows else None
     if isinstance(streams, StageProgram):
         return streams

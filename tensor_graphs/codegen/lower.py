@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
 from tensor_graphs.codegen.stages import (
     SCAN_ADVICE,
     Array,
@@ -29,7 +30,6 @@ from tensor_graphs.codegen.stages import (
     Values,
     computed_in,
 )
-from tensor_graphs.codegen.statistics import with_wide_statistics
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves

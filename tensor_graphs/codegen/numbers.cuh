@@ -111,7 +111,7 @@ TG_INLINE float f32_exp(float x) {                                  /* the squar
 #else
 TG_INLINE float f32_exp(float x) { return expf(x); }
 #endif
-TG_INLINE float f32_exp_in_sum(float x) { return exp2_flushed(x * 1.44269504f); }   /* shifted.py says where that is near enough */
+TG_INLINE float f32_exp_in_sum(float x) { return exp2_flushed(x * 1.44269504f); }   /* softmax_exp.py says where that is near enough */
 TG_INLINE double f64_exp(double x) { return exp(x); }
 TG_INLINE float f32_exp2(float x) { return exp2f(x); }
 TG_INLINE double f64_exp2(double x) { return exp2(x); }

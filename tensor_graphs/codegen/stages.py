@@ -272,7 +272,7 @@ class NestAdvice:
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
     the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns,
-    in a program for few rows. tiled: a product whose operands lie as a register tile reads them (lanes.py). within: an axis of
+    in a program for few rows. tiled: a product whose operands lie as a register tile reads them (tile_rows.py). within: an axis of
     blocks around it and its neighbours, inside of the nest's; joined: a reduction goes on with what the target holds, times
     `factor` (None: 1)."""
 
@@ -340,7 +340,7 @@ def across(s: Stage) -> bool:
 class StageProgram:
     """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel. dear,
     again: how many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation:
-    by which rules it was made of what was lowered, one line each (online.py). updated: pairs of an output and an operand, which
+    by which rules it was made of what was lowered, one line each (one_pass.py). updated: pairs of an output and an operand, which
     nothing reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it
     may lie, the updated ones included (in_place.py). doubles: the definition itself has numbers of f64: they stay f64."""
 

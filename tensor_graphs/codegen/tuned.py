@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from tensor_graphs.codegen import actions, backend, libraries, loops, render_c
+from tensor_graphs.codegen import actions, backend, libraries, loops
 from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
@@ -50,7 +51,7 @@ def kernel_from(text: str) -> Kernel:
 def text_of(kernel: Kernel, spec: Spec) -> str:
     """The C text of a tuned kernel, its schedule and its math as comments. Raises NotLowered."""
     chosen = "\n".join(f" * {action}" for action in schedule_of(kernel))
-    return f"/* schedule:\n{chosen}\n */\n{render_c.rendered(_found(kernel.source, spec))}"
+    return f"/* schedule:\n{chosen}\n */\n{c_source.rendered(_found(kernel.source, spec))}"
 
 
 def differs(kernel: Kernel, spec: Spec) -> str:

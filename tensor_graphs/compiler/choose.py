@@ -32,8 +32,8 @@ from tensor_graphs.costs.filing import (
 from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, says_of
 from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d

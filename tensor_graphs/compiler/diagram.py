@@ -25,9 +25,9 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.paths.fit_screen import duration
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.paths.screen import duration
 
 COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
 """of backends, in the order of their names"""

@@ -25,7 +25,7 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.path import NoPathError, Paths, Price
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites.nowhere import why_nowhere
+from tensor_graphs.rewrites.no_match import why_nowhere
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.counting import PathCount

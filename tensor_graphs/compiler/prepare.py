@@ -2,8 +2,8 @@
 
 Composites are recognised in atomic ops (rewrites/recognise.py), and small graphs are simplified (rewrites/simplify.py); what then
 computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can say
-otherwise (rewrites/reword.py), and loops that a device has no kernel for (rewrites/unroll.py). All are bitwise, so tolerances and
-predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was. Whether a kernel of a part,
+otherwise (rewrites/find_recipes.py), and loops that a device has no kernel for (rewrites/unroll.py). All are bitwise, so tolerances
+and predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was. Whether a kernel of a part,
 or a recipe, runs is chosen by price.
 How it is done is in rewriting.py, which imports all that rewrites, and is loaded for a graph that was not prepared before: a plan
 that is on file needs none of it.

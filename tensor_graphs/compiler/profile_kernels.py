@@ -30,14 +30,14 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.tally import tally_of
+from tensor_graphs.paths.signature_counts import tally_of
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.profiling.measure.single import with_parameters
 from tensor_graphs.profiling.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.profiling.queue.requests import settle_queue
-from tensor_graphs.rewrites.nowhere import why_nowhere
+from tensor_graphs.rewrites.no_match import why_nowhere
 
 MOST_REASONS = 5
 """lines of why a kernel is not offered"""

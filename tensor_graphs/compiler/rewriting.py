@@ -18,12 +18,12 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.find_recipes import Reworded, offers, stating
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.parts import form
 from tensor_graphs.rewrites.proved import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.recognise import may_hold_more, recognise
-from tensor_graphs.rewrites.reword import Reworded, offers, stating
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.simplify import simplified
 from tensor_graphs.rewrites.unroll import unroll

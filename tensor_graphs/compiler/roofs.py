@@ -22,9 +22,9 @@ from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.paths.fit_screen import duration, human
 from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan
-from tensor_graphs.paths.screen import duration, human
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.known import constants
 

@@ -32,12 +32,12 @@ from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
-from tensor_graphs.language.body import Turns
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
+from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.choosing import chooses
 
 CAST = ATOMIC["cast"]

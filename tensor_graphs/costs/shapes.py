@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.loops import definition_of, loops_of
 from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.kernels.signature import Signature
@@ -86,7 +86,7 @@ def _add_stages(program: StageProgram, found: Shapes) -> None:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
     found.sizes |= {
         "stages: steps": steps_of(program),
-        "stages: turns that threads share": _product(nest.axes[:render_c.parallel(nest)], program),
+        "stages: turns that threads share": _product(nest.axes[:c_source.parallel(nest)], program),
         "stages: innermost axis": _product(inner, program),
         "stages: scratch": scratch,
     }

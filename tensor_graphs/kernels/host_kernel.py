@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.errors import close_to
-from tensor_graphs.kernels import declared
-from tensor_graphs.kernels.declared import Computed
+from tensor_graphs.kernels import declaration
+from tensor_graphs.kernels.declaration import Computed
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, OURS, backend_module, register
 from tensor_graphs.language.calls import worded
@@ -51,11 +51,11 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
     function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
     """
-    op = declared.require_computed(op)
+    op = declaration.require_computed(op)
 
     def require_name(own: Any) -> None:
         _require_backend(own, backend)
-        declared.require_declaration(own, backend, op)
+        declaration.require_declaration(own, backend, op)
 
     if name is not None:
         require_name(name)
@@ -63,15 +63,15 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     def wrap(function: Callable[..., None]) -> Kernel:
         own = name if name is not None else f"{backend}.{getattr(function, '__name__', type(function).__name__)}"
         require_name(own)
-        pairs = declared.pairs_in_place(own, in_place, op)
-        declared.require_flag(own, "contiguous", contiguous)
-        rounded, assumed = declared.precision_of(own, precision), declared.assuming_of(own, assuming)
+        pairs = declaration.pairs_in_place(own, in_place, op)
+        declaration.require_flag(own, "contiguous", contiguous)
+        rounded, assumed = declaration.precision_of(own, precision), declaration.assuming_of(own, assuming)
         if accepts is not None:
-            declared.require_function(own, "accepts", accepts, ("spec",))
-        declared.require_function(own, "the function", function, ("outs", "ins", "attrs"))
+            declaration.require_function(own, "accepts", accepts, ("spec",))
+        declaration.require_function(own, "the function", function, ("outs", "ins", "attrs"))
         captured = backend in OURS and getattr(backend_module(backend), "ON_STREAM", False)
         return register(Kernel(
-            name=own, backend=backend, op=declared.op_name(op), composite=declared.own_composite(op),
+            name=own, backend=backend, op=declaration.op_name(op), composite=declaration.own_composite(op),
             build=(lambda spec: HostCall(function, on_stream=True)) if captured else (lambda spec: HostCall(function)),
             accepts=accepts or (lambda spec: None), source=source_of(function),
             module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,

@@ -369,7 +369,7 @@ def _read_module(found: _Found) -> Module | None:
 
 def _said(data: bytes) -> ModuleText:
     """What a text says. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
-    from tensor_graphs.kernels.texts import text_of  # a door: importing asks for no identity
+    from tensor_graphs.kernels.text_cache import text_of  # a door: importing asks for no identity
 
     return text_of(data, _digest(data))
 

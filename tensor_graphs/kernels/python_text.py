@@ -1,4 +1,5 @@
-"""python_text: a Python text parsed: its syntax tree as one digest, what it imports, and the files that it may name (texts.py)."""
+"""python_text: a Python text parsed: its syntax tree as one digest, what it imports, and the files that it may name
+(text_cache.py)."""
 
 from __future__ import annotations
 

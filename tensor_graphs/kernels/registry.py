@@ -38,7 +38,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.part import PartOp
 
 if TYPE_CHECKING:
-    from tensor_graphs.kernels.place import Place
+    from tensor_graphs.kernels.location import Place
 
 log = logging.getLogger(__name__)
 
@@ -262,10 +262,10 @@ def reset(name: str | None = None) -> None:
 def register(kernel: Kernel) -> Kernel:
     """Add a kernel to this process. It stays ineligible until it has been compared with the oracle.
 
-    One that was declared at the same place before (place.py: a cell that is run again, a module that is reloaded) is replaced.
+    One that was declared at the same place before (location.py: a cell that is run again, a module that is reloaded) is replaced.
     Raises KernelError when another place has a kernel of this name, or the same one twice in one run.
     """
-    from tensor_graphs.kernels.place import here  # a door: compiling declares no kernel
+    from tensor_graphs.kernels.location import here  # a door: compiling declares no kernel
 
     return put(kernel, here())
 
@@ -273,7 +273,7 @@ def register(kernel: Kernel) -> Kernel:
 def put(kernel: Kernel, place: Place) -> Kernel:
     """`register` for a kernel whose place is known."""
     if kernel.composite is None:
-        from tensor_graphs.kernels.declared import require_op  # the same door
+        from tensor_graphs.kernels.declaration import require_op  # the same door
 
         require_op(kernel.name, kernel.op)
     own = kernel.name.partition(".")[0]

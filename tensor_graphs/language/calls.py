@@ -1,4 +1,4 @@
-"""calls: functions whose wrong calls are told in words (misfits.py), whoever defines them."""
+"""calls: functions whose wrong calls are told in words (call_errors.py), whoever defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                from tensor_graphs.language.misfits import misfit  # a door: of wrong calls
+                from tensor_graphs.language.call_errors import misfit  # a door: of wrong calls
 
                 raise misfit(name or function.__name__, signature, kwargs, error) from None
             raise

@@ -131,7 +131,7 @@ class CompositeOp:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as e:
-            from tensor_graphs.language.misfits import misfit  # a door: of wrong calls
+            from tensor_graphs.language.call_errors import misfit  # a door: of wrong calls
 
             raise misfit(self.name, self.signature, kwargs, e) from None
         bound.apply_defaults()

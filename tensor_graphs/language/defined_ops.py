@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.body import NAME, Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import replace_dims
 from tensor_graphs.language.node import Node, TensorType, encode_attribute, walk
+from tensor_graphs.language.subgraph import NAME, Body
 
 DIGEST_LENGTH = 12
 """hexadecimal digits of the digest in a written name"""

@@ -507,7 +507,7 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 
 class HoldsDims(ABC):
-    """What an attribute value is that is more than data, and may mention dims (body.py)."""
+    """What an attribute value is that is more than data, and may mention dims (subgraph.py)."""
 
     @property
     @abstractmethod

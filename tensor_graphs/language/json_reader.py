@@ -10,12 +10,12 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.attribute_data import from_data
-from tensor_graphs.language.body import Body
 from tensor_graphs.language.defined_ops import defined_op, written_body_name
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.json_writer import VERSION
 from tensor_graphs.language.node import Node, Op, walk
+from tensor_graphs.language.subgraph import Body
 from tensor_graphs.language.written_ops import apply_written, find_op
 
 STRUCTURAL: dict[str, Op] = {op.name: op for op in (

@@ -16,12 +16,12 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import CompositeOp, Definition, defined
 from tensor_graphs.language.defined_ops import is_library, written_body_name, written_name
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.language.subgraph import Body
 
 VERSION = 1
 

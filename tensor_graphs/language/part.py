@@ -3,7 +3,7 @@
     fused = part_of(tg.graph(tg.linear(tg.rms_norm(x, g), w)))     # operands: the graph's inputs, in their order
 
 A kernel that computes a part is registered for it as for any op; where the part occurs is found by rewrites/parts.py. A part may
-have recipes: other graphs that mean the same (rewrites/reword.py), each a way to compute it.
+have recipes: other graphs that mean the same (rewrites/find_recipes.py), each a way to compute it.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class TensorOperators:
     def _no_value(self, asked: str, function: str = "") -> NoValueError:
         """The error for a function that wants values. function: its name, where the same may be here as an op."""
         from tensor_graphs.language import atomic, composites
-        from tensor_graphs.language.names_elsewhere import FUNCTIONS
+        from tensor_graphs.language.foreign_names import FUNCTIONS
 
         named = (function, *FUNCTIONS.get(function, ()))
         ours = next((n for n in named if n and (hasattr(composites, n) or n in atomic.ATOMIC)), "")
@@ -253,7 +253,7 @@ class TensorOperators:
         def __getattr__(self, name: str) -> Any:
             """Only names that are not there come here."""
             from tensor_graphs.language import composites
-            from tensor_graphs.language.names_elsewhere import METHODS, VALUES, function_meant
+            from tensor_graphs.language.foreign_names import METHODS, VALUES, function_meant
 
             if name in VALUES:
                 meant = "nothing is computed yet; " + _VALUES_OF

@@ -17,7 +17,6 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves, tensor
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.attribute_data import array_value
-from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.defined_ops import DefinedOp, defined_op
@@ -27,6 +26,7 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
+from tensor_graphs.language.subgraph import Body
 from tensor_graphs.language.text_tokens import TextError, Token, Tokens, shown
 from tensor_graphs.language.text_writer import KEYWORDS, VERSION
 from tensor_graphs.language.written_ops import apply_written, find_op, written_constant

@@ -11,13 +11,13 @@ import numpy as np
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import CompositeOp, Definition, defined
 from tensor_graphs.language.defined_ops import DIGEST_LENGTH, is_library, written_body_name, written_name
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
+from tensor_graphs.language.subgraph import Body
 
 VERSION = 1
 NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"

@@ -29,13 +29,13 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.body import Turns
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import BY_NUMPY, DType
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import chooses
 from tensor_graphs.meaning.errors import MeaningError

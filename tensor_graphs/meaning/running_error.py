@@ -35,12 +35,12 @@ import numpy as np
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.body import Turns
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
+from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.algebra import TERMS, Array, At, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff

@@ -2,7 +2,7 @@
 
 Before: a graph and, for each of its signatures, a kernel (or "expand"). After: instructions in an order in which every operand
 is written before it is read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory, and copies
-between devices where a kernel reads what is not on its own (whereabouts.py).
+between devices where a kernel reads what is not on its own (residency.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, consumers, walk
 from tensor_graphs.paths.memory import Interval
-from tensor_graphs.paths.whereabouts import Whereabouts, arriving, handed_out, pieces_of, viewed
+from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 

@@ -40,7 +40,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, alike, apply, is_step, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
-from tensor_graphs.paths.tally import tally_of
+from tensor_graphs.paths.signature_counts import tally_of
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.placement import Crossing, Placement
@@ -179,7 +179,7 @@ class Path:
         return f"<path {self.id}: {len(self.choices)} choices, {price}>"
 
     def __str__(self) -> str:
-        from tensor_graphs.paths.screen import fitted
+        from tensor_graphs.paths.fit_screen import fitted
 
         return fitted(self.lines(), "steps")
 

@@ -1,6 +1,6 @@
 """placement: the copies between devices that a choice of kernels brings with it, before anything is lowered.
 
-Lowering inserts them by the same rule (whereabouts.py), in the same order of nodes.
+Lowering inserts them by the same rule (residency.py), in the same order of nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import known_when_bound
 from tensor_graphs.paths.lower import schedule
-from tensor_graphs.paths.whereabouts import Whereabouts, arriving, handed_out, pieces_of
+from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of
 
 Crossing = tuple[Node, str, str]
 """a value, the device that it is on, and the one that it is copied to"""

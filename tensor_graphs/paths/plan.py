@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import counted, no_attribute
+from tensor_graphs.kernels.import_spec import Origin, load, origin_of
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.origin import Origin, load, origin_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
@@ -315,7 +315,7 @@ class Plan:
         return tuple(dict.fromkeys(name for v in self.variants for name in v.program.devices[1:]))
 
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
-        from tensor_graphs.paths.screen import human
+        from tensor_graphs.paths.fit_screen import human
 
         if use.total <= limit:
             return (f"device {use.device} may use {human(limit)}, binding the plan needs {human(use.most)} at once: "

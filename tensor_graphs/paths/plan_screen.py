@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensor_graphs.language import dims as d
+from tensor_graphs.paths.fit_screen import SCREEN_LINES, duration, fitted, human
 from tensor_graphs.paths.path import is_way_on
-from tensor_graphs.paths.screen import SCREEN_LINES, duration, fitted, human
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant

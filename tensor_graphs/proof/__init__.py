@@ -3,7 +3,7 @@
 In: two Graphs.  Out: a Verdict; a fingerprint.  Not needed to compile: rules and recipes are proved before they are used.
 May import: language, meaning.
 Read first: equality.py (the verdict), fingerprint.py (agreement at points), finite_field.py (one op's residues), then
-counterexample.py, sizes.py, sizes_as_dims.py, selections.py, degree.py, lanes.py, atoms.py, literals.py, residues.py;
+counterexample.py, sizes.py, sizes_as_dims.py, selections.py, degree.py, prime_lanes.py, normal_form.py, literals.py, residues.py;
 docs/equality.md.
 Words: point, lane, choice = docs/glossary.md.
 """

@@ -34,11 +34,11 @@ from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.proof import counterexample, fragment, places, ranges, sides
-from tensor_graphs.proof.atoms import in_atoms, literals_as_held, rounding_aloud
+from tensor_graphs.proof import counterexample, fragment, piecewise_sizes, ranges, shift_sizes
 from tensor_graphs.proof.counterexample import Counterexample
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.fingerprint import MOST_WORK, Points, compare
+from tensor_graphs.proof.normal_form import in_atoms, literals_as_held, rounding_aloud
 from tensor_graphs.proof.sizes import Sizes, choose, unseen
 from tensor_graphs.proof.sizes_as_dims import has_large_sizes, with_dims
 
@@ -307,9 +307,9 @@ def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[N
 
 def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbols: Mapping[str, tuple[int, int]], bits: bool,
                 seed: int, work: int) -> _AtPoints:
-    needed = sides.find(points.order, sizes.bindings, symbols)
+    needed = piecewise_sizes.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
-    moved = places.find(points.order, findings.positions, sizes.bindings[0], symbols)
+    moved = shift_sizes.find(points.order, findings.positions, sizes.bindings[0], symbols)
     sizes = sizes.with_more([b for b in moved.added if b not in sizes.bindings], {})
     wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
     sizes = sizes.with_more(wrapping.added, {})

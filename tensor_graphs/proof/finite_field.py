@@ -11,7 +11,7 @@ every such order holds for the real one, and what mixes order with arithmetic (m
 x ≠ x is False; of other values ≠ is a keyed random bit, as equality may occur but does not in general.
 
 Integers and booleans are exact, and so is whatever depends on no float leaf, by float64 with a bound on its error at its
-side (masks, iotas; bounded.py): known numbers that the bounds do not tell apart are equal where their residues are, and
+side (masks, iotas; error_bounds.py): known numbers that the bounds do not tell apart are equal where their residues are, and
 undecided elsewhere. −∞ is a symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines
 nothing (1/0, the root of a non-square, −∞ in any other place) is bad at that point, and is compared at others.
 
@@ -35,8 +35,8 @@ from tensor_graphs.language.atomic import AtomicOp, python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
-from tensor_graphs.proof import bounded, literals, residues
-from tensor_graphs.proof.bounded import Bounded
+from tensor_graphs.proof import error_bounds, literals, residues
+from tensor_graphs.proof.error_bounds import Bounded
 from tensor_graphs.proof.errors import OutsideFragmentError
 from tensor_graphs.proof.selections import ComparedOperands
 
@@ -97,7 +97,7 @@ def _everywhere(same: Any, known: Array) -> Array:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Which lanes each node of a graph is needed in, and which ops are random functions (lanes.py finds both)."""
+    """Which lanes each node of a graph is needed in, and which ops are random functions (prime_lanes.py finds both)."""
 
     needed: Mapping[Node, frozenset[int]]
     random: frozenset[Node]
@@ -167,7 +167,7 @@ class Field:
         finite = np.isfinite(real)
         minus = real == -np.inf
         bad: Array | None = ~(finite | minus)
-        shown = bounded.literal(real, self.as_written(real))
+        shown = error_bounds.literal(real, self.as_written(real))
         values, back = np.unique(np.where(finite, real, 0.0), return_inverse=True)
         back = back.reshape(real.shape)
         lanes: dict[int, Array] = {}
@@ -189,7 +189,7 @@ class Field:
 
     def as_written(self, real: Array) -> Array:
         """Where floats stand for themselves."""
-        exact = bounded.held(real) | ~np.isfinite(real)
+        exact = error_bounds.held(real) | ~np.isfinite(real)
         if not exact.all():
             others = {v: literals.read(v) == literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
             exact[~exact] = [others[v] for v in real[~exact].tolist()]
@@ -293,8 +293,8 @@ class Field:
         return FieldValue(lanes, bad=_either(x.bad, x.minus))
 
     def atom(self, n: At, *operands: FieldValue) -> FieldValue:
-        """Integers or booleans as a keyed random function of integers (given.py). Commutative ops stay so; x < x and x ≠ x are
-        False."""
+        """Integers or booleans as a keyed random function of integers (integer_inputs.py). Commutative ops stay so; x < x and x ≠ x
+        are False."""
         given = np.broadcast_arrays(*(x.integers for x in operands))
         self.selections[n.node] = ComparedOperands(np.stack([
             g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64) for g in given]))
@@ -311,7 +311,7 @@ class Field:
         return FieldValue(exact=differ & ((made >> np.uint64(7)) & np.uint64(1)).astype(np.bool_), bad=bad)
 
     def seen(self, x: FieldValue) -> FieldValue:
-        """The bits of a sum, or the number that bits are: a keyed random function of the integers (given.py)."""
+        """The bits of a sum, or the number that bits are: a keyed random function of the integers (integer_inputs.py)."""
         made = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
         return dataclasses.replace(x, exact=made.astype(x.integers.dtype))
 
@@ -346,7 +346,8 @@ class Field:
             zero = lane == 0 if x.bad is None else (lane == 0) & (x.bad == 0)
             if zero.any():
                 pole = _either(pole, zero * np.uint8(POLE))
-        return FieldValue(lanes, real=None if x.real is None else bounded.reciprocal(x.real), bad=_either(x.bad, x.minus, pole))
+        real = None if x.real is None else error_bounds.reciprocal(x.real)
+        return FieldValue(lanes, real=real, bad=_either(x.bad, x.minus, pole))
 
     def sqrt(self, n: At, x: FieldValue) -> FieldValue:
         lanes, bad = {}, _either(x.bad, x.minus)
@@ -385,19 +386,19 @@ class Field:
                 raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
             lanes[i], wrong = put(made, i)
             bad = _either(bad, wrong if wrong.any() else None)
-        return FieldValue(lanes, real=bounded.sqrt(x.real), bad=bad)
+        return FieldValue(lanes, real=error_bounds.sqrt(x.real), bad=bad)
 
     def exp2(self, n: At, x: FieldValue) -> FieldValue:
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "exp2", odd=False),
-                                       real=None if x.real is None else bounded.exp2(x.real))
+                                       real=None if x.real is None else error_bounds.exp2(x.real))
         lanes = {i: residues.exp2(x.lanes[i - 1], self.chain[i]) for i in self.needed(n)}
         if x.minus is not None:
             lanes = {i: np.where(x.minus, np.uint64(0), lane) for i, lane in lanes.items()}
-        return FieldValue(lanes, real=None if x.real is None else bounded.exp2(x.real), bad=x.bad)
+        return FieldValue(lanes, real=None if x.real is None else error_bounds.exp2(x.real), bad=x.bad)
 
     def log2(self, n: At, x: FieldValue) -> FieldValue:
-        real = None if x.real is None else bounded.log2(x.real)
+        real = None if x.real is None else error_bounds.log2(x.real)
         if n.node in self.lanes.random:
             return dataclasses.replace(self.random_function(n, x, "log2", odd=False), real=real)
         lanes, bad, minus = {}, _either(x.bad, x.minus), None
@@ -410,7 +411,7 @@ class Field:
 
     def sin(self, n: At, x: FieldValue) -> FieldValue:
         return dataclasses.replace(self.random_function(n, x, "sin", odd=True),
-                                   real=None if x.real is None else bounded.sin(x.real))
+                                   real=None if x.real is None else error_bounds.sin(x.real))
 
     def erf(self, n: At, x: FieldValue) -> FieldValue:
         return self.random_function(n, x, "erf", odd=True)
@@ -441,8 +442,8 @@ class Field:
             bad = _either(bad, reached * np.uint8(bit))
         real = None
         if x.real is not None and y.real is not None:
-            real = self.settled(bounded.dot(x.real, y.real, int(n.input_types[0].shape[-1]), partial(product, multiply=np.matmul)),
-                                lanes)
+            terms = int(n.input_types[0].shape[-1])
+            real = self.settled(error_bounds.dot(x.real, y.real, terms, partial(product, multiply=np.matmul)), lanes)
         return FieldValue(lanes, real=real, bad=bad)
 
     def whole_numbers(self, n: At, x: FieldValue) -> Array:
@@ -490,7 +491,7 @@ class Field:
                 return FieldValue(lanes, bad=x.bad)
             drawn = old.kind != "bool" and n.node.inputs[0] in self.hanging     # some of its values were drawn: no number is known
             return FieldValue({i: residues.whole(x.integers, self.chain[i]) for i in self.needed(n)}, bad=x.bad,
-                              real=None if drawn else bounded.literal(real, np.abs(real) <= 2.0**53))
+                              real=None if drawn else error_bounds.literal(real, np.abs(real) <= 2.0**53))
         return FieldValue(exact=self.exactly.cast(n, x.integers), bad=x.bad)
 
     def _round(self, n: At, x: FieldValue, old: DType, new: DType) -> FieldValue:
@@ -531,13 +532,13 @@ class Field:
     def add(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
             return FieldValue(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), bounded.add)
+        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), error_bounds.add)
         return dataclasses.replace(made, minus=_either(x.minus, y.minus))
 
     def mul(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
             return FieldValue(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), bounded.mul)
+        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), error_bounds.mul)
         minus: Array | None = None
         bad = made.bad
         for a, b in ((x, y), (y, x)):
@@ -637,7 +638,7 @@ class Field:
         minus = None if x.minus is None else np.any(x.minus, axis=axes)
         real = None
         if x.real is not None:
-            real = self.settled(bounded.sum(x.real, axes), lanes)
+            real = self.settled(error_bounds.sum(x.real, axes), lanes)
         return FieldValue(lanes, real=real, minus=minus, bad=bad)
 
     def reduce_max(self, n: At, x: FieldValue) -> FieldValue:

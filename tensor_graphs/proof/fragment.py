@@ -26,7 +26,7 @@ from tensor_graphs.language.dims import evaluate as evaluate_dim
 from tensor_graphs.language.node import ArrayValue, Node
 from tensor_graphs.meaning.algebra import Array
 from tensor_graphs.meaning.interpreter import evaluate
-from tensor_graphs.proof.given import Given, Kind
+from tensor_graphs.proof.integer_inputs import Given, Kind
 
 _MOST_VALUES = 1 << 21
 """Elements of what sizes alone determine that are looked at for literals."""
@@ -195,7 +195,7 @@ class Fact:
 class Findings:
     """What keeps agreement from being a proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in
     whose sizes or attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions,
-    how many indices it has and what is added to them (places.py); degree and reach: of the outputs."""
+    how many indices it has and what is added to them (shift_sizes.py); degree and reach: of the outputs."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)

@@ -213,7 +213,7 @@ class Selections:
         return (m if signed else 0.0) + (simple if nested else len(sets) * math.log2(m))
 
     def given(self, n: At, name: str, bits: float) -> Choices:
-        """Integers or booleans that are given, each of which counts for so many bits (given.py)."""
+        """Integers or booleans that are given, each of which counts for so many bits (integer_inputs.py)."""
         size = int(math.prod(n.shape))
         self._count(size)
         made = np.empty(size, dtype=object)

@@ -4,7 +4,7 @@ Bounds and constants that come from a dim are expressions of it, so a graph does
 a number written in the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at
 least 3, different from each other and from every number in the graphs), the two smallest, the sizes around each number
 that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. What these miss
-of min, max and // of dims, sides.py adds; of integers that their dtype does not hold, ranges.py.
+of min, max and // of dims, piecewise_sizes.py adds; of integers that their dtype does not hold, ranges.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     for a in atom.args:
                         divisors(a)
 
-    hangs: set[Node] = set()                                # on leaves: drawn at their thresholds (given.py), not sizes
+    hangs: set[Node] = set()                                # on leaves: drawn at their thresholds (integer_inputs.py), not sizes
     for node in order:
         shape, name = node.types[0].shape, node.op.name
         if node.op in leaves.NAMED_LEAVES or any(i in hangs for i in node.inputs):
@@ -138,7 +138,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     meet(names, [k for x in pair for k in _in_expression(x)])
         elif node.op.group == "index":
             size = node.inputs[0].shape[node.attrs["axis"]]
-            if node.inputs[1] not in hangs:                 # what is given is drawn at every place (given.py)
+            if node.inputs[1] not in hangs:                 # what is given is drawn at every place (integer_inputs.py)
                 meet(_symbols(node.inputs[1].shape, size), _in_expression(size))
         elif name in ("less", "not_equal", "max", "add", "mul", "idiv", "and", "xor") and node.inputs[0].dtype.kind != "bool" and (
                 node not in hangs):

@@ -22,7 +22,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.identity import code_of
-from tensor_graphs.kernels.place import here
+from tensor_graphs.kernels.location import here
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dtypes import DTYPES, DType
@@ -489,7 +489,7 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
               **options: Any) -> Callable[[Callable[..., Any]], Rule]:
     """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and put it next to the package's own.
 
-    From then on it takes part when a graph is compiled, listed or profiled (rewrites/reword.py).
+    From then on it takes part when a graph is compiled, listed or profiled (rewrites/find_recipes.py).
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample,
     RewriteError where another rule has its name.

@@ -28,9 +28,9 @@ from tensor_graphs.language.part import over
 from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
-from tensor_graphs.rewrites.cuts import Cuts, inside
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.recognise import MARKED
+from tensor_graphs.rewrites.subgraphs import Cuts, inside
 
 MOST_STEPS = 12
 """Steps of a part."""

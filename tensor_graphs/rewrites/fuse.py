@@ -4,8 +4,8 @@
 
 Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
 as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
-few rows (codegen/streams.py), are joined with what comes before and after them; the parts found first are steps there. At last
-rows that are written into states are joined with what makes them, and steps that one step reads with each other. A part's
+few rows (codegen/skinny_product.py), are joined with what comes before and after them; the parts found first are steps there. At
+last rows that are written into states are joined with what makes them, and steps that one step reads with each other. A part's
 definition has the words that stood there, so what it is computed by, one kernel or several, is chosen by price like all else.
 """
 
@@ -27,9 +27,9 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, known_when_bound, part_between
-from tensor_graphs.rewrites.cuts import fed
-from tensor_graphs.rewrites.offer import Offer
-from tensor_graphs.rewrites.reword import Reworded, formed
+from tensor_graphs.rewrites.candidate import Offer
+from tensor_graphs.rewrites.find_recipes import Reworded, formed
+from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
 

@@ -23,14 +23,14 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step
 from tensor_graphs.language.part import PartOp, part_of
-from tensor_graphs.rewrites.beside_oracle import keeps_finite
-from tensor_graphs.rewrites.cuts import inside
-from tensor_graphs.rewrites.offer import Offer, Other
+from tensor_graphs.rewrites.candidate import Offer, Other
+from tensor_graphs.rewrites.check_recipe import keeps_finite
+from tensor_graphs.rewrites.find_recipes import ROUNDED
 from tensor_graphs.rewrites.parts import PartSearch, Wanted, telling
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.recognise import open_steps
-from tensor_graphs.rewrites.reword import ROUNDED
 from tensor_graphs.rewrites.rule import REASSOCIATING
+from tensor_graphs.rewrites.subgraphs import inside
 
 PROVED = "proved/"
 """how the name of what leads to such words begins, in place of a rule's"""

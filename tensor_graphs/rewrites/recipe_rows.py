@@ -4,7 +4,7 @@
     found = rows.kept(graph, lambda: search(graph))
 
 A recipe is an implementation of the type GRAPH_RECIPE: a part's graph, the graph that says it otherwise, the numeric class, and as
-sources the rules and the derivation. Its comparison with the oracle (beside_oracle.py) is a trace, whatever came out. Where a graph
+sources the rules and the derivation. Its comparison with the oracle (check_recipe.py) is a trace, whatever came out. Where a graph
 has parts is a row of `recipe_searches`. Nothing is believed: a place has to hold the very part that the recipe is of, a recipe's
 graph has to have the recorded key, and one that was imported waits for trust, or until the search here finds it too.
 """
@@ -36,9 +36,9 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.queries import RecipeRow
 from tensor_graphs.records.rows import ImplementationRecord, NumericClass, SourceRecord, TraceRecord
-from tensor_graphs.rewrites.beside_oracle import VERIFIER, Compared, compare
-from tensor_graphs.rewrites.cuts import fed
-from tensor_graphs.rewrites.offer import Offer, Other
+from tensor_graphs.rewrites.candidate import Offer, Other
+from tensor_graphs.rewrites.check_recipe import VERIFIER, Compared, compare
+from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from typing import Any
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.body import Body, Turns
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN, length
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, rebuild
 from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, name_of, over
-from tensor_graphs.rewrites.reword import Reworded
+from tensor_graphs.language.subgraph import Body, Turns
+from tensor_graphs.rewrites.find_recipes import Reworded
 from tensor_graphs.rewrites.rule import BITWISE
 
 MOST_NODES, MOST_IN_ALL = 1 << 13, 1 << 15

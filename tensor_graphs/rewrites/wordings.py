@@ -18,11 +18,11 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.language.part import PartOp, other_dims, over
-from tensor_graphs.rewrites.cuts import fed
-from tensor_graphs.rewrites.offer import Offer, Other
+from tensor_graphs.rewrites.candidate import Offer, Other
+from tensor_graphs.rewrites.find_recipes import Reworded, formed
 from tensor_graphs.rewrites.proved import PROVED
-from tensor_graphs.rewrites.reword import Reworded, formed
 from tensor_graphs.rewrites.rule import BITWISE
+from tensor_graphs.rewrites.subgraphs import fed
 from tensor_graphs.rewrites.user_rules import user_rules
 
 

@@ -17,8 +17,8 @@ from tensor_graphs.paths.bind_time import BindTime
 from tensor_graphs.paths.lower import BufferKind, Instruction, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
+from tensor_graphs.runtime.device_constants import array_of, constant, number
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.held_numbers import array_of, constant, number
 from tensor_graphs.runtime.kept_values import KeptValues, places_of
 from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of

@@ -14,7 +14,7 @@ from tensor_graphs.codegen.actions import Accumulators, Again, Columns, Grain, I
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.render_c import rendered
+from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node

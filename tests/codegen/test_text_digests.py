@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
-from tensor_graphs.codegen import render_c, render_cuda
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.cuda_program import program_of
 from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.print import c_source, cuda_source
+from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.language.composite import Definition
 from tests.codegen.test_generated import drawn
 from tests.conftest import Snapshot
 from tests.kernels.cases import CASES
 
 TEXTS: dict[str, Callable[[Definition], str]] = {
-    "c": lambda definition: render_c.rendered(arranged(lower(definition))),
-    "cuda": lambda definition: render_cuda.rendered(program_of(definition)).text,
+    "c": lambda definition: c_source.rendered(arranged(lower(definition))),
+    "cuda": lambda definition: cuda_source.rendered(program_of(definition)).text,
 }
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import render_c
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
@@ -63,7 +63,7 @@ def test_what_lies_across_is_read_in_tiles_and_right(name: str, library: Library
 
 
 def test_blocks_are_as_large_in_the_text_as_in_the_header() -> None:
-    assert re.search(r"enum \{ TILE = (\d+) \}", (HEADERS / "numbers.h").read_text()).group(1) == str(render_c.TILE)  # type: ignore[union-attr]
+    assert re.search(r"enum \{ TILE = (\d+) \}", (HEADERS / "numbers.h").read_text()).group(1) == str(c_source.TILE)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("node", [operand("f32", M, 3).permute((1, 0)) * 2.0, operand("f32", M, N, 4).permute((1, 0, 2)) * 2.0,

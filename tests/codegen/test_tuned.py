@@ -12,7 +12,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen import actions, backend, loops, tuned
 from tensor_graphs.codegen.actions import Again, Grain, IllegalAction
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.origin import Origin, load, origin_of, out_of_reach
+from tensor_graphs.kernels.import_spec import Origin, load, origin_of, out_of_reach
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 

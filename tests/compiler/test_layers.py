@@ -14,7 +14,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths import copies, lower
 from tensor_graphs.paths.path import Paths
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites import reword
+from tensor_graphs.rewrites import find_recipes
 
 
 def layers(count: int) -> Graph:
@@ -45,7 +45,7 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, counting)
 
     for owner, name in ((PriceBook, "price"), (Paths, "alternatives"), (copies, "copied"), (copies, "apart"), (copies, "seen"),
-                        (reword, "saturate"), (lower, "signature_of")):
+                        (find_recipes, "saturate"), (lower, "signature_of")):
         count(owner, name)
     return seen
 

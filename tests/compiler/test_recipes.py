@@ -35,7 +35,7 @@ from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records import upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
-from tensor_graphs.rewrites import reword
+from tensor_graphs.rewrites import find_recipes
 from tests.compiler.conftest import add_row
 from tests.rewrites.attention_wordings import WORDINGS
 
@@ -147,7 +147,7 @@ def test_a_value_of_the_written_graph_is_found_behind_a_recipe(database: Databas
 def test_what_a_compile_finds_is_read_by_the_next_one(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*list_paths(GRAPH, database=database, **ON)]
     monkeypatch.setattr(prepare_room, "_formed", WeakKeyDictionary())   # as in another process
-    monkeypatch.setattr(reword, "_RewordSearch", None)
+    monkeypatch.setattr(find_recipes, "_RewordSearch", None)
     assert [p.id for p in list_paths(GRAPH, database=database, **ON)] == [p.id for p in found]
     assert upkeep.stats(database).rows["recipe_searches"] == 1
 

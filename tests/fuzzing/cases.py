@@ -28,8 +28,8 @@ from tensor_graphs.paths.path import Alternative, Path, Paths, Price
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.runtime.row_bounds import check_rows, given_rows
 from tensor_graphs.runtime.session import Session
-from tensor_graphs.runtime.written_rows import check_rows, given_rows
 from tests.compiler.part_kernels import FUSED, registered
 from tests.fuzzing.grow import Hint, grown, leaf_values
 from tests.fuzzing.oracle import Answer, leaves_of

@@ -20,7 +20,9 @@ from unittest import mock
 
 import numpy as np
 
-from tensor_graphs.codegen import actions, arrange, columns, interpret, render_c
+from tensor_graphs.codegen import actions, arrange, interpret
+from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram, Value, values_in
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
@@ -46,8 +48,8 @@ FORMS: Mapping[str, tuple[Callable[[StageProgram], StageProgram], Mapping[tuple[
     "as drawn": (lambda p: p, {}),
     "arranged": (arrange.arranged, {}),
     "in parts, small blocks": (lambda p: advised(arrange.arranged(p)), {(arrange, "CHUNK"): 16, (arrange, "LEAST_TILE"): 2}),
-    "columns in parts": (lambda p: columns.in_parts(arrange.arranged(p)), {
-        (columns, "LEAST"): 4, (columns, "PARALLEL"): 1 << 12, (arrange, "LEAST_TILE"): 2})}
+    "columns in parts": (lambda p: split_columns.in_parts(arrange.arranged(p)), {
+        (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (arrange, "LEAST_TILE"): 2})}
 """name -> what is done to the program, and what is patched for it"""
 
 
@@ -99,7 +101,7 @@ def formed(case: Case) -> tuple[Program, str]:
     made = drawn(case)
     with patched(case.form):
         made.program = FORMS[case.form][0](made.program)
-        return made, render_c.rendered(made.program, "kernel")
+        return made, c_source.rendered(made.program, "kernel")
 
 
 # ---- one call --------------------------------------------------------------------------------------------------------------

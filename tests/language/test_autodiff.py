@@ -18,7 +18,6 @@ import torch
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.autodiff import grad, vjp
-from tensor_graphs.language.body import Body
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, composite, expand_all
 from tensor_graphs.language.composites.elementary import cos, erf, exp, gelu, log, sigmoid, softplus, tanh
 from tensor_graphs.language.composites.normalisation import layer_norm, log_softmax, mean, rms_norm, softmax
@@ -27,6 +26,7 @@ from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, u32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node, TensorType, walk
+from tensor_graphs.language.subgraph import Body
 from tensor_graphs.meaning.interpreter import evaluate
 
 RNG = np.random.default_rng(11)

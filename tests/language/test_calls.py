@@ -1,4 +1,5 @@
-"""language/calls.py, misfits.py: an argument that an op does not have is told with the name that is meant, whoever defines it."""
+"""language/calls.py, call_errors.py: an argument that an op does not have is told with the name that is meant, whoever defines
+it."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.errors import DTypeError
-from tensor_graphs.language.misfits import CallError
 from tests.language.messages import said
 
 X = tg.input("x", (3, 4))

@@ -8,8 +8,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composite as c
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
-from tensor_graphs.language.misfits import CallError
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import interpret
 from tests.language.messages import said

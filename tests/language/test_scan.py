@@ -1,4 +1,4 @@
-"""tests for language/composites/scan.py and language/body.py: what a loop means, how it is written, what is refused."""
+"""tests for language/composites/scan.py and language/subgraph.py: what a loop means, how it is written, what is refused."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from tensor_graphs.language.dims import Expr
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.part import part_of
+from tensor_graphs.paths.fit_screen import SCREEN_LINES
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
 from tensor_graphs.paths.path_reader import path_from_json
-from tensor_graphs.paths.screen import SCREEN_LINES
 from tensor_graphs.records.database import Database
 from tests.plans import check, paths_of, plan_of, program_of
 

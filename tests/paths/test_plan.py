@@ -9,8 +9,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.paths.cells import Cell
+from tensor_graphs.paths.fit_screen import SCREEN_LINES, SCREEN_WIDTH, human
 from tensor_graphs.paths.plan import Evidence, PlanError, midpoint
-from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH, human
 from tests.plans import plan_of
 
 N = tg.dim("n", 1, 1000)

@@ -9,8 +9,8 @@ import pytest
 
 from tensor_graphs.kernels.kernel import ANY_OP, HostCall, Kernel, KernelError, source_of
 from tensor_graphs.kernels.registry import kernel_named
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.errors import DTypeError, LanguageError
-from tensor_graphs.language.misfits import CallError
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 

@@ -19,8 +19,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.profiling.distrust.memory_guards import GUARD, GUARD_BYTES, POISONS, Guarded, digest

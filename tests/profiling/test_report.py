@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensor_graphs.paths.screen import SCREEN_LINES, SCREEN_WIDTH
+from tensor_graphs.paths.fit_screen import SCREEN_LINES, SCREEN_WIDTH
 from tensor_graphs.profiling.queue.report import LEFT, Answered, ProfileReport, Rests, rests_on, what_is_left
 
 

@@ -7,9 +7,9 @@ from types import CodeType
 
 import pytest
 
+from tensor_graphs.kernels.import_spec import Origin
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.origin import Origin
-from tensor_graphs.kernels.own_source import require_numbers
+from tensor_graphs.kernels.user_source import require_numbers
 from tensor_graphs.profiling.distrust.worker import LONGEST_LOG, words_of
 from tensor_graphs.records.logs import reason_of
 
@@ -67,7 +67,7 @@ def test_a_mistake_that_the_package_finds_has_no_line_of_the_package(tmp_path: P
     with pytest.raises(KernelError) as caught:
         require_numbers("c.mine", "ints", None, "what ints returns")
     reason = reason_of(words_of(caught.value, [Origin("my", str(tmp_path / "my.py"))]))
-    assert "what ints returns is None" in reason and "own_source.py" not in reason
+    assert "what ints returns is None" in reason and "user_source.py" not in reason
 
 
 def test_a_long_traceback_is_cut_and_the_reason_stays(tmp_path: Path) -> None:

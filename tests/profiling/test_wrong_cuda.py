@@ -21,8 +21,8 @@ from tensor_graphs.compiler.compile import compile_graph
 from tensor_graphs.compiler.explain import explain
 from tensor_graphs.compiler.search import price_points
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.kernels.import_spec import origin_of
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.text_writer import print_graph

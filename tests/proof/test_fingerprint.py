@@ -6,9 +6,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.dims import bounds
-from tensor_graphs.proof.atoms import in_atoms
 from tensor_graphs.proof.errors import OutsideFragmentError
 from tensor_graphs.proof.fingerprint import Points, compare, fingerprint
+from tensor_graphs.proof.normal_form import in_atoms
 from tensor_graphs.proof.sizes import choose
 
 N = tg.dim("n", 1, 4096)

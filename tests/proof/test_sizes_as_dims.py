@@ -6,8 +6,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.node import Node
-from tensor_graphs.proof.atoms import in_atoms
 from tensor_graphs.proof.equality import equal
+from tensor_graphs.proof.normal_form import in_atoms
 from tensor_graphs.proof.sizes_as_dims import with_dims
 
 SIZES = [(7, 256, 512), (33, 311, 1023), (512, 512, 512), (2048, 2048, 5632)]

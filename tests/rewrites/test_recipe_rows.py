@@ -12,11 +12,11 @@ import tensor_graphs as tg
 from tensor_graphs.records import queries, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.portable import export_file, import_file
-from tensor_graphs.rewrites import beside_oracle, recipe_rows
-from tensor_graphs.rewrites.beside_oracle import compare
-from tensor_graphs.rewrites.offer import Offer
+from tensor_graphs.rewrites import check_recipe, recipe_rows
+from tensor_graphs.rewrites.candidate import Offer
+from tensor_graphs.rewrites.check_recipe import compare
+from tensor_graphs.rewrites.find_recipes import offers
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
-from tensor_graphs.rewrites.reword import offers
 from tensor_graphs.rewrites.rules import ALL
 from tests.rewrites.test_reword import chain, heads, mlp
 
@@ -77,7 +77,7 @@ def test_a_recipe_is_a_row_with_its_verdict_beside_the_words_that_stand_there(da
     (offer,) = found_in(database)
     (row,) = queries.history(database, _names(database)[0])
     assert (row.implementation_type, row.kind, row.status) == ("GRAPH_RECIPE", "verify", "PASSED")
-    assert row.numeric_class == offer.others[0].numeric_class and row.verifier == beside_oracle.VERIFIER
+    assert row.numeric_class == offer.others[0].numeric_class and row.verifier == check_recipe.VERIFIER
     own = queries.trace_conditions(database, row.trace_id)[row.trace_id]["as_written"]
     assert row.max_relative_error is not None and row.tolerance is not None
     assert 0 < own and 0 < row.max_relative_error <= row.tolerance
@@ -93,8 +93,8 @@ def _names(database: Database) -> list[str]:
 
 def test_a_recipe_that_is_off_is_not_offered_and_a_row_says_by_how_much(database: Database,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside_oracle, "WORSE", 1e-9)
-    monkeypatch.setattr(beside_oracle, "ROUNDOFFS", 1e-9)
+    monkeypatch.setattr(check_recipe, "WORSE", 1e-9)
+    monkeypatch.setattr(check_recipe, "ROUNDOFFS", 1e-9)
     assert found_in(database) == []
     monkeypatch.undo()
     assert again_in(database) == []                                 # the verdict is on file

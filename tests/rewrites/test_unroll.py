@@ -17,7 +17,7 @@ from tensor_graphs.language.composite import Definition, expand_all
 from tensor_graphs.language.composites.scan import AT_ONCE
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.rewrites import unroll as module
-from tensor_graphs.rewrites.reword import Reworded
+from tensor_graphs.rewrites.find_recipes import Reworded
 from tensor_graphs.rewrites.rule import BITWISE
 from tensor_graphs.rewrites.unroll import MOST_NODES, unroll, why_whole
 

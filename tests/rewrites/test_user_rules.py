@@ -12,8 +12,8 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.records import open_database
 from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.errors import RewriteError
+from tensor_graphs.rewrites.find_recipes import Reworded, reword
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
-from tensor_graphs.rewrites.reword import Reworded, reword
 from tensor_graphs.rewrites.rules import allowed
 
 X, Y = (tg.input(name, (64, 48), tg.i32) for name in "xy")

@@ -12,7 +12,7 @@ import torch
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Transfer
-from tensor_graphs.language.misfits import CallError
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.node import Node
 from tensor_graphs.runtime import device_array as under
 from tensor_graphs.runtime.arrays import device_array

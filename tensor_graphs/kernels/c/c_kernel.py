@@ -16,7 +16,7 @@ from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.devices.sealed_files import holds
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.declared import (
+from tensor_graphs.kernels.declaration import (
     Computed,
     assuming_of,
     counts_of,
@@ -30,7 +30,9 @@ from tensor_graphs.kernels.declared import (
 )
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
-from tensor_graphs.kernels.own_source import (
+from tensor_graphs.kernels.location import here
+from tensor_graphs.kernels.strides import Strides
+from tensor_graphs.kernels.user_source import (
     files_of,
     given_for,
     named_after,
@@ -45,8 +47,6 @@ from tensor_graphs.kernels.own_source import (
     source_of,
     text_of,
 )
-from tensor_graphs.kernels.place import here
-from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim

@@ -12,7 +12,7 @@ import numpy as np
 from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
-from tensor_graphs.kernels.declared import (
+from tensor_graphs.kernels.declaration import (
     Computed,
     assuming_of,
     op_name,
@@ -26,7 +26,8 @@ from tensor_graphs.kernels.declared import (
 )
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
-from tensor_graphs.kernels.own_source import (
+from tensor_graphs.kernels.location import here
+from tensor_graphs.kernels.user_source import (
     given_for,
     named_after,
     refusal,
@@ -39,7 +40,6 @@ from tensor_graphs.kernels.own_source import (
     source_of,
     text_of,
 )
-from tensor_graphs.kernels.place import here
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import Dim

@@ -18,10 +18,10 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy import atomics, composites
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function
 from tensor_graphs.language import leaves
-from tensor_graphs.language.body import Body, Turns
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, walk
+from tensor_graphs.language.subgraph import Body, Turns
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from typing import Any
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import one_axis
-from tensor_graphs.language.body import Body, Turns, slice_type
 from tensor_graphs.language.composite import Build, CompositeOp, Definition, definition_digest, instantiate, put_in_library
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, LanguageError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute
+from tensor_graphs.language.subgraph import Body, Turns, slice_type
 
 MOST_UNROLLED = 64
 """turns that `define` writes out"""

@@ -6,9 +6,9 @@ from typing import Any
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import reversed_through
-from tensor_graphs.language.body import Body, Turns
 from tensor_graphs.language.node import Node, TensorType, apply
 from tensor_graphs.language.part import over
+from tensor_graphs.language.subgraph import Body, Turns
 
 
 def gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Any]:

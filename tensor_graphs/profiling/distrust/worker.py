@@ -22,8 +22,8 @@ from tensor_graphs.profiling.distrust.protocol import KEY_BYTES, Channel
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 
 if TYPE_CHECKING:
+    from tensor_graphs.kernels.import_spec import Origin
     from tensor_graphs.kernels.kernel import Kernel
-    from tensor_graphs.kernels.origin import Origin
     from tensor_graphs.profiling.distrust.process_state import StateGuard
     from tensor_graphs.profiling.distrust.tampering import Watch
     from tensor_graphs.profiling.measure.bench import Bench
@@ -67,8 +67,8 @@ def preload(names: Sequence[str] = ()) -> None:
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
     """The kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is imported
     here."""
+    from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
-    from tensor_graphs.kernels.origin import MAIN
     from tensor_graphs.kernels.registry import kernel_named
 
     try:
@@ -86,7 +86,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
     replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
     from tensor_graphs.kernels.c import library
-    from tensor_graphs.kernels.origin import load
+    from tensor_graphs.kernels.import_spec import load
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.profiling.distrust.process_state import StateGuard, deployed, floating_point
     from tensor_graphs.profiling.measure.bench import Bench

@@ -32,7 +32,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.copies import apart, dense
 from tensor_graphs.paths.lower import taken
-from tensor_graphs.paths.whereabouts import Whereabouts, pieces_of
+from tensor_graphs.paths.residency import Whereabouts, pieces_of
 from tensor_graphs.profiling.measure.inputs import (
     SPECIALS,
     Form,

@@ -28,8 +28,8 @@ from tensor_graphs.costs.filing import (
     whole_graph_record,
 )
 from tensor_graphs.devices.environment import Environment
+from tensor_graphs.kernels.import_spec import origin_of
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.origin import origin_of
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph

@@ -40,8 +40,8 @@ from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import usable_cores
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.import_spec import origin_of, out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, KernelError
-from tensor_graphs.kernels.origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d

@@ -20,7 +20,7 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.paths.path import Path, kernel_of_all_steps
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.paths.whereabouts import arriving
+from tensor_graphs.paths.residency import arriving
 from tensor_graphs.profiling.measure import whole_error
 from tensor_graphs.profiling.measure.at_once import error_at_once
 from tensor_graphs.profiling.measure.bench import LLC_BYTES

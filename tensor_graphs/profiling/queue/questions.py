@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timing_key, verdict_key
+from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, made_together
-from tensor_graphs.kernels.origin import out_of_reach
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.profiling.distrust.replies import JUDGE_ERROR
 from tensor_graphs.profiling.measure.descriptors import Given

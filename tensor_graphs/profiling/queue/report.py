@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensor_graphs.paths.screen import SCREEN_LINES, fitted, wrapped
+from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
 from tensor_graphs.profiling.queue.ahead import Ahead
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"

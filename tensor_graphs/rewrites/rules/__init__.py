@@ -10,7 +10,7 @@ Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/re
 from __future__ import annotations
 
 from tensor_graphs.rewrites.addresses import CountingIndices
-from tensor_graphs.rewrites.attending import ATTENDING
+from tensor_graphs.rewrites.attention_masks import ATTENDING
 from tensor_graphs.rewrites.collect import Collecting
 from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding

@@ -4,7 +4,7 @@ What is written as softmax(q·kᵀ · c, hidden where nothing is to be seen) · 
 with a maximum, a sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online
 normalizer calculation for softmax, 2018). That two such states can be joined, in any order, is what `split_keys` says: keys in two
 halves, each attended to alone, merged by their log-sum-exps (flash decoding). What numbers and positions say as operands, and
-attributes can say as well, is in rewrites/attending.py.
+attributes can say as well, is in rewrites/attention_masks.py.
 """
 
 from __future__ import annotations

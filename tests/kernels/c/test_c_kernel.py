@@ -25,7 +25,7 @@ from tensor_graphs.kernels.c import backend as c_backend
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.language.misfits import CallError
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.node import Node
 from tensor_graphs.profiling.distrust.replies import Reply
 from tensor_graphs.profiling.distrust.worker_process import CRASHED

@@ -1,0 +1,129 @@
+"""retry: measure again what failed, and compare again what passed. Rows are for ever, so a newer one has to speak.
+
+A crash, a time-out or a failed build is answered by its newest row: when the judge finds the kernel well today, the next compile
+may use it. A wrong shape, a wrong dtype, a changed operand or a wrong number stays: such code must change, and then it is other
+code, with another source hash. So does what a kernel that had passed gets wrong today: it is not chosen any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensor_graphs.cli import options
+
+if TYPE_CHECKING:
+    from tensor_graphs.profiling.measure.judge import Judge
+    from tensor_graphs.records.database import Database
+    from tensor_graphs.records.queries import FullTrace
+
+MOST = 10_000
+"""traces of one kernel that are looked at, the newest"""
+
+
+def retry(
+    what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one trace.")],
+    threads: options.Threads = None,
+    imports: options.Imports = None,
+    db: options.DatabaseAt = None,
+    json: options.Json = False,
+) -> None:
+    """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
+    time too), and store what it finds. Exit code 1 if anything fails."""
+    from tensor_graphs.profiling.measure.judge import Judge
+
+    store = options.database(db, create=False)
+    todo = _last_here(store, what, threads)
+    told: list[dict[str, object]] = []
+    with Judge(store, threads=threads) as judge, options.status("retrying", json) as update:
+        for i, t in enumerate(todo):
+            update(f"comparing {t.implementation_name} again ({i + 1} of {len(todo)})")
+            status, reason = _again(judge, store, t)
+            told.append({
+                "trace_id": t.trace_id, "kernel": t.implementation_name, "graph": t.graph_name, "graph_key": t.graph_key,
+                "axes": dict(t.axes), "before": t.status, "status": status, "reason": reason,
+            })  # fmt: skip
+    if json:
+        options.print_json(told)
+    else:
+        for row in told:
+            became = f"{row['before']} → {row['status']}"
+            print(f"{row['trace_id']:8d}  {row['kernel']} {row['graph']}: {became}  {row['reason']}".rstrip())
+        if not told:
+            print(f"nothing of {what} was compared here")
+    if any(row["status"] != "PASSED" for row in told):
+        raise typer.Exit(1)
+
+
+def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrace]:
+    """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
+    code that it has today; verdicts before times."""
+    from tensor_graphs.costs.filing import environment_of
+    from tensor_graphs.kernels.registry import BACKENDS, why_missing
+    from tensor_graphs.records import MissingRecord, queries
+
+    here = {environment_of(name, threads).key() for name in BACKENDS if why_missing(name) is None}
+    if what.isdecimal():
+        try:
+            (asked,) = queries.evidence(store, int(what))
+        except MissingRecord as e:
+            raise options.NotPossible(f"{store.location} has no trace {what}\n  fix: tg db failures has their numbers") from e
+        if asked.environment_key not in here:
+            raise options.NotPossible(f"trace {what} was measured on {asked.hardware_name} ({asked.backend}), not in an "
+                                     "environment of this machine\n  fix: retry it there")  # fmt: skip
+        newest = _newest(store, asked.source_hash)
+        if asked.trace_id not in (t.trace_id for t in newest):
+            raise options.NotPossible(f"trace {what} was measured again since\n  fix: tg db history {asked.implementation_name}")
+        # a failure at one size that is a failure at all sizes: the verdict about all is what keeps the kernel from being chosen
+        stands = [t for t in newest if asked.axes and not t.axes and asked.status == t.status != "PASSED"
+                  and (t.graph_key, t.environment_key) == (asked.graph_key, asked.environment_key)]
+        return [*stands, asked]
+    if not queries.kernels_like(store, what):
+        raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
+    today = _identity_today(what)
+    found = [t for t in _newest(store, what) if t.environment_key in here and
+             (t.status != "PASSED" or (not t.axes and today in (None, t.source_hash)))]
+    return sorted(found, key=lambda t: (bool(t.axes), t.trace_id))
+
+
+def _newest(store: Database, kernel: str) -> list[FullTrace]:
+    """Of each identity on each workload in each environment, the newest trace. kernel: a name, or one source hash."""
+    from tensor_graphs.records import queries
+
+    newest: dict[tuple[str, str, str], FullTrace] = {}
+    for t in queries.history(store, kernel, limit=MOST):
+        newest.setdefault((t.source_hash, t.workload_key, t.environment_key), t)
+    return list(newest.values())
+
+
+def _identity_today(name: str) -> str | None:
+    """Of the kernel that has this name here; None when nothing has (`name` may be a source hash, or somebody's own kernel)."""
+    from tensor_graphs.kernels.kernel import KernelError
+    from tensor_graphs.kernels.registry import kernel_named
+
+    try:
+        return kernel_named(name).identity
+    except KernelError:
+        return None
+
+
+def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
+    """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
+    from tensor_graphs.profiling.dataset import NotAgain, asked_again
+    from tensor_graphs.profiling.measure.descriptors import given_of
+    from tensor_graphs.records import queries
+    from tensor_graphs.records.logs import reason_of
+    from tensor_graphs.records.rows import REFUTING
+
+    text, _ = queries.graph_text(store, t.graph_key)
+    given = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
+    try:
+        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, given,
+                              command=f"tg db retry {t.implementation_name}")
+    except NotAgain as why:
+        return "NOT RETRIED", str(why)
+    reason = reason_of(verdict.log)
+    if verdict.status == "PASSED" and (t.status in REFUTING or t.status == "INCORRECT_NUMERICAL"):
+        reason = f"but {t.status} stays: such code must change before it is used"
+    return verdict.status, reason

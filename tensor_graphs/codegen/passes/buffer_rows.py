@@ -1,0 +1,66 @@
+"""buffer_rows: sums of one element each, whose row is kept before anything dear is made of it.
+
+A nest that ends with `number = sum over …; out = tanh(… number …)` calls tanh for one element at a time. With a row of the sums in
+scratch the second stage is a loop over memory, and runs in vectors. Steps of a scan have such nests; elsewhere their products are
+other kernels' (loops.py, MOST_TURNS).
+
+In: an arranged program.  Out: another one, where a nest is like that; the one that came stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.codegen.arrange import reloaded
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+LEAST, MOST = 8, 4096
+"""elements of a row that is kept: of fewer no vector is full, more are not near when they are read"""
+
+
+def with_rows(program: StageProgram) -> StageProgram:
+    """The program with the sums of each such nest kept as rows of its last axis."""
+    found = [_with_rows(program, nest) for nest in program.nests]
+    if all(made is nest for made, nest in zip(found, program.nests, strict=True)):
+        return program
+    return replace(program, nests=found)
+
+
+def _with_rows(program: StageProgram, nest: Nest) -> Nest:
+    if not nest.axes or nest.tile is not None:
+        return nest
+    level, last = len(nest.axes), nest.axes[-1]
+    plain = all(s.level == level and not s.axes and s.scan is None and s.within is None and not s.joined for s in nest.stages)
+    low, high = d.bounds(last.size)
+    sums = [s.target for s in nest.stages if s.monoid is not None]
+    stored = [s for s in nest.stages if s.monoid is None]
+    if not plain or low < LEAST or high > MOST or not sums or any(a.role != "scratch" or a.level != level for a in sums) \
+            or any(s.target.level != 0 for s in stored) or any(last.name in v.symbols for v in program.values.gathered.values()):
+        return nest
+    if not any(v.op in DEAR for s in stored for v in values_in(s.value)):
+        return nest
+    rows = {a: Array(a.name, a.role, a.number, a.dtype, last.size, level - 1) for a in sums}
+    stages = [_along(s, last, rows, program.values) for s in nest.stages]
+    return Nest(nest.axes[:-1], stages, None, nest.advice)
+
+
+def _along(s: Stage, last: Axis, rows: dict[Array, Array], values: Values) -> Stage:
+    target = rows.get(s.target)
+    index: Dim = s.index if target is None else last.symbol
+    return replace(s, target=target or s.target, index=index, axes=(last,), level=s.level - 1,
+                   value=_reading(s.value, last, rows, values))
+
+
+def _reading(value: Value, last: Axis, rows: dict[Array, Array], values: Values) -> Value:
+    """A value that reads rows where it read numbers."""
+
+    def load(v: Value, args: tuple[Value, ...]) -> Value | None:
+        array, _, inside = v.attr
+        if array not in rows:
+            return None
+        return values.make("load", v.dtype, *args, attr=(rows[array], last.symbol, inside - {last.name}))
+
+    return reloaded(values, value, load)

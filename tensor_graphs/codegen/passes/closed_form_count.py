@@ -1,0 +1,90 @@
+"""closed_form_count: how many elements of an axis compare in a way that indices tell, as an index rather than as a sum.
+
+    t6[i] = sum over r in 0..s of cast(r ≤ i + 3)       →       t6[i] = i32(min(s, i + 4))
+
+Where at least one always does, the question whether any does is answered, and choices by it are gone. In: a program as it was
+lowered.  Out: the same, changed in place; what it computes is the same in every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensor_graphs.codegen.lower import least_of
+from tensor_graphs.codegen.stages import Array, Stage, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bool_
+
+
+def counted(program: StageProgram) -> None:
+    """Write sums of comparisons as indices, and choices that depend on a count that is never 0 as what is chosen."""
+    some: set[Array] = set()
+    for nest in program.nests:
+        for s in nest.stages:
+            count = count_of(s)
+            if count is None or not s.value.dtype.min <= d.bounds(count)[0] <= d.bounds(count)[1] <= s.value.dtype.max:
+                continue
+            s.value, s.reduce, s.monoid, s.note = program.values.index(count, s.value.dtype), (), None, "how many compare"
+            program.derivation += (f"a sum of comparisons is a number of indices: {s.target} is {d.format_dim(count)}",)
+            if d.bounds(count)[0] >= 1 and s.target.role == "scratch":
+                some.add(s.target)
+    if some:
+        for nest in program.nests:
+            for s in nest.stages:
+                s.value = _decided(program, s.value, some)
+        read = {v.attr[0] for nest in program.nests for s in nest.stages for v in values_in(*s.roots()) if v.op == "load"}
+        for nest in program.nests:
+            nest.stages = [s for s in nest.stages if s.target not in some - read]
+        program.nests = [nest for nest in program.nests if nest.stages]
+
+
+def count_of(s: Stage) -> Dim | None:
+    """What a stage adds up, where it is the number of indices for which comparisons hold; None of another one."""
+    if s.monoid != "sum" or s.scan is not None or len(s.reduce) != 1 or s.value.op != "cast" or s.value.args[0].dtype is not bool_:
+        return None
+    (axis,) = s.reduce
+    low: Dim = 0
+    high: Dim = axis.size
+    for condition in all_of(s.value.args[0]):
+        least = least_of(condition, True)                           # it holds where this is at least 0
+        step = None if least is None else d.coefficient(least, axis.name)
+        if least is None or step not in (1, -1):
+            return None
+        rest = least - step * axis.symbol
+        if step > 0:
+            low = d.dim_max(low, -rest)
+        else:
+            high = d.dim_min(high, rest + 1)
+    return d.dim_max(0, high - low)
+
+
+def all_of(condition: Value) -> Iterator[Value]:
+    """The conditions that all hold where one does."""
+    if condition.op == "and":
+        for each in condition.args:
+            yield from all_of(each)
+    else:
+        yield condition
+
+
+def _decided(program: StageProgram, value: Value, some: set[Array]) -> Value:
+    """A value where counts in these arrays are not 0."""
+    cache: dict[Value, Value] = {}
+    values = program.values
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            args = tuple(one(a) for a in v.args)
+            known = [a.attr if a.op == "constant" else None for a in args]
+            if v.op == "not_equal" and args[0].op == "load" and args[0].attr[0] in some and known[1] == 0:
+                cache[v] = values.constant(True, bool_)
+            elif v.op == "where" and known[0] is True:
+                cache[v] = args[1]
+            elif v.op == "and" and v.dtype is bool_ and True in known:
+                cache[v] = args[1 - known.index(True)]
+            else:
+                cache[v] = v if args == v.args else values.make(v.op, v.dtype, *args, attr=v.attr)
+        return cache[v]
+
+    return one(value)

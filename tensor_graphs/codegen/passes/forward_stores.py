@@ -1,0 +1,49 @@
+"""forward_stores: a reduction of which every number is only stored elsewhere is stored there at once.
+
+    t[j] = sum over r of x[i, j, r]    over j
+    y[i, k] = t[k]                     over k         →    y[i, j] = sum over r of x[i, j, r]    over j
+
+A GPU computes such a nest with a thread for each number, rather than a row in shared memory.
+
+In: an arranged program.  Out: the same, changed in place.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+
+def handed_on(program: StageProgram) -> StageProgram:
+    """The program without stages that only store what a reduction right before them came to."""
+    for nest in program.nests:
+        for s, last in zip(nest.stages[:-1], nest.stages[1:], strict=True):
+            index = _index_of(program, nest, s, last)
+            if index is not None:
+                s.target, s.index = last.target, index
+                nest.stages = [each for each in nest.stages if each is not last]
+                break
+    return program
+
+
+def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim | None:
+    """Where a reduction stores its numbers when it does what the next stage does; None where that is more than storing."""
+    if s.monoid is None or s.scan is not None or last.monoid is not None or last.scan is not None or s.level != last.level:
+        return None
+    if s.target.role != "scratch" or s.target.dtype not in (s.value.dtype, last.target.dtype):      # it would be rounded twice
+        return None
+    if any(each.within is not None or each.joined or each.tiled or each.product for each in (s, last)) or nest.tile is not None:
+        return None
+    if [a.size for a in s.axes] != [a.size for a in last.axes] or last.value.op != "load" or last.value.args:
+        return None
+    same: dict[str, Dim] = {a.name: b.symbol for a, b in zip(last.axes, s.axes, strict=True)}
+    read, offset, _ = last.value.attr
+    if read is not s.target or d.substitute(offset, same) != s.index or not {a.name for a in s.reduce}.isdisjoint(
+            str(x) for x in d.symbols(last.index)):
+        return None
+    others = (each for other in program.nests for each in other.stages if each is not last)
+    values = (*(root for each in others for root in each.roots()), *program.values.gathered.values())
+    if any(v.op == "load" and v.attr[0] is s.target for v in values_in(*values)):
+        return None
+    return d.substitute(last.index, same)

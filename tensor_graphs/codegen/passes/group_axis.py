@@ -1,0 +1,96 @@
+"""group_axis: an axis of a nest whose turns share numbers in groups, as an axis of groups and one of the turns in a group.
+
+    nest over i, c in 0..64                                        nest over i, g in 0..8
+        t[j] = sum over r of x[i, j, r]    over j in 0..8    →         t = sum over r of x[i, g, r]
+        y[i, c, k] = … t[c // 8] …         over k                      y[i, 8 g + h, k] = … t …    over h in 0..8, k
+
+So a group is a turn of its own, whose sums all of its threads share (group_norm). Without it one turn has all groups, and as many
+threads add up as there are groups.
+
+In: an arranged program.  Out: the same, changed in place where a nest is like that; what it computes stays, but for the order of
+sums.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.stages import Array, Axis, Nest, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+
+def grouped(program: StageProgram) -> StageProgram:
+    """The program with the last axis of each such nest in groups."""
+    for nest in program.nests:
+        groups = _groups(program, nest)
+        if groups is not None:
+            _split(program, nest, *groups)
+    return program
+
+
+def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
+    """(groups, turns of each) of a nest's last axis."""
+    if len(nest.axes) < 1 or nest.tile is not None:
+        return None
+    axis, level = nest.axes[-1], len(nest.axes) - 1
+    outer = [s for s in nest.stages if s.level == level]
+    inner = [s for s in nest.stages if s.level == level + 1]
+    if not d.is_static(axis.size) or not outer or not inner or len(outer) + len(inner) != len(nest.stages):
+        return None
+    if any(s.scan is not None or s.within is not None or s.joined or s.tiled or s.product for s in nest.stages):
+        return None
+    if any(s.monoid is not None or s.target.role == "scratch" or not s.axes for s in inner):
+        return None
+    if any(len(s.axes) != 1 or s.index != s.axes[0].symbol or s.target.role != "scratch" or s.target.level != level for s in outer):
+        return None
+    sizes = {s.axes[0].size for s in outer}
+    if len(sizes) != 1 or not all(map(d.is_static, sizes)):
+        return None
+    turns, groups = int(d.evaluate(axis.size, {})), int(d.evaluate(sizes.pop(), {}))
+    if groups < 2 or turns % groups or turns == groups or any(axis.name in v.symbols for v in program.values.gathered.values()):
+        return None
+    each = turns // groups
+    targets = [s.target for s in outer]
+    for s in nest.stages:
+        here = s.axes[0].symbol if s in outer else axis.symbol // each
+        if any(v.op == "load" and v.attr[0] in targets and v.attr[1] != here for root in s.roots() for v in values_in(root)):
+            return None
+    others = (s for other in program.nests if other is not nest for s in other.stages)
+    if any(v.op == "load" and v.attr[0] in targets for s in others for root in s.roots() for v in values_in(root)):
+        return None
+    return groups, each
+
+
+def _split(program: StageProgram, nest: Nest, groups: int, each: int) -> None:
+    axis, level = nest.axes[-1], len(nest.axes) - 1
+    group, turn = Axis(f"{axis.name}g", groups), Axis(f"{axis.name}h", each)
+    numbers = {s.target: Array(s.target.name, "scratch", s.target.number, s.target.dtype, 1, level + 1)
+               for s in nest.stages if s.level == level}
+
+    def value_of(value: Value, names: dict[str, Dim]) -> Value:
+        made: dict[Value, Value] = {}
+
+        def one(v: Value) -> Value:
+            if v not in made:
+                attr = v.attr
+                if v.op == "index":
+                    attr = d.substitute(attr, names)
+                elif v.op == "load" and v.attr[0] in numbers:
+                    attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
+                elif v.op == "load":
+                    inside = v.attr[2]
+                    attr = (v.attr[0], d.substitute(v.attr[1], names),
+                            (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
+                made[v] = program.values.make(v.op, v.dtype, *(one(a) for a in v.args), attr=attr)
+            return made[v]
+
+        return one(value)
+
+    for s in nest.stages:
+        if s.level == level:
+            names: dict[str, Dim] = {s.axes[0].name: group.symbol}
+            s.target, s.index, s.axes = numbers[s.target], 0, ()
+        else:
+            names = {axis.name: group.symbol * each + turn.symbol}
+            s.index, s.axes = d.substitute(s.index, names), (turn, *s.axes)
+        s.value, s.level = value_of(s.value, names), level + 1
+    nest.axes = (*nest.axes[:-1], group)

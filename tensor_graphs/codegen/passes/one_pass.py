@@ -1,0 +1,550 @@
+"""one_pass: reductions along one axis whose elements depend on each other's results, as one pass over the axis, block by block.
+
+    t4[] = max over r of t5[r]                                for turns of 64 keys:
+    t2[] = sum over r of exp(t5[r] − t4[])            →           t5[q] = …
+    y[e] = sum over r of exp(t5[r] − t4[]) / t2[] · v[r, e]       t4 := max(t4, max over q of t5[q])
+                                                                  t2 := t2 · exp(before − t4) + sum over q of exp(t5[q] − t4)
+                                                                  …
+
+What is kept between the turns is an element of a monoid: the maximum, and sums that belong to it. Two such (m, s) and (n, t) are
+taken together as (M = max(m, n), s · H(m, M) + t · H(n, M)), where H is by what a sum changes when its maximum does (`WEIGHTS`).
+A sum has an H where its element is such a weight times what does not depend on the maximum; `REWRITES` bring elements
+into that form, `REFUSED` names what has none. The tables are words in the ops of stages; the tests prove each row as graphs, and
+hold each derived program to the stage interpreter.
+
+In: a program as it was lowered.  Out: the same, changed in place, with what was done in `StageProgram.derivation`.
+Source of the monoid: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; that such a factor is what makes two
+reductions one: Gibbons, The third homomorphism theorem, 1996.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tensor_graphs.codegen.arrange import Entangled, in_chunks
+from tensor_graphs.codegen.passes.closed_form_count import counted
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import proved_equal
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_
+
+BLOCK = 64
+"""turns of the axis that are taken together"""
+
+LONG = 1 << 18
+"""bytes of a row that is dearer to read again than its sums are to change: where nothing else is gained, shorter ones stay"""
+
+
+# ---- the tables ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """left is right wherever what `same` names does not depend on the axis that is reduced. Words: ops of stages; letters:
+    values."""
+
+    name: str
+    left: str
+    right: str
+    same: tuple[str, ...] = ()
+
+
+REWRITES = (
+    SumRule("a quotient out of a choice", "where(c, div(a, b), 0)", "div(where(c, a, 0), where(c, b, 1))", same=("b", "c")),
+    SumRule("a quotient out of a product", "mul(div(a, b), c)", "div(mul(a, c), b)", same=("b",)),
+    SumRule("a quotient out of a product", "mul(c, div(a, b))", "div(mul(c, a), b)", same=("b",)),
+)
+
+QUOTIENT = SumRule("a quotient out of a sum", "sum(div(a, b))", "div(sum(a), b)", same=("b",))
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What a sum's elements are multiplied by when its maximum changes: left with `new` for b is left with `old` for b, times
+    factor, wherever old and new are finite."""
+
+    name: str
+    left: str
+    factor: str
+
+
+WEIGHTS = (
+    Weight("an exponential of a difference", "exp(add(x, mul(b, -1)))", "exp(add(old, mul(new, -1)))"),
+    Weight("a power of two of a difference", "exp2(add(x, mul(b, -1)))", "exp2(add(old, mul(new, -1)))"),
+)
+
+REFUSED = (
+    Weight("a hyperbolic tangent of a difference", "tanh(add(x, mul(b, -1)))", "exp(add(old, mul(new, -1)))"),
+    Weight("a difference", "add(x, mul(b, -1))", "add(old, mul(new, -1))"),
+)
+
+AGAIN = 4
+"""steps from which on what the maximum is of is kept for its weights, and not computed again"""
+
+FINITE = "where(less(max(b, mul(b, -1)), inf), b, 0)"
+"""what weights are taken from where the maximum is no number that can be subtracted; a definition may say so itself"""
+
+CHANGED = "where(less(-inf, seen), f, 0)"
+"""a sum that has seen nothing but −∞ is 0, whatever its factor is"""
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def number_of(word: ast.expr) -> float | None:
+    """The number that a word is; None where it is an op or a letter."""
+    if isinstance(word, ast.UnaryOp):
+        inner = number_of(word.operand)
+        return None if inner is None else -inner
+    if isinstance(word, ast.Name) and word.id == "inf":
+        return math.inf
+    return float(word.value) if isinstance(word, ast.Constant) and isinstance(word.value, (int, float)) else None
+
+
+def matched(word: ast.expr, value: Value, found: dict[str, Value]) -> bool:
+    """Whether a value is what a word says; `found`: what its letters stand for."""
+    number = number_of(word)
+    if number is not None:
+        return value.op == "constant" and value.attr == number
+    if isinstance(word, ast.Name):
+        return found.setdefault(word.id, value) is value
+    assert isinstance(word, ast.Call) and isinstance(word.func, ast.Name)
+    return (value.op == word.func.id and len(value.args) == len(word.args)
+            and all(matched(w, v, found) for w, v in zip(word.args, value.args, strict=True)))
+
+
+def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DType) -> Value:
+    """What a word says of values, computed in a dtype; comparisons are of bool."""
+    number = number_of(word)
+    if number is not None:
+        return values.constant(number, dtype)
+    if isinstance(word, ast.Name):
+        return letters[word.id]
+    assert isinstance(word, ast.Call) and isinstance(word.func, ast.Name)
+    args = [built(values, w, letters, dtype) for w in word.args]
+    return values.make(word.func.id, bool_ if word.func.id == "less" else dtype, *args)
+
+
+# ---- what is derived -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """A nest that was made one pass over `size` elements of an axis: over `blocks`, and in each over a `turn`, `block` at most.
+    may_skip: a block all of whose elements are hidden changes nothing of what the nest gives."""
+
+    nest: Nest
+    size: Dim
+    block: int
+    blocks: Axis
+    turn: Axis
+    may_skip: bool
+
+
+def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
+    """The nest of a program that was found to be one pass, and is changed to it; None where there is none. block: turns that are
+    taken together."""
+    counted(program)
+    for nest in program.nests:
+        for stage in nest.stages:
+            if stage.monoid == "max" and stage.scan is None and len(stage.reduce) == 1 and stage.value.dtype.is_float:
+                found = _PassOfNest(program, nest, stage, block).derived()
+                if found is not None:
+                    _stored_at_once(program, nest)
+                    return found
+    return None
+
+
+def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
+    """(where, seen) of an element that is −∞ unless `seen`, where `where` holds (None: everywhere), which is the same for all of
+    its sum; None of another one."""
+    if value.op != "where":
+        return None
+    condition, one, other = value.args
+    if _is(other, -math.inf):
+        return None, condition
+    if not _is(one, -math.inf):
+        return None
+    if condition.op == "xor" and _is(condition.args[1], True):
+        return None, condition.args[0]
+    for where, negated in (condition.args, condition.args[::-1]) if condition.op == "and" else ():
+        if negated.op == "xor" and _is(negated.args[1], True) and turn not in where.symbols:
+            return where, negated.args[0]
+    return None
+
+
+def _is(value: Value, number: float) -> bool:
+    return value.op == "constant" and bool(value.attr == number)
+
+
+def _stored_at_once(program: StageProgram, nest: Nest) -> None:
+    """What the nest makes whole and another one only puts elsewhere, element by element, is put there by the nest itself."""
+    for s in nest.stages:
+        copies = [(n, c) for n in program.nests for c in n.stages if s.target in _read_by(c)]
+        whole = s.target.role == "scratch" and s.target.level == 0 and s.monoid is None
+        if not whole or len(copies) != 1 or copies[0][0] is nest:
+            continue
+        ((other, copy),) = copies
+        loads = [v for v in values_in(copy.value) if v.op == "load"]
+        if len(other.stages) != 1 or copy.monoid is not None or len(loads) != 1 or loads[0].args:
+            continue
+        theirs, ours = (*other.axes[:copy.level], *copy.axes), (*nest.axes[:s.level], *s.axes)
+        (read, at, _) = loads[0].attr
+        named = {a.name: next((b for b in ours if proved_equal(a.size, b.size)
+                               and d.coefficient(at, a.name) == d.coefficient(s.index, b.name)), None)
+                 for a in theirs if a.symbol != 0}
+        wanted = [b for b in ours if b.symbol != 0]
+        if None in named.values() or len(set(named.values())) != len(wanted) or len(named) != len(wanted):
+            continue
+        to = {name: b.symbol for name, b in named.items() if b is not None}
+        if not proved_equal(d.substitute(at, to), s.index):
+            continue
+        s.target, s.index = copy.target, d.substitute(copy.index, to)
+        s.value = _with(program.values, copy.value, loads[0], s.value)
+        program.nests.remove(other)
+        program.derivation += (f"stored at once: {copy.target} is {read}, put elsewhere",)
+        return
+
+
+class _NotDerived(Exception):
+    """Why reductions stay as they are."""
+
+
+class _PassOfNest:
+    """The reductions of one nest along one axis, of which `most` is the maximum that others depend on."""
+
+    def __init__(self, program: StageProgram, nest: Nest, most: Stage, block: int) -> None:
+        self.program, self.nest, self.most, self.values = program, nest, most, program.values
+        self.level, (self.axis,), self.block = most.level, most.reduce, block
+        self.said: list[str] = []
+        self.elements: set[Array] = set()
+
+    def derived(self) -> OnePass | None:
+        most = self.most
+        if not self.level or most.axes or most.target.role != "scratch" or most.target.level != self.level or self.axis.size == 1:
+            return None
+        blocks, turn, change = in_chunks(self.axis, self.block)
+        try:
+            stages, may_skip = self.in_turns(self.members(), blocks, turn, change)
+        except (_NotDerived, Entangled):
+            return None
+        for s in stages:
+            if s.target in self.elements:
+                s.target.size = self.block
+        self.nest.axes, self.nest.stages = self.nest.axes[:self.level], stages
+        self.program.derivation += tuple(self.said)
+        return OnePass(self.nest, self.axis.size, self.block, blocks, turn, may_skip)
+
+    # ---- which stages ----
+
+    def members(self) -> list[Stage]:
+        """Stages that are made at a turn of the axis alone: elements, the maximum, sums of what depends on it. Raises
+        _NotDerived."""
+        elements = {s.target: s for s in self.nest.stages if self.is_element(s)}
+        sums = [s for s in self.nest.stages if s.monoid == "sum" and s.scan is None and self.along(s) is not None
+                and self.most.target in self.read(s, elements)]
+        if not sums:
+            raise _NotDerived
+        wanted = {self.most, *sums}
+        for s in reversed(self.nest.stages):
+            if s in wanted:
+                wanted |= {elements[a] for a in _read_by(s) if a in elements}
+        for s in self.nest.stages:
+            if s not in wanted and any(elements.get(a) in wanted for a in _read_by(s)):
+                raise _NotDerived                                   # somebody wants all of them
+        return [s for s in self.nest.stages if s in wanted]
+
+    def is_element(self, s: Stage) -> bool:
+        return (s.level == self.level and s.target.role == "scratch" and s.target.level == self.level and len(s.axes) == 1
+                and s.scan is None and proved_equal(s.axes[0].size, self.axis.size) and s.index == s.axes[0].symbol)
+
+    def along(self, s: Stage) -> Axis | None:
+        """The axis of a reduction that is as long as the maximum's."""
+        same = len(s.reduce) == 1 and s.level >= self.level and proved_equal(s.reduce[0].size, self.axis.size)
+        return s.reduce[0] if same else None
+
+    def read(self, s: Stage, elements: dict[Array, Stage]) -> set[Array]:
+        """What a stage reads, by way of elements too."""
+        found: set[Array] = set()
+        todo = [s]
+        while todo:
+            new = _read_by(todo.pop()) - found
+            found |= new
+            todo += [elements[a] for a in new if a in elements]
+        return found
+
+    # ---- one after another ----
+
+    def in_turns(self, members: Sequence[Stage], blocks: Axis, turn: Axis,
+                 change_to: Callable[[Dim], Dim]) -> tuple[list[Stage], bool]:
+        """The nest's stages, with the members as one pass, and whether that may leave out hidden blocks. Raises _NotDerived,
+        Entangled."""
+        values, level = self.values, self.level
+        self.elements = elements = {s.target for s in members if self.is_element(s)}
+        at = d.dim(turn.name, 0, self.block - 1)
+        names = frozenset(a.name for a in self.nest.axes[:level])
+        dtype = self.most.value.dtype
+
+        def number(suffix: str) -> tuple[Array, Value]:
+            made = Array(f"{self.most.target.name}_{suffix}", "scratch", 0, dtype, 1, level)
+            return made, values.make("load", dtype, attr=(made, 0, names))
+
+        now = values.make("load", dtype, attr=(self.most.target, 0, names))
+        (seen, was), (base, taken), (last_base, took), (change, factor) = map(number, ("seen", "base", "last", "change"))
+        first: list[Stage] = []
+        inside: list[Stage] = []
+        last: list[Stage] = []
+        weighed: dict[Array, str] = {}                              # an element that is a weight, and of which kind
+        bases: dict[str, Value] = {}
+        done: set[Array] = set()                                    # sums, which no turn may read
+        hidden: tuple[Value | None, Value] | None = None
+        again: list[Value] = []                                     # what the maximum is of, and where that is kept
+        where: Value | None = None                                  # where an element may be hidden
+        doubted = [self.most.target]                                # what means nothing elsewhere, once hidden blocks are left out
+        for member in members:
+            s = replace(member, within=blocks)
+            if s.level > level:
+                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+            own = s.axes[0] if s.target in elements else s.reduce[0]
+            if any(a in done for a in _read_by(s)) and s.target in elements:
+                raise _NotDerived
+
+            def moved(v: Value, own: Axis = own) -> Value:
+                return self.at_turn(v, own, turn, change_to, elements)
+
+            if s.target in elements:
+                s.value = _with(values, moved(s.value), *again) if again else moved(s.value)
+                s.axes, s.index = (turn,), at
+                kind, s.value = self.weight(s.value, turn.name, now, taken, weighed, bases)
+                if kind:
+                    if s.reduce:
+                        raise _NotDerived
+                    weighed[s.target] = kind
+                inside.append(s)
+                continue
+            value = moved(s.value)
+            s.reduce = (turn,)
+            if member is self.most:
+                most = s
+                if self.most.target in _loads(value):
+                    raise _NotDerived
+                s.joined = True
+                s.value = self.once(value, at, turn, blocks, inside, again)
+                hidden = hidden_unless(value, turn.name)
+                where = None if hidden is None else hidden[0]
+                first += [self.begun(s.target, (), -math.inf), self.begun(base, (), 0.0)]
+                inside += [Stage(seen, 0, (), now, level, note="the maximum before", within=blocks),
+                           Stage(last_base, 0, (), taken, level, note="what weights were taken from", within=blocks), s]
+                continue
+            value, divisors = self.without_divisors(value, {turn.name})
+            kind, value = self.weight(value, turn.name, now, taken, weighed, bases)
+            if done & set(_loads(value)):
+                raise _NotDerived
+            held = Array(f"{s.target.name}_sum", "scratch", 0, value.dtype, d.product(a.size for a in s.axes), level)
+            first.append(self.begun(held, s.axes, 0.0))
+            index = first[-1].index
+            inside.append(Stage(held, index, s.axes, value, level, (turn,), "sum", s.note, within=blocks, joined=True,
+                                factor=factor if kind else None))
+            result: Value = values.make("load", held.dtype, attr=(held, index, names))
+            if kind:
+                raw, result = result, self.corrected(result, kind, bases, taken)
+                if where is not None and _is_chosen(value, where):
+                    result = values.make("where", result.dtype, where, result, raw)
+                else:
+                    doubted.append(held)
+            for by in divisors:
+                result = values.make("div", result.dtype, result, by)
+            last.append(Stage(s.target, s.index, s.axes, result, level, note=f"{s.note}, done"))
+            done.add(s.target)
+        if len(bases) != 1 or not (elements or d.bounds(self.axis.size)[1] * dtype.itemsize > LONG):
+            raise _NotDerived
+        ((kind, of),) = bases.items()
+        by = built(values, parsed(CHANGED), {"seen": was, "f": self.factor(kind, took, taken)}, dtype)
+        place = next(i for i, s in enumerate(inside) if s is most) + 1
+        inside[place:place] = [Stage(base, 0, (), self.finite(of), level, note="what weights are taken from", within=blocks),
+                               Stage(change, 0, (), by, level, note="what sums change by", within=blocks)]
+        self.said.append(f"{kind}: when the maximum changes, sums of it change by {by}")
+        self.said.append(f"elements at their own turn: {', '.join(sorted(a.name for a in elements)) or 'none are kept'}; "
+                         f"{len(inside)} stages are one pass over {self.axis.name}, {self.block} at a time")
+        others = [s for s in self.nest.stages if s not in members]
+        late: set[Array] = {s.target for s in last} | {self.most.target}
+        early = []
+        for s in map(replace, others):
+            if s.level > level:
+                if s.target.role == "scratch" and s.target.level > level:
+                    raise _NotDerived
+                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+            if s.level == level and late & _read_by(s):
+                late.add(s.target)
+                last.append(s)
+            else:
+                early.append(s)
+        may_skip = hidden is not None and (where is None or all(_only_where(where, array, last) for array in doubted))
+        return [*early, *first, *inside, *last], may_skip
+
+    def once(self, value: Value, at: Dim, turn: Axis, blocks: Axis, inside: list[Stage], again: list[Value]) -> Value:
+        """What the maximum is of, from where it is kept for those that need it again, if it is dearer to compute than to read."""
+        if sum(v.op not in ("constant", "index", "load") for v in values_in(value)) < AGAIN:
+            return value
+        held = Array(f"{self.most.target.name}_of", "scratch", 0, value.dtype, self.block, self.level)
+        inside.append(Stage(held, at, (turn,), value, self.level, note="what the maximum is of", within=blocks))
+        names = frozenset(a.name for a in self.nest.axes[:self.level])
+        again += [value, self.values.make("load", value.dtype, attr=(held, at, names))]
+        return again[1]
+
+    def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
+        """A value with its axis as a block and a turn of it; elements are read where this turn has put them. Raises _NotDerived,
+        Entangled."""
+        cache: dict[Value, Value] = {}
+        values = self.values
+
+        def moved(x: Dim) -> Dim:
+            made = change(d.substitute(x, {own.name: self.axis.symbol}))
+            if {own.name, self.axis.name} & values.symbols_of(made):
+                raise _NotDerived                                   # by way of an index that is read
+            return made
+
+        def one(v: Value) -> Value:
+            if v not in cache:
+                args = tuple(one(a) for a in v.args)
+                attr = v.attr
+                if v.op == "load" and v.attr[0] in elements:
+                    if v.attr[1] != own.symbol:
+                        raise _NotDerived
+                    attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
+                elif v.op == "load":
+                    attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
+                elif v.op == "index":
+                    attr = moved(v.attr)
+                cache[v] = v if args == v.args and attr == v.attr else values.make(v.op, v.dtype, *args, attr=attr)
+            return cache[v]
+
+        return one(value)
+
+    def begun(self, target: Array, axes: tuple[Axis, ...], value: float) -> Stage:
+        index: Dim = 0
+        for a in axes:
+            index = index * a.size + a.symbol
+        return Stage(target, index, axes, self.values.constant(value, target.dtype), self.level, note="before the first turn")
+
+    # ---- rules at work ----
+
+    def without_divisors(self, value: Value, inner: set[str]) -> tuple[Value, list[Value]]:
+        """An element with what all of its sum is divided by taken out."""
+        rewritten = self.rewritten(value, inner)
+        divisors = []
+        while rewritten.op == "div" and not rewritten.args[1].symbols & inner:
+            self.note(QUOTIENT)
+            divisors.append(rewritten.args[1])
+            rewritten = rewritten.args[0]
+        return rewritten, divisors[::-1]
+
+    def note(self, rule: SumRule) -> None:
+        line = f"{rule.name}: {rule.left} is {rule.right}"
+        if line not in self.said:
+            self.said.append(line)
+
+    def rewritten(self, value: Value, inner: set[str]) -> Value:
+        """A value by REWRITES, from its arguments up, until none holds."""
+        args = tuple(self.rewritten(a, inner) for a in value.args)
+        v = value if args == value.args else self.values.make(value.op, value.dtype, *args, attr=value.attr)
+        for rule in REWRITES:
+            letters: dict[str, Value] = {}
+            if matched(parsed(rule.left), v, letters) and not any(letters[x].symbols & inner for x in rule.same):
+                self.note(rule)
+                return self.rewritten(built(self.values, parsed(rule.right), letters, v.dtype), inner)
+        return v
+
+    def weight(self, v: Value, turn: str, now: Value, taken: Value, weighed: dict[Array, str],
+               bases: dict[str, Value]) -> tuple[str, Value]:
+        """(the kind of weight that a value has as a factor, "" where it has none; the value with its weight taken from `taken`, a
+        number that can be subtracted). Raises _NotDerived where it depends on the maximum in another way."""
+        if v.op == "load" and v.attr[0] in weighed:
+            return weighed[v.attr[0]], v
+        if not _depends(v, now, set(weighed)):
+            return "", v
+        for row in WEIGHTS:
+            letters: dict[str, Value] = {}
+            if not matched(parsed(row.left), v, letters):
+                continue
+            x, b = letters["x"], letters["b"]
+            if turn in b.symbols or _depends(x, now, set(weighed)) or not _depends(b, now, set()):
+                raise _NotDerived
+            if bases.setdefault(row.name, b) is not b:
+                raise _NotDerived
+            return row.name, built(self.values, parsed(row.left), {"x": x, "b": taken}, v.dtype)
+        if v.op == "mul":
+            found = [self.weight(a, turn, now, taken, weighed, bases) for a in v.args]
+            kinds = [kind for kind, _ in found if kind]
+            if len(kinds) > 1:
+                raise _NotDerived                                   # it would change by the factor's square
+            return kinds[0] if kinds else "", self.values.make("mul", v.dtype, *(x for _, x in found))
+        if v.op == "where" and not _depends(v.args[0], now, set(weighed)) and v.args[2].op == "constant" and v.args[2].attr == 0:
+            kind, x = self.weight(v.args[1], turn, now, taken, weighed, bases)
+            return kind, self.values.make("where", v.dtype, v.args[0], x, v.args[2])
+        raise _NotDerived
+
+    def finite(self, base: Value) -> Value:
+        """Where a base may be no number, 0 instead."""
+        if matched(parsed(FINITE), base, {}):
+            return base
+        return built(self.values, parsed(FINITE), {"b": base}, base.dtype)
+
+    def factor(self, kind: str, old: Value, new: Value) -> Value:
+        row = next(row for row in WEIGHTS if row.name == kind)
+        return built(self.values, parsed(row.factor), {"old": old, "new": new}, new.dtype)
+
+    def corrected(self, result: Value, kind: str, bases: dict[str, Value], taken: Value) -> Value:
+        """A sum of weights that were taken from a finite number, as one of weights taken from the base itself."""
+        base = bases[kind]
+        if self.finite(base) is base:
+            return result
+        return self.values.make("mul", result.dtype, result, self.factor(kind, taken, base))
+
+
+def _with(values: Values, value: Value, old: Value, new: Value) -> Value:
+    """A value with another one in the place of one that it is made of."""
+    if value is old:
+        return new
+    args = tuple(_with(values, a, old, new) for a in value.args)
+    return value if args == value.args else values.make(value.op, value.dtype, *args, attr=value.attr)
+
+
+def _is_chosen(value: Value, where: Value) -> bool:
+    """Whether an element is 0 times something where a condition does not hold."""
+    if value.op == "mul":
+        return any(_is_chosen(a, where) for a in value.args)
+    return value.op == "where" and value.args[0] is where and _is(value.args[2], 0)
+
+
+def _only_where(where: Value, array: Array, stages: Sequence[Stage]) -> bool:
+    """Whether what the nest gives depends on an array only where a condition holds."""
+    def covered(v: Value) -> bool:
+        if v.op == "load" and v.attr[0] is array:
+            return False
+        return all(covered(a) for a in (v.args[2:] if v.op == "where" and v.args[0] is where else v.args))
+
+    return all(covered(s.value) or (s.target.role == "scratch" and _only_where(where, s.target, stages))
+               for s in stages if array in _read_by(s))
+
+
+def _depends(value: Value, now: Value, weighed: set[Array]) -> bool:
+    return any(v.op == "load" and (v.attr[0] is now.attr[0] or v.attr[0] in weighed) for v in values_in(value))
+
+
+def _loads(value: Value) -> Iterable[Array]:
+    return (v.attr[0] for v in values_in(value) if v.op == "load")
+
+
+def _read_by(s: Stage) -> set[Array]:
+    return {a for root in s.roots() for a in _loads(root)}

@@ -1,0 +1,76 @@
+"""skip_masked_blocks: a pass over blocks (one_pass.py) leaves out those of which nothing counts.
+
+Where an element is −∞ unless positions compare (causal order, a window), −∞ is no maximum and weighs nothing: a block that is −∞
+all over changes nothing. Comparisons of indices say from which block on, and up to which, that is not so, for all lanes together.
+
+In: a pass, with or without lanes, whose sums may skip what is hidden (`OnePass.may_skip`).  Out: the same, changed in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from tensor_graphs.codegen.arrange import Entangled, changed, moved
+from tensor_graphs.codegen.lower import least_of
+from tensor_graphs.codegen.passes.closed_form_count import all_of
+from tensor_graphs.codegen.passes.one_pass import OnePass, hidden_unless
+from tensor_graphs.codegen.stages import Axis, Stage, StageProgram
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+
+def without_hidden(program: StageProgram, found: OnePass) -> bool:
+    """Whether some blocks are left out; then the program is changed."""
+    nest, blocks, block = found.nest, found.blocks, found.block
+    most = next(s for s in nest.stages if s.within == blocks and s.monoid == "max")
+    kept = next((s for s in nest.stages if most.value.op == "load" and s.target is most.value.attr[0]), most)
+    hidden = hidden_unless(kept.value, found.turn.name)
+    if not found.may_skip or hidden is None:
+        return False
+    known = {a.name for a in nest.axes} | {str(s) for s in program.dims}
+    low: Dim = 0
+    high: Dim = blocks.size
+    end = found.size
+    for condition in all_of(hidden[1]):
+        least = least_of(condition, True)                           # seen where this is at least 0
+        step = None if least is None else d.coefficient(least, blocks.name)
+        if least is None or step not in (block, -block):
+            continue
+        rest = least - step * blocks.symbol
+        for axis in (found.turn, *most.axes):
+            by, longest = d.coefficient(rest, axis.name), block if axis is found.turn else axis.size
+            if not isinstance(by, int) or not isinstance(longest, int):
+                break
+            rest = rest - by * d.dim(axis.name, 0, longest - 1) + max(by, 0) * (longest - 1)
+        if not {str(s) for s in d.symbols(rest)} <= known:
+            continue
+        if step > 0:
+            low = d.dim_max(low, d.ceil_div(-rest, block))
+        else:
+            high, end = d.dim_min(high, rest // block + 1), d.dim_min(end, rest + 1)
+    if low == 0 and high == blocks.size:
+        return False
+    seen = Axis(f"{blocks.name}v", d.dim_max(0, high - low))
+    at = low + d.dim(seen.name, 0, max(d.bounds(blocks.size)[1] - 1, 0))
+    turn = found.turn
+    if not isinstance(turn.size, int) or end != found.size:
+        turn = Axis(turn.name, d.dim_min(block, end - at * block))
+
+    change = partial(moved, axis=blocks, at=at)
+
+    def axes(those: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(turn if a == found.turn else a for a in those)
+
+    def at_seen(s: Stage) -> Stage:
+        value, factor = (None if v is None else changed(program, v, change, {blocks.name}, seen.name) for v in (s.value, s.factor))
+        assert value is not None
+        return replace(s, within=seen, value=value, factor=factor, index=change(s.index), axes=axes(s.axes), reduce=axes(s.reduce))
+
+    try:
+        nest.stages = [at_seen(s) if s.within == blocks else s for s in nest.stages]
+    except Entangled:
+        return False
+    walked = f"of {d.format_dim(blocks.size)} blocks {d.format_dim(seen.size)} are walked, from {d.format_dim(low)} on"
+    program.derivation += (f"what is hidden weighs nothing: {walked}",)
+    return True

@@ -1,0 +1,61 @@
+"""softmax_exp: exponentials from which the maximum of their row was taken away, where only their sum is wanted.
+
+Their sum is at least 1, as that of the maximum is. So x · log2 e may be rounded once, and what is not normal may be dropped: the
+errors of the terms, each |x| exp(x) roundings, come to no more than log n roundings of the sum of n of them (the mean of -x under
+exp(x) / sum is below log n). Two instructions of a GPU rather than eight. Where the maximum is infinite or NaN, so is the sum (or
+all of it is 0), however the terms are rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from tensor_graphs.codegen.arrange import changed
+from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, Value
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+
+def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
+    """Whether a stage is a sum of exp(x - m), m the maximum of x over the same row, which the nest has computed before."""
+    if s.monoid != "sum" or s.scan is not None or s.joined or s.value.op != "exp" or len(s.reduce) != 1:
+        return False
+    (by,), (over,) = s.value.args, s.reduce
+    if by.op != "add":
+        return False
+    before = {o.target.name: o for o in nest.stages[:nest.stages.index(s)] if o.monoid == "max" and o.level == s.level
+              and o.scan is None and not o.joined and not o.axes and len(o.reduce) == 1}
+    for x, away in (by.args, by.args[::-1]):
+        most = _subtracted(away)
+        made = before.get(most.attr[0].name) if most is not None and most.op == "load" else None
+        if made is None or made.reduce[0].size != over.size:
+            continue
+        (axis,) = made.reduce
+        same = changed(program, made.value, partial(_put, by={axis.name: over.symbol}), {axis.name}, over.name)
+        if same is x and over.name in x.symbols:
+            return True
+    return False
+
+
+def _put(x: Dim, by: Mapping[str, Dim]) -> Dim:
+    return d.substitute(x, by) if isinstance(x, d.Expr) and set(by) & set(x.symbols) else x
+
+
+def _subtracted(away: Value) -> Value | None:
+    """m of -m, or of a 0 in its place where m is not finite."""
+    if away.op != "mul" or not _is(away.args[1], -1.0):
+        return None
+    m = away.args[0]
+    if m.op != "where":
+        return m
+    finite, m, other = m.args
+    if finite.op != "less" or not _is(other, 0.0) or not _is(finite.args[1], math.inf) or finite.args[0].op != "max":
+        return None
+    size = finite.args[0].args
+    return m if size[0] is m and size[1].op == "mul" and size[1].args[0] is m and _is(size[1].args[1], -1.0) else None
+
+
+def _is(v: Value, number: float) -> bool:
+    return v.op == "constant" and v.attr == number

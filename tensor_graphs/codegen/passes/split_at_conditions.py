@@ -1,0 +1,253 @@
+"""split_at_conditions: what an index alone decides is decided before the loop: threads that run in step, and vectors, take no
+branch.
+
+In: a program as it was lowered.  Out: the same, changed in place; what it computes stays, but for the sign of a sum that is zero.
+
+- A sum of what is selected where an index equals a number, and 0 elsewhere, is one load (`selected`): of a row, the label's logit.
+- A reduction of what is inside of bounds, and of what changes nothing outside, is one of the turns that are inside (`limits`, which
+  the renderer asks): of a window, those over the image.
+- A stage whose conditions change along its last axis at equal distances is a stage for each piece, without them (`cut`): of a
+  rotation, both halves, which then read what they share once; of a norm's row, too, which is rotated in the same nest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from functools import partial
+
+from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dim_proofs import dim_ge
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bool_, i64
+
+PIECES = 4
+"""of an axis, at most"""
+
+
+def decided(program: StageProgram) -> StageProgram:
+    for nest in program.nests:
+        found = [s for s in nest.stages if _select(program, s)]
+        rest = [s for s in nest.stages if s not in found]
+        nest.stages = sorted([*found, *rest], key=lambda s: s.level)    # a load of one number is begun before the long ones end
+        _cut(program, nest)
+    return program
+
+
+# ---- one turn of many ----------------------------------------------------------------------------------------------------------
+
+
+def _select(program: StageProgram, s: Stage) -> bool:
+    """Whether a sum has become a load."""
+    values, where = program.values, s.value
+    if s.monoid != "sum" or len(s.reduce) != 1 or where.op != "where":
+        return False
+    (over,) = s.reduce
+    for part in (1, 2):
+        none, x = where.args[3 - part], where.args[part]
+        number = _equal_to(where.args[0], part == 1, over)
+        if number is None or none.op != "constant" or none.attr != 0:
+            continue
+        if any(v.op == "load" and v.attr[0].role != "operand" for v in values_in(x)) or _gathers(program, x, over):
+            return False                                            # what a turn has made is in the threads that made it
+        wide = number if number.dtype == i64 else values.make("cast", i64, number)
+        inside = values.make("and", bool_, values.make("at_least", bool_, wide, values.index(0, i64)),
+                             values.make("less", bool_, wide, values.index(over.size, i64)))
+        at = values.gather(values.make("where", i64, inside, wide, values.constant(0, i64)), over.size)
+        read = _rewritten(values, x, partial(_put, name=over.name, by=at), inside)
+        s.value = values.make("where", s.value.dtype, inside, read, values.constant(0, s.value.dtype))
+        s.reduce, s.monoid, s.note = (), None, f"{s.note} of what one index selects"
+        return True
+    return False
+
+
+def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
+    """The number that an axis equals where `condition` is (holds: true, else false); None where it says something else."""
+    while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
+        condition, holds = condition.args[0], not holds
+    if condition.op != "not_equal" or holds or over.symbol == 0:
+        return None
+    for i, other in (condition.args, condition.args[::-1]):
+        if i.op == "index" and i.attr == over.symbol and i.dtype.is_integer and d.bounds(over.size)[1] <= i.dtype.max \
+                and over.name not in other.symbols and other.dtype.name != "u64":
+            return other
+    return None
+
+
+def _gathers(program: StageProgram, value: Value, axis: Axis) -> bool:
+    """Whether an index that it reads with is itself read along an axis."""
+    return any(axis.name in v.symbols for name, v in program.values.gathered.items() if name in value.symbols)
+
+
+def _put(x: Dim, name: str, by: Dim) -> Dim:
+    return d.substitute(x, {name: by}) if isinstance(x, d.Expr) and name in x.symbols else x
+
+
+# ---- pieces of an axis -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(program: StageProgram, nest: Nest) -> None:
+    stages = [s for s in nest.stages if s.target.role == "output"]
+    before = nest.stages[:len(nest.stages) - len(stages)]           # what the stores read, as the sum of a row
+    if [*before, *stages] != nest.stages or not stages:
+        return
+    if any(s.monoid is not None or s.scan is not None or s.level != len(nest.axes) or not s.axes or s.axes != stages[0].axes
+           for s in stages):
+        return
+    axis = stages[0].axes[-1]
+    if any(_made_along(v, axis) for s in stages for v in values_in(s.value)):
+        return
+    if not d.is_static(axis.size) or any(_gathers(program, s.value, axis) for s in stages):
+        return
+    size = int(d.evaluate(axis.size, {}))
+    places = {p for s in stages for v in values_in(s.value) if (p := _changes_at(v, axis)) is not None and 0 < p < size}
+    if not places:
+        return
+    step = min(places)
+    if size % step or any(p % step for p in places) or not 1 < size // step <= PIECES:
+        return
+    inner = Axis(f"{axis.name}h", step)
+    made = []
+    for piece in range(size // step):
+        for s in stages:
+            at = inner.symbol + piece * step
+            value = _rewritten(program.values, s.value, partial(_put, name=axis.name, by=at), None)
+            made.append(Stage(s.target, _put(s.index, axis.name, at), (*s.axes[:-1], inner), value, s.level, note=s.note))
+    if not any(_changes_at(v, inner) is not None for s in made for v in values_in(s.value)):
+        nest.stages = [*before, *made]
+
+
+def _made_along(v: Value, axis: Axis) -> bool:
+    """Whether it reads, turn by turn of an axis, what another stage has made along it."""
+    if v.op != "load" or v.attr[0].role == "operand":
+        return False
+    _, offset, inside = v.attr
+    return axis.name in inside or (isinstance(offset, d.Expr) and axis.name in offset.symbols)
+
+
+def _changes_at(v: Value, axis: Axis) -> int | None:
+    """The turn of an axis at which a condition becomes another; None where it is none, or depends on more."""
+    over = _margin(v)
+    if over is None or not isinstance(over, d.Expr) or axis.name not in over.symbols:
+        return None
+    step = d.coefficient(over, axis.name)
+    rest = over - axis.symbol * step if step in (1, -1) else None
+    if rest is None or not d.is_static(rest):
+        return None
+    at = int(d.evaluate(rest, {}))
+    return -at if step == 1 else at + 1
+
+
+def _margin(v: Value) -> Dim | None:
+    """What is at least 0 where a comparison of indices holds; None where it compares something else."""
+    if v.op not in ("at_least", "less"):
+        return None
+    found = []
+    for a in v.args:
+        number = a.attr if a.op in ("index", "constant") else None
+        if number is None or isinstance(number, (bool, float)) or not a.dtype.is_integer:
+            return None
+        low, high = d.bounds(number)
+        if low < a.dtype.min or high > a.dtype.max:
+            return None
+        found.append(number)
+    left, right = found
+    return left - right if v.op == "at_least" else right - left - 1
+
+
+# ---- turns that are inside -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the turns of a reduction that count: what has to hold whatever the turn of an axis, what has to be at least 0 at it (its
+    coefficient, and the rest), and what is taken in there."""
+
+    free: tuple[Value, ...]
+    along: tuple[tuple[int, Dim], ...]
+    value: Value
+
+
+def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
+    """None where something else than bounds decides, or what is outside counts."""
+    where = s.value
+    if where.op != "where" or not _changes_nothing(s, where.args[2]):
+        return None
+    parts, asked = [where.args[0]], list[Value]()
+    for v in parts:                                                 # those that it is made of are looked at behind it
+        if v.op == "and" and v.dtype is bool_:
+            parts += v.args
+        else:
+            asked.append(v)
+    free, along = list[Value](), list[tuple[int, Dim]]()
+    for v in asked:
+        over = _margin(v)
+        if over is None:
+            return None
+        step = d.coefficient(over, axis.name)
+        if not isinstance(step, int):
+            return None
+        if step:
+            along.append((step, over - axis.symbol * step))
+        elif isinstance(over, d.Expr) and axis.name in over.symbols:
+            return None
+        else:
+            free.append(v)
+    inside = _rewritten(values, where.args[1], lambda x: x, None, {*parts, *asked})
+    return Limits(tuple(free), tuple(along), inside)
+
+
+def _changes_nothing(s: Stage, v: Value) -> bool:
+    """Whether a number is the neutral one of a stage's monoid."""
+    if v.op != "constant" or s.monoid not in ("max", "sum"):
+        return False
+    if s.monoid == "sum":
+        return bool(v.attr == 0)
+    return bool(v.attr == (-math.inf if v.dtype.is_float else v.dtype.min))
+
+
+def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None,
+               true: Set[Value] = frozenset()) -> Value:
+    """A value at other indices; what is known of its conditions then is no longer asked. guard: of its loads, besides their own.
+    true: conditions that hold."""
+    cache: dict[Value, Value] = {v: values.constant(True, bool_) for v in true}
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            cache[v] = made(v, tuple(one(a) for a in v.args))
+        return cache[v]
+
+    def made(v: Value, args: tuple[Value, ...]) -> Value:
+        attr = v.attr
+        if v.op == "index":
+            attr = change(attr)
+        elif v.op == "load":
+            asked = [a for a in args if a.attr is not True or a.op != "constant"]
+            if any(a.op == "constant" for a in asked):
+                return values.constant(0, v.dtype)
+            asked += [guard] if guard is not None else []
+            both = asked[0] if len(asked) == 1 else values.make("and", bool_, *asked) if asked else None
+            array, offset, inside = attr
+            return values.make("load", v.dtype, *(() if both is None else (both,)), attr=(array, change(offset), inside))
+        truth: Mapping[int, bool | None] = {i: a.attr if a.op == "constant" and isinstance(a.attr, bool) else None
+                                            for i, a in enumerate(args)}
+        if v.op == "where" and truth[0] is not None:
+            return args[1] if truth[0] else args[2]
+        if v.op == "and" and v.dtype is bool_ and any(t is not None for t in truth.values()):
+            if False in truth.values():
+                return values.constant(False, bool_)
+            return args[1] if truth[0] else args[0]
+        if v.op == "xor" and v.dtype is bool_ and None not in truth.values():
+            return values.constant(truth[0] is not truth[1], bool_)
+        out = values.make(v.op, v.dtype, *args, attr=attr)
+        margin = _margin(out)
+        if margin is not None:
+            if dim_ge(margin, 0) is True:
+                return values.constant(True, bool_)
+            if dim_ge(-1, margin) is True:
+                return values.constant(False, bool_)
+        return out
+
+    return one(root)

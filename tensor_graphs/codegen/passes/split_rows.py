@@ -1,0 +1,90 @@
+"""split_rows: long reductions along memory in parts, where a nest has fewer turns than a device has multiprocessors.
+
+    nest over i in 0..64                                           nest over i in 0..64, p in 0..16
+        t = sum over r in 0..256, k in 0..784 of x[r, i, k]    →       tp = sum over q in 0..16, k in 0..784 of x[16 p + q, i, k]
+        y[i] = t / 200704                                          nest over i in 0..64
+                                                                       t = sum over p in 0..16 of tp
+                                                                       y[i] = t / 200704
+
+A reduction of everything to one number is cut before (arrange.py), one across memory after (split_columns.py).
+
+In: an arranged program.  Out: the same, changed in place; what it computes stays, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.codegen.passes.split_columns import flat, value_in_parts
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+
+FEW = 132
+"""turns of a nest that is cut, at most: a block for each multiprocessor"""
+
+BLOCKS = 1024
+"""turns and parts together that keep a device busy"""
+
+LEAST = 1 << 12
+"""elements of a part, at least; of a row that is cut there are eight parts"""
+
+
+def rows_in_parts(program: StageProgram) -> StageProgram:
+    """Cut the rows that are few and long."""
+    program.nests = [made for nest in program.nests for made in _cut(program, nest)]
+    return program
+
+
+def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
+    """A reduction of long rows in parts, and what these come to, with all that is made of it; as it is where there is none."""
+    s = _long_row(program, nest)
+    if s is None or any(each.axes or each.within is not None for each in nest.stages):
+        return [nest]
+    first, *rest = s.reduce
+    turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
+    elements = d.bounds(d.product(a.size for a in s.reduce))[1]
+    parts = min(count, -(-BLOCKS // turns), elements // LEAST)
+    wanted = -(-count // parts)
+    chunk = next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)      # the last part is as long
+    cut = value_in_parts(program, s.value, first, chunk)
+    if cut is None:
+        return [nest]
+    part, inner, value = cut
+    offset = flat(nest.axes)
+    made = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
+    total = Axis(f"{first.name}t", part.size)
+    read = program.values.load(made, offset * part.size + total.symbol)
+    of_parts = Stage(made, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, (inner, *rest), s.monoid,
+                     f"{s.note}, in parts")
+    whole = replace(s, value=read, reduce=(total,), note=f"{s.note} of the parts")
+    nest.stages = [whole if each is s else each for each in nest.stages]
+    return [Nest(with_parts(nest.axes, part, value), [of_parts]), nest]
+
+
+def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
+    """The axes of a nest of parts: those that lie further apart in what is read come first."""
+    steps = [[d.coefficient(v.attr[1], each.name) for each in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
+    first = bool(steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
+    return (part, *axes) if first else (*axes, part)
+
+
+def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
+    """The only reduction of a nest of few turns, where it is long, the same in all turns, and made of nothing of the nest's own."""
+    reductions = [s for s in nest.stages if s.monoid is not None]
+    if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
+        return None
+    (s,) = reductions
+    here = [each.target for each in nest.stages]
+    return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s
+
+
+def few_and_long(nest: Nest, s: Stage) -> bool:
+    """Whether a stage is a reduction of long rows, one in each of few turns."""
+    if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
+        return False
+    if any(each.axes or each.within is not None for each in nest.stages if each.monoid is not None):
+        return False
+    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
+    if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
+        return False
+    return all(d.is_static(a.size) for a in s.reduce) and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST

@@ -1,0 +1,208 @@
+"""split_variance: sums of squared deviations from the mean, of few long rows, by parts that are read once.
+
+    nest over i in 0..64                                        nest over r in 0..256, i in 0..64
+        s[i] = sum over r in 0..256, k in 0..784 of x               t = sum over k in 0..784 of x[r, i, k]
+    nest over i in 0..64                                            m = t / 784
+        q[i] = sum over r, k of (x − s[i] / 200704)²      →         sp[i, r] = t,  sm[i, r] = m
+                                                                    sd[i, r] = sum over k of x[r, i, k] − m
+                                                                    sq[i, r] = sum over k of (x[r, i, k] − m)²
+                                                                nest over i in 0..64
+                                                                    a = sum over r of sp[i, r];  s[i] = a;  b = a / 200704
+                                                                    q[i] = sum over r of sq[i, r] + y (2 sd[i, r] + 784 y)
+                                                                        where y = sm[i, r] − b
+
+Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
+has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979). That holds around whatever number m and b are, as sd says what rounding m leaves, if it is the same number everywhere: m is
+kept, and means are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
+of squares. A part stays in registers between its sums.
+
+In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
+sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (split_rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tensor_graphs.codegen.arrange import changed, reloaded
+from tensor_graphs.codegen.passes.split_columns import flat, value_in_parts
+from tensor_graphs.codegen.passes.split_rows import BLOCKS, few_and_long, with_parts
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, f64
+
+PART = (256, 1 << 13)
+"""elements of a part, at least and at most: of fewer, the four numbers of each are much; more do not stay in registers"""
+
+MOST_PARTS = 1 << 13
+"""of a row: one block takes them together"""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The sum of a nest, and the sum of squared deviations from its mean of the same or another nest."""
+
+    of: Nest
+    total: Stage
+    around: Nest
+    squares: Stage
+    count: int
+
+
+def deviations_in_parts(program: StageProgram) -> StageProgram:
+    """The program with each such pair of sums in parts."""
+    while True:                                                     # others are looked for among the nests that there are by then
+        if not any(_cut(program, pair) for pair in _pairs(program)):
+            return program
+
+
+def _pairs(program: StageProgram) -> Iterator[_Pair]:
+    made = {s.target for nest in program.nests for s in nest.stages}
+    indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
+    for place, nest in enumerate(program.nests):
+        for total in nest.stages:
+            if total.monoid != "sum" or not few_and_long(nest, total) or not total.value.dtype.is_float:
+                continue
+            if total.target.role != "scratch" or total.target.dtype is not total.value.dtype:   # squares are around what is stored
+                continue
+            if not total.value.symbols.isdisjoint(program.values.gathered) or any(
+                    v.op == "load" and v.attr[0] in made for v in values_in(total.value)):
+                continue
+            count = int(d.evaluate(d.product(a.size for a in total.reduce), {}))
+            for around in program.nests[place:]:
+                yield from (_Pair(nest, total, around, s, count) for s in around.stages
+                            if s is not total and indices.isdisjoint((total.target, s.target))
+                            and (around is nest or s.target.role == "scratch")      # outputs may lie where nests between read
+                            and _is_around(program, nest, total, around, s, count))
+
+
+def _is_around(program: StageProgram, nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
+    """Whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
+    if s.monoid != "sum" or not few_and_long(around, s) or s.value.op != "mul" or s.value.args[0] is not s.value.args[1]:
+        return False
+    if [a.size for a in (*around.axes, *s.reduce)] != [a.size for a in (*nest.axes, *total.reduce)]:
+        return False
+    here: dict[str, Dim] = {a.name: b.symbol for a, b in zip((*nest.axes, *total.reduce), (*around.axes, *s.reduce), strict=True)}
+    difference = s.value.args[0]
+    if difference.op != "add":
+        return False
+    where = d.substitute(total.index, here)
+    same = changed(program, total.value, partial(d.substitute, mapping=here), set(), "")     # it is in no nest's own scratch
+    return any(x is same and _is_minus_mean(m, total.target, where, count)
+               for x, m in (difference.args, difference.args[::-1]))
+
+
+def _is_minus_mean(v: Value, total: Array, where: Dim, count: int) -> bool:
+    """Whether a value is −1 · (total · (1 / count))."""
+    return v.op == "mul" and any(
+        minus.op == "constant" and minus.attr == -1.0 and mean.op == "mul" and any(
+            a.op == "load" and a.attr[0] is total and a.attr[1] == where and not a.args
+            and b.op == "reciprocal" and b.args[0].op == "constant" and b.args[0].attr == count
+            for a, b in (mean.args, mean.args[::-1]))
+        for minus, mean in (v.args, v.args[::-1]))
+
+
+def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
+    """Turns of the first axis that are a part, whole ones; 0 where none fit."""
+    first, *rest = reduce
+    size, turns = int(d.evaluate(first.size, {})), d.bounds(d.product(a.size for a in nest.axes))[1]
+    low, high = PART
+    if rest:
+        return int(len(rest) == 1 and low <= d.bounds(rest[0].size)[1] <= high and size <= MOST_PARTS)
+    fitting = [n for n in range(low, min(high, size // 2) + 1) if size % n == 0 and size // n <= MOST_PARTS]
+    return max((n for n in fitting if turns * (size // n) >= BLOCKS), default=min(fitting, default=0))
+
+
+def _cut(program: StageProgram, pair: _Pair) -> bool:
+    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them; False where there are no
+    such parts."""
+    nest, total, values = pair.of, pair.total, program.values
+    first, *rest = total.reduce
+    chunk = _chunk(nest, total.reduce)
+    if chunk == 0:
+        return False
+    if rest:
+        part, over, value = first, tuple(rest), total.value
+    else:
+        cut = value_in_parts(program, total.value, first, chunk)
+        if cut is None:
+            return False
+        part, inner, value = cut
+        over = (inner,)
+    level, dtype, name = len(nest.axes), total.value.dtype, total.target.name
+    each = pair.count // int(d.evaluate(part.size, {}))             # elements of a part
+
+    def plus(x: Value, y: Value) -> Value:
+        return values.make("add", x.dtype, x, y)
+
+    def times(x: Value, y: Value | float) -> Value:
+        return values.make("mul", x.dtype, x, y if isinstance(y, Value) else values.constant(y, x.dtype))
+
+    def cast(x: Value, to: DType) -> Value:
+        return x if x.dtype is to else values.make("cast", to, x)
+
+    def mean(of: Value, count: int) -> Value:
+        return cast(values.make("div", f64, of, values.constant(float(count), f64)), dtype)       # exact where elements are equal
+
+    def number(letter: str, kind: DType, at: int) -> Array:
+        return Array(f"{name}{letter}", "scratch", 0, kind, 1, at)
+
+    index, turns = flat(nest.axes), d.product(a.size for a in nest.axes)
+    size, offset = part.size * turns, index * part.size
+    sums, means, left, squares = (Array(f"{name}{letter}", "scratch", 0, kind, size)
+                                  for letter, kind in (("p", f64), ("m", dtype), ("d", dtype), ("q", dtype)))
+    of_part, of_all = number("o", f64, level + 1), number("a", f64, level)
+    center, middle = number("c", dtype, level + 1), number("b", dtype, level)
+    here = offset + part.symbol
+    off = plus(value, times(values.load(center, 0), -1.0))
+    parts = Nest(with_parts(nest.axes, part, value), [
+        Stage(of_part, 0, (), cast(value, f64), level + 1, over, "sum", f"{total.note}, in parts"),
+        Stage(center, 0, (), mean(values.load(of_part, 0), each), level + 1, note="the mean of each part"),
+        Stage(sums, here, (), values.load(of_part, 0), level + 1, note="kept"),
+        Stage(means, here, (), values.load(center, 0), level + 1, note="kept"),
+        Stage(left, here, (), off, level + 1, over, "sum", "what rounding the mean of each part leaves"),
+        Stage(squares, here, (), times(off, off), level + 1, over, "sum", f"{pair.squares.note} around the mean of each part")])
+
+    turn = Axis(f"{first.name}t", part.size)
+    at = offset + turn.symbol
+    apart_by = plus(values.load(means, at), times(values.load(middle, 0), -1.0))
+    whole = plus(values.load(squares, at),
+                 times(apart_by, plus(times(values.load(left, at), 2.0), times(apart_by, float(each)))))
+    back: dict[str, Dim] = {a.name: b.symbol for a, b in zip(pair.around.axes, nest.axes, strict=True)}
+    others = [s for s in nest.stages if s is not total and s is not pair.squares]
+    apart = any(s.axes for s in others)                             # they are to be spread over more than these turns
+    stored = {s.target: Array(s.target.name, "scratch", 0, dtype, turns) for s in (total, pair.squares)
+              if s.target.level and (apart or pair.around is not nest)}
+
+    def into(s: Stage, value: Value, reduce: tuple[Axis, ...], note: str) -> Stage:
+        kept = stored.get(s.target)
+        return Stage(kept or s.target, index if kept else d.substitute(s.index, back), (), value, level, reduce,
+                     "sum" if reduce else None, note)
+
+    together = Nest(nest.axes, [
+        Stage(of_all, 0, (), values.load(sums, at), level, (turn,), "sum", f"{total.note} of the parts"),
+        into(total, cast(values.load(of_all, 0), dtype), (), "kept"),
+        Stage(middle, 0, (), mean(values.load(of_all, 0), pair.count), level, note="the mean"),
+        into(pair.squares, whole, (turn,), f"{pair.squares.note} of the parts")])
+    if not apart:
+        together.stages += others
+    nest.stages = [_reading(program, s, stored, index) for s in others] if apart else []
+    if pair.around is not nest:
+        there = flat(pair.around.axes)
+        pair.around.stages = [_reading(program, s, stored, there) for s in pair.around.stages if s is not pair.squares]
+    place = program.nests.index(nest)
+    program.nests = [n for n in (*program.nests[:place], parts, together, *program.nests[place:]) if n.stages]
+    return True
+
+
+def _reading(program: StageProgram, s: Stage, stored: dict[Array, Array], at: Dim) -> Stage:
+    """A stage that reads numbers where they are kept now."""
+
+    def load(v: Value, _: tuple[Value, ...]) -> Value | None:
+        return program.values.load(stored[v.attr[0]], at) if v.attr[0] in stored else None
+
+    return replace(s, value=reloaded(program.values, s.value, load))

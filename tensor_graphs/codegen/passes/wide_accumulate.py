@@ -1,0 +1,177 @@
+"""wide_accumulate: what sums of f32 come to stays f64, and so does what is made of it once a row, until it meets the row's
+elements.
+
+    t1[] = sum over r of x[r] · x[r]                   t1 is f64, and so is r = 1 / sqrt(t1 / n + eps)
+    y[j] = x[j] · (1 / sqrt(t1[] / n + eps))     →     y[j] = fma(x[j], high(r), x[j] · low(r))
+
+A number of a row costs nothing in f64, while its rounding would be the same for all elements of the row, and such errors do not
+average out. With elements it stays f32 arithmetic, as twice as many fit a register: r is high(r) + low(r), two f32, and a product
+or a sum with both is rounded as one with r would be. A factor of short rows (LONG) is rounded, once. A quotient by such a number is
+a product with both halves of its inverse, where f32 has that.
+
+Sums that a program says in f64 because f32 may not hold their elements (wide_statistics.py) are added up in f32, too, in blocks;
+the renderer adds a block up again in f64 where it left the range of f32. `beside_first`: values of f32 less the first of their row,
+which the renderer adds again in f64, so that numbers that lie close together lose no digits of their differences.
+
+In: a program that is to be rendered.  Out: another one; its scratch takes as many bytes, as only variables become f64.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.stages import Array, Nest, Stage, StageProgram, Value, Values, across, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import bool_, f32, f64
+
+KEPT = frozenset({"add", "mul", "div", "reciprocal", "sqrt"})
+"""ops that go on in f64 where all is a number of a row; others take it rounded"""
+
+LONG = 512
+"""elements of a row from which on it takes products and sums with both halves of a number of its own. Measured on norms of f32 in
+the cache, time before ÷ after: 0.95 to 1.2 of rows of 512 to 1024; of rows of 64 to 320 0.72 to 0.95, which wait for the halves"""
+
+
+def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> Value:
+    """A value of f32 in f64: these ops of what is loaded, of constants and of whole numbers without a rounding; else as it was."""
+    if v.dtype is f64:
+        return v
+    if v.op in ops:
+        return values.make(v.op, f64, *(in_f64(values, a, ops) for a in v.args))
+    if v.op in ("constant", "index"):
+        return values.make(v.op, f64, attr=v.attr)
+    if v.op == "beside_first":
+        return in_f64(values, v.args[0], ops)
+    if v.op == "where":
+        return values.make("where", f64, v.args[0], *(in_f64(values, a, ops) for a in v.args[1:]))
+    return values.make("cast", f64, v.args[0] if v.op == "cast" and v.args[0].dtype.is_integer else v)
+
+
+def unrounded(program: StageProgram) -> StageProgram:
+    """With numbers of rows that are not rounded."""
+    written = Counter(s.target for nest in program.nests for s in nest.stages)
+    indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
+    parts = {s.value.attr[0] for nest in program.nests for s in nest.stages if s.monoid == "sum" and s.value.op == "load"}
+    wide: dict[Array, Array] = {}
+    nests = []
+    for nest in program.nests:
+        exact, stages = _may_cancel(nest), []
+        for s in nest.stages:
+            made = _Unrounded(program, nest, s, wide)
+            value = made(s.value)
+            free = s.target.level > 0 and s.target.size == 1 and s.target.dtype is f32 and s.target not in indices
+            is_sum = s.monoid == "sum" and s.scan is None
+            if free and written[s.target] == 1 and not s.product and (is_sum or (s.monoid is None and value.dtype is f64)):
+                wide[s.target] = replace(s.target, dtype=f64)
+                value = in_f64(program.values, value) if is_sum and exact else value
+            elif not is_sum:
+                value = made.narrow(value) if s.value.dtype is f32 else value
+            elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
+                value = value if program.doubles else made.of_narrow(s.value) or value
+            stages.append(replace(s, target=wide.get(s.target, s.target), value=value))
+        nests.append(replace(nest, stages=stages))
+    same = all(s.value is old.value for nest, before in zip(nests, program.nests, strict=True)
+               for s, old in zip(nest.stages, before.stages, strict=True))
+    return program if same and not wide else replace(program, nests=nests)
+
+
+def _may_cancel(nest: Nest) -> bool:
+    """Whether elements are added to products with sums of exponentials, as in a softmax's gradient: y g - y sum(y g) is a small
+    difference where one y is nearly 1. A sum of f32 would lose as much there as that is."""
+    sums = {s.target for s in nest.stages if s.monoid == "sum"}
+    dear = any(v.op in DEAR for s in nest.stages for v in values_in(s.value))
+    return dear and any(v.op == "add" and any(_has_factor(a, sums) for a in v.args) and v.dtype is f32
+                        for s in nest.stages for v in values_in(s.value))
+
+
+def _has_factor(v: Value, sums: Collection[Array]) -> bool:
+    return (v.op == "load" and v.attr[0] in sums) if v.op != "mul" else any(_has_factor(a, sums) for a in v.args)
+
+
+class _Unrounded:
+    """The values of a stage inside of axes of these names, of `wide` numbers in the place of those that were rounded."""
+
+    def __init__(self, program: StageProgram, nest: Nest, stage: Stage, wide: Mapping[Array, Array]) -> None:
+        self.values, self.wide = program.values, wide
+        outside = stage.axes if stage.reduce and not across(stage) else stage.axes[:-1]
+        self.fixed = {a.name for a in (*nest.axes[:stage.level], *outside)} | {str(x) for x in program.dims}
+        self.known: dict[Value, Value] = {}
+        self.both = d.bounds(d.product(a.size for a in stage.own))[1] >= LONG
+
+    def __call__(self, v: Value) -> Value:
+        """It stays f64 where it is made of numbers of a row alone."""
+        if v not in self.known:
+            self.known[v] = self.made(v, [self(a) for a in v.args])
+        return self.known[v]
+
+    def made(self, v: Value, args: Sequence[Value]) -> Value:
+        make = self.values.make
+        if v.op == "load" and v.attr[0] in self.wide:
+            return make("load", f64, *args, attr=(self.wide[v.attr[0]], *v.attr[1:]))
+        if v.dtype is f32 and v.op in KEPT and any(a.dtype is f64 for a in args):
+            if all(a.symbols <= self.fixed for a in args):
+                return make(v.op, f64, *(in_f64(self.values, a, KEPT) for a in args))
+            with_halves = self.with_halves(v.op, args)
+            if with_halves is not None:
+                return with_halves
+        if v.op == "cast" and v.dtype is f32 and v.args[0].op == "add" and v.args[0].dtype is f64:
+            x, number = sorted(v.args[0].args, key=lambda a: a.symbols <= self.fixed)
+            if x.op == "cast" and x.args[0].dtype is f32 and number.symbols <= self.fixed:
+                return self.beside(self.narrow(self(x.args[0])), self(number))
+        if v.op == "cast" and args[0].dtype is f64 and (v.dtype is f64 or (v.dtype is f32 and args[0].symbols <= self.fixed)):
+            return args[0]
+        rounded = [self.narrow(a) if old.dtype is f32 else a for a, old in zip(args, v.args, strict=True)]
+        return v if rounded == list(v.args) else make(v.op, v.dtype, *rounded, attr=v.attr)
+
+    def with_halves(self, op: str, args: Sequence[Value]) -> Value | None:
+        """A quotient by a number of the row, a product or a sum with one; None where it is rounded before."""
+        make = self.values.make
+        if op == "div" and args[1].dtype is f64:
+            x, number = self.narrow(args[0]), args[1]
+            inverse = make("reciprocal", f64, number)
+            return make("over", f32, x, self.narrow(number), make("inverted", bool_, inverse),
+                        make("high", f32, inverse), make("low", f32, inverse))
+        if op not in ("add", "mul") or not (self.both or op == "add"):
+            return None
+        number, x = sorted(args, key=lambda a: a.dtype is f32)
+        if op == "add":
+            return self.beside(x, number)
+        return make("fma", f32, x, make("high", f32, number), make("mul", f32, x, make("low", f32, number)))
+
+    def beside(self, x: Value, number: Value) -> Value:
+        """x and a number of its row, as one rounding of both halves of that would have it where x is near."""
+        high = self.values.make("add", f32, x, self.values.make("high", f32, number))
+        return self.values.make("add", f32, high, self.values.make("rest", f32, number))
+
+    def of_narrow(self, v: Value) -> Value | None:
+        """What a sum of f64 adds up, in f32, where all that it is made of is f32 or a number of the row; else None. A sum of no
+        squares is one of elements that lie close together, maybe: what the first of them leaves of the others is added up."""
+        made = self.in_f32(v)
+        if made is None or made.symbols <= self.fixed:
+            return None
+        return made if v.op in ("mul", "where") else self.values.make("beside_first", f32, made)
+
+    def in_f32(self, v: Value) -> Value | None:
+        if v.dtype is not f64:
+            return self(v)
+        if v.symbols <= self.fixed:
+            return self(v)
+        if v.op == "cast":
+            return self.narrow(self(v.args[0])) if v.args[0].dtype is f32 else self.values.make("cast", f32, self(v.args[0]))
+        if v.op == "load":
+            return self.values.make("cast", f32, self(v)) if v.attr[0].role == "scratch" else None
+        args = [self.in_f32(a) for a in v.args]
+        there = [a for a in args if a is not None]
+        if len(there) < len(args) or not (v.op in KEPT or v.op == "where"):
+            return None
+        if any(a.dtype is f64 for a in there):
+            with_halves = self.with_halves(v.op, there)
+            if with_halves is not None:
+                return with_halves
+        return self.values.make(v.op, f32, *map(self.narrow, there), attr=v.attr)
+
+    def narrow(self, v: Value) -> Value:
+        return self.values.make("cast", f32, v) if v.dtype is f64 else v

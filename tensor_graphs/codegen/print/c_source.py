@@ -1,0 +1,951 @@
+"""c_source: a program as C, a function for each nest and one that runs them, in the form of our other kernels (kernels/c/tg.h).
+
+The text is to be read: the program's stages stand above it as a comment, values are written once, where all that they depend on is
+known. Loops over the axis that walks memory have bodies without branches, which the compiler turns into vector instructions. A sum
+of f32 is accumulated in registers of f32 over a block of elements and in f64 beyond, as the hand-written kernels do; what it comes
+to stays f64 (wide_accumulate.py). How many elements, and how loops are walked beside that, is the program's advice (`StageAdvice`,
+`NestAdvice`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, takewhile
+
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits
+from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
+from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
+from tensor_graphs.codegen.stages import (
+    Array,
+    Axis,
+    Nest,
+    NestAdvice,
+    Scan,
+    Stage,
+    StageProgram,
+    Value,
+    across,
+    computed_in,
+    dim_of,
+    lies_across,
+    products_alone,
+    values_in,
+)
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+
+TILE = 64
+"""turns of each of the two axes of a block at most, as TILE of numbers.h: a row of a block is as long"""
+
+PART_ELEMENTS = NestAdvice().grain
+"""as in loops.h"""
+
+STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t", "f32": "float", "f64": "double",
+          "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t",
+          "u32": "uint32_t", "u64": "uint64_t", "bool": "uint8_t"}
+
+WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3", "f8e5m2": "f32_of_f8e5m2"}
+"""of dtypes that are computed in f32: the function that makes an f32 of what is stored"""
+
+NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
+"""and the one that rounds an f32 to what is stored"""
+
+_COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
+
+MOST_WORK = 1 << 40
+"""element steps that one turn is taken for at most: enough for a part of its own, and a number of C"""
+
+
+def rendered(program: StageProgram, name: str = "generated") -> str:
+    """The C text of a program; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
+    return _Renderer(unrounded(program), name).text()
+
+
+def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
+    """Bytes that the program asks the pool for: of one block for all, and of one for each thread."""
+    shared: Dim = 0
+    own: Dim = 0
+    for array in program.scratch:
+        if array.level == 0:
+            shared = shared + _padded(array)
+        elif not _is_number(array):
+            own = own + _padded(array)
+    return shared, own
+
+
+def _padded(array: Array) -> Dim:
+    return d.ceil_div(array.size * _width(array), 64) * 64
+
+
+def _width(array: Array) -> int:
+    return computed_in(array.dtype).itemsize
+
+
+def _is_number(array: Array) -> bool:
+    """Whether a scratch value is one number for each turn of the nest: a variable."""
+    return array.role == "scratch" and array.level > 0 and array.size == 1
+
+
+def c_type(dtype: DType) -> str:
+    return STORED[computed_in(dtype).name]
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def __call__(self, line: str = "") -> None:
+        self.lines.append("    " * self.depth + line if line else "")
+
+    def open(self, line: str) -> None:
+        self(f"{line} {{".lstrip())
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+        self("}")
+
+
+class _Renderer:
+    def __init__(self, program: StageProgram, name: str) -> None:
+        self.program, self.name, self.write = program, name, _Writer()
+        self.dims = [str(s) for s in program.dims]
+        self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
+        self.declared: set[Array] = set()                           # numbers of a turn that stages begin with
+        self.open_axes: list[str] = []
+        over = [pair for pair in program.shared if pair not in program.updated]     # what is read and may be written over
+        self.shared = {program.outputs[o] for o, _ in over} | {program.operands[i] for _, i in over}
+        self.last_stored: dict[Array, str] = {}                            # by array: what this turn of the open loop stored
+        self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
+        self.products_alone = products_alone(program)
+
+    # ---- text ----
+
+    def text(self) -> str:
+        p, write = self.program, self.write
+        write("/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */")
+        write('#include "numbers.h"')
+        if any(product_of(s) is not None for nest in p.nests for s in nest.stages):
+            write('#include "wide_gemm.h"')
+        write()
+        write.open(f"typedef struct {self.name}_arguments")
+        for a in (*p.outputs, *p.operands):
+            const = "" if a.role == "output" else "const "
+            write(f"{const}{STORED[a.dtype.name]} *{self.alone(a)}{a.name};")
+        for a in p.scratch:
+            if a.level == 0:
+                write(f"{c_type(a.dtype)} *restrict {a.name};")
+        for name in self.dims:
+            write(f"int64_t {dim_name(name)};")
+        write("int64_t count;")
+        write.depth -= 1
+        write(f"}} {self.name}_arguments;")
+        for i, nest in enumerate(p.nests):
+            write()
+            self.nest(i, nest)
+        for i in range(len(p.nests)):
+            beside = self.beside(i)
+            if beside and not p.nests[i].advice.beside:
+                write()
+                write.open(f"static void {self.name}_from{i}(void *context, int part, int parts)")
+                for k in (i, *beside):
+                    write(f"{self.name}_nest{k}(context, part, parts);")
+                write.close()
+        write()
+        self.entry()
+        return "\n".join(write.lines) + "\n"
+
+    def alone(self, array: Array) -> str:
+        """How a pointer says that nothing else leads to its memory."""
+        return "" if array in self.shared else "restrict "
+
+    def beside(self, i: int) -> list[int]:
+        """The nests that run with the one of this number."""
+        return list(takewhile(lambda k: self.program.nests[k].advice.beside, range(i + 1, len(self.program.nests))))
+
+    def entry(self) -> None:
+        p, write = self.program, self.write
+        write.open(f"TG_KERNEL({self.name})")
+        write("(void)floats, (void)ints;")
+        write(f"{self.name}_arguments a;")
+        for i, array in enumerate((*p.outputs, *p.operands)):
+            write(f"a.{array.name} = ptr[{i}];")
+        for i, name in enumerate(self.dims):
+            write(f"const int64_t {dim_name(name)} = a.{dim_name(name)} = ints[{i}];")
+            write(f"(void){dim_name(name)};")
+        shared = [x for x in p.scratch if x.level == 0]
+        if shared:
+            write(f"char *scratch = tg_scratch(0, {c_of(scratch_bytes(p)[0])});")
+            at: Dim = 0
+            for x in shared:
+                write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
+                at = at + _padded(x)
+        for i, nest in enumerate(p.nests):
+            if nest.advice.beside:
+                continue                                            # it runs with one before it
+            beside = self.beside(i)
+            turns, unit, work = split(nest)
+            for k in beside:                                        # any of them may be the one that has no turns
+                turns = d.dim_max(turns, split(p.nests[k])[0])
+            write(f"a.count = {c_of(turns)};")
+            if turns == 1 and not beside:
+                write(f"{self.name}_nest{i}(&a, 0, 1);")
+            else:
+                grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
+                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
+                if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
+                    parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
+                last = f"{self.name}_nest{i}" if not beside else f"{self.name}_from{i}"
+                write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
+        write.close()
+
+    # ---- one nest ----
+
+    def nest(self, i: int, nest: Nest) -> None:
+        write, p = self.write, self.program
+        write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
+        write(f"const {self.name}_arguments *a = context;")
+        used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
+        for x in (*p.outputs, *p.operands, *(t for t in p.scratch if t.level == 0)):
+            if x.name in used:
+                const = "const " if x.role == "operand" else ""
+                kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
+                write(f"{const}{kind} *{self.alone(x)}{x.name} = a->{x.name};")
+        for name in self.dims:
+            write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
+            write(f"(void){dim_name(name)};")
+        local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
+        if local:
+            write(f"char *scratch = tg_scratch(1, {c_of(scratch_bytes(p)[1])});")
+            at: Dim = 0
+            for x in p.scratch:
+                if x.level and not _is_number(x):
+                    if x in local:
+                        write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
+                    at = at + _padded(x)
+        turns, unit, _ = split(nest)
+        write("int64_t from, to;")
+        shares = nest.advice.beside or self.beside(i)
+        write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
+        self.scopes, self.open_axes = [set()], []
+        n = parallel(nest)
+        if nest.tile is not None:
+            self.tiled(nest, nest.tile)
+        elif nest.axes:
+            write.open("for (int64_t turn = from; turn < to; turn++)")
+            self.scopes.append(set())
+            self.turned([(a.name, a.size) for a in nest.axes[:n]])
+            self.open_axes += [a.name for a in nest.axes[:n]]
+            self.inner(nest, n)
+            self.scopes.pop()
+            write.close()
+        else:
+            write("(void)from, (void)to;")
+            self.in_order(nest.stages, ("from", "to") if split(nest)[0] != 1 else None)
+        write.close()
+
+    def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
+        """The numbers that a turn stands for, the last counting fastest."""
+        rest = "turn"
+        for k, (name, size) in reversed(list(enumerate(counted))):
+            if k == 0:
+                self.write(f"const int64_t {name} = {rest};")
+            else:
+                self.write(f"const int64_t {name} = {rest} % {c_of(size)};")
+                self.write(f"const int64_t left{k} = {rest} / {c_of(size)};")
+                rest = f"left{k}"
+            self.write(f"(void){name};")
+
+    def tiled(self, nest: Nest, outer: Axis) -> None:
+        """A nest in square blocks of one of its axes and its stages' own. Operands that lie across are turned block by
+        block into memory that stays in the cache; then all that is read lies along what is written."""
+        write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
+        wide = nest.advice.tile
+        cut, other = _tiles_of(nest, outer)
+        ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
+        write.open("for (int64_t turn = from; turn < to; turn++)")
+        self.scopes.append(set())
+        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
+        self.open_axes += [a.name for a in others]
+        first, past = ends[cut]
+        write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
+        first, past = ends[other]
+        write.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})")
+        write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
+        first, past = ends[outer]
+        begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
+        for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
+            array, offset, _ = v.attr
+            if array.level == 0 and not v.symbols & set(self.program.values.gathered) and lies_across(v, outer.name, inner.name):
+                tile = f"tile{v.number}"
+                step = d.coefficient(offset, inner.name)
+                assert step is not None
+                bits = 8 * (_width(array) if array.role == "scratch" else array.dtype.itemsize)
+                write(f"{STORED[array.dtype.name] if array.role != 'scratch' else c_type(array.dtype)} {tile}[{TILE} * {TILE}];")
+                write(f"turned_{bits}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
+                      f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
+                self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
+        self.loop(outer, ends[outer])
+        self.in_order(nest.stages, ends[inner])
+        self.end(outer)
+        write.close()
+        self.tiles.clear()
+        self.scopes.pop()
+        write.close()
+
+    def inner(self, nest: Nest, level: int) -> None:
+        """What is done inside of `level` axes, and the axes inside."""
+        for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
+            if axis is not None:
+                self.loop(axis)
+            self.in_order(list(stages), None)
+            if axis is not None:
+                self.end(axis)
+        deeper = [s for s in nest.stages if s.level > level]
+        if not deeper:
+            return
+        for s in deeper:
+            self.declare(s.value, only_ready=True)
+        axis = nest.axes[level]
+        self.loop(axis)
+        self.inner(nest, level + 1)
+        self.end(axis)
+
+    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "") -> None:
+        low, high = bounds or ("0", c_of(axis.size))
+        if pragma:
+            self.write(f"#pragma {pragma}")
+        self.write.open(f"for (int64_t {axis.name} = {low}; {axis.name} < {high}; {axis.name}++)")
+        self.scopes.append(set())
+        self.open_axes.append(axis.name)
+
+    def end(self, axis: Axis) -> None:
+        self.write.close()
+        self.scopes.pop()
+        assert self.open_axes.pop() == axis.name
+
+    # ---- values ----
+
+    def known(self, v: Value) -> bool:
+        return any(v.number in scope for scope in self.scopes)
+
+    def ready(self, v: Value) -> bool:
+        """Whether all that a value depends on is at its turn."""
+        return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
+                   for s in v.symbols if s not in self.dims)
+
+    def declare(self, value: Value, *, only_ready: bool = False) -> None:
+        """Write what a value is made of, and itself, as variables, unless they are there; with only_ready, the parts that are."""
+        gathered = self.program.values.gathered
+        todo: list[tuple[Value, bool]] = [(value, False)]
+        seen: set[Value] = set()
+        while todo:
+            v, done = todo.pop()
+            if (not done and v in seen) or self.known(v) or _is_literal(v):
+                continue
+            if not done:
+                seen.add(v)
+                todo.append((v, True))
+                todo += [(gathered[s], False) for s in _names(v) if s in gathered]
+                todo += [(a, False) for a in reversed(v.args)]
+                continue
+            if only_ready and not self.ready(v):
+                continue
+            if v.op == "load" and _is_number(v.attr[0]) and not v.args:
+                continue                                            # a variable already
+            kind = "int" if v.dtype is bool_ else c_type(v.dtype)
+            self.write(f"const {kind} v{v.number} = {self.expression(v)};")
+            for name, g in gathered.items():
+                if g is v:
+                    self.write(f"const int64_t {name} = v{v.number};")
+            self.scopes[-1].add(v.number)
+
+    def ref(self, v: Value) -> str:
+        if _is_literal(v):
+            return _literal(v)
+        if v.op == "load" and _is_number(v.attr[0]) and not v.args:
+            return str(v.attr[0].name)
+        return f"v{v.number}"
+
+    def expression(self, v: Value) -> str:
+        args = [self.ref(a) for a in v.args]
+        t = v.dtype
+        if v.op == "load":
+            array, offset, _ = v.attr
+            if array in self.last_stored:
+                return self.last_stored[array]
+            read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{c_of(offset)}]")
+            if array.role != "scratch":
+                read = called(WIDENED, array.dtype, read)
+            return f"{args[0]} ? {read} : 0" if args else read
+        if v.op == "index":
+            wide = c_of(v.attr)
+            return wide if t is i64 else f"({c_type(t)})({wide})"
+        if v.op == "where":
+            return f"{args[0]} ? {args[1]} : {args[2]}"
+        if v.op == "cast":
+            return _cast(v.args[0].dtype, t, args[0])
+        if v.op == "bitcast":
+            return _bitcast(v.attr, args[0])
+        if v.op in _COMPARED:
+            return f"{args[0]} {_COMPARED[v.op]} {args[1]}"
+        if v.op in ("and", "xor"):
+            sign = "&" if v.op == "and" else "^"
+            return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"
+        if v in self.products_alone:
+            return f"{t.name}_product({args[0]}, {args[1]})"
+        if v.op in ("add", "mul"):
+            sign = "+" if v.op == "add" else "*"
+            if t.is_float:
+                return f"{args[0]} {sign} {args[1]}"
+            wide = f"uint{max(32, t.bits)}_t"                        # no overflow that C leaves undefined
+            return f"({c_type(t)})(({wide}){args[0]} {sign} ({wide}){args[1]})"
+        if v.op == "max" and not t.is_float:
+            return f"{args[0]} > {args[1]} ? {args[0]} : {args[1]}"
+        if v.op == "idiv":
+            return f"idiv_{t.name}({args[0]}, {args[1]})"
+        if v.op == "beside_first":
+            return f"{args[0]} - first{v.number}"
+        if v.op == "reciprocal":
+            return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
+        if v.op == "div":
+            return f"{args[0]} / {args[1]}"
+        return f"{t.name}_{v.op}({', '.join(args)})"
+
+    # ---- stages ----
+
+    def in_order(self, stages: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        """Stages one behind the other; those next to each other that store along the same axes are one loop."""
+        group: list[Stage] = []
+        for s, after in zip(stages, [*stages[1:], None], strict=True):
+            group.append(s)
+            if after is None or not all(_one_loop(self.program, before, after) for before in group):
+                self.stage(group, bounds)
+                group = []
+
+    def stage(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        """One stage, or several that are one loop; bounds: of their first axis, where that is what is cut into parts."""
+        s, write = group[0], self.write
+        write(f"/* {', '.join(dict.fromkeys(each.note for each in group))} */")
+        for each in group:
+            if _is_number(each.target) and each.target not in self.declared:
+                write(f"{c_type(each.target.dtype)} {each.target.name};")
+                self.declared.add(each.target)
+        product = product_of(s)
+        if product is not None:
+            self.multiplied(s, product)
+            return
+        for each in group:
+            self.declare(each.value, only_ready=True)
+        alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
+        if alone:                                                   # no loop of its own is a scope for its variables
+            self.write.open("")
+            self.scopes.append(set())
+        if s.scan is not None:
+            self.scanned(s, s.scan, bounds)
+        elif s.monoid is None:
+            self.stored(group, bounds)
+        elif across(s):
+            self.columns(s, bounds)
+        else:
+            opened = []
+            for k, axis in enumerate(s.axes):
+                self.loop(axis, bounds if k == 0 else None)
+                opened.append(axis)
+                self.declare(s.value, only_ready=True)
+            self.rows(s)
+            for axis in reversed(opened):
+                self.end(axis)
+        if alone:
+            self.scopes.pop()
+            self.write.close()
+
+    def multiplied(self, s: Stage, p: TileProduct) -> None:
+        """A product by the register tile of our other kernels."""
+        begin: dict[str, Dim] = {a.name: 0 for a in (p.rows, p.inner, p.lane)}
+
+        def address(array: Array, offset: Dim) -> str:
+            return f"&{array.name}[{c_of(d.substitute(offset, begin))}]"
+
+        left, right = (address(v.attr[0], v.attr[1]) for v in (p.left, p.right))
+        keep = "NULL" if p.keep is None else address(p.keep.attr[0], p.keep.attr[1])
+        wide = s.value.dtype is not f32
+        layout = "ROWS_CONTIGUOUS" if p.along_rows else "K_CONTIGUOUS"
+        name, vector, last = ("tg_wide_rows_product", "VD", "") if wide else ("tg_rows_product", "VW", ", NULL")
+        self.write(f"{name}({c_of(p.rows.size)}, {p.lane.size} / {vector}, {layout}, {left}, {c_of(p.stride)}, {right}, "
+                   f"{c_of(p.inner.size)}, {address(s.target, s.index)}, {keep}{last});")
+
+    def stored(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
+        s, opened = group[0], list[Axis]()
+        for k, axis in enumerate(s.axes):
+            last = k == len(s.axes) - 1
+            if last and s.advice.unroll > 1:
+                self.write(f"#pragma GCC unroll {s.advice.unroll}")
+            self.loop(axis, bounds if k == 0 else None, "GCC ivdep" if last else "")
+            opened.append(axis)
+            if not last:
+                for each in group:
+                    self.declare(each.value, only_ready=True)
+        for each in group:
+            self.declare(each.value)
+            self.put(each, self.ref(each.value))
+            if each.target.dtype is each.value.dtype and not each.joined:
+                self.last_stored[each.target] = self.ref(each.value)       # who reads it in this loop reads this element
+        self.last_stored.clear()
+        for axis in reversed(opened):
+            self.end(axis)
+
+    def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
+        target = s.target
+        if s.joined:
+            held = target.name if _is_number(target) else f"{target.name}[{c_of(s.index)}]"
+            if s.factor is not None:
+                self.declare(s.factor)
+                held = f"{held} * {self.ref(s.factor)}"
+            text = f"{computed_in(target.dtype).name}_max({held}, {text})" if s.monoid == "max" else f"{held} + {text}"
+        if _is_number(target):
+            self.write(f"{target.name} = {text};")
+            return
+        if target.role == "output":
+            text = called(NARROWED, target.dtype, text)
+            if target.dtype is bool_:
+                text = f"(uint8_t)({text})"
+        self.write(f"{target.name}[{c_of(s.index)}] = {text};")
+
+    def rows(self, s: Stage) -> None:
+        """A reduction to one number."""
+        write, t, last = self.write, s.value.dtype, s.reduce[-1]
+        total, part = f"total{s.value.number}", f"part{s.value.number}"
+        kind, start, combine, done = self.monoid(s)
+        blocks = s.monoid == "sum" and t is f32                     # a lane holds few values, and f64 goes on with their sum
+        write(f"{'double' if blocks else kind} {total} = {start};")
+        first = self.first(s)
+        for axis in s.reduce[:-1]:
+            self.loop(axis)
+            self.declare(s.value, only_ready=True)
+        if blocks:
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
+            write(f"double {part} = 0;")
+            self.taken(s, ("begin", "end"), kind, part, "0", combine)
+            if first:
+                write(f"{part} += (double){first} * (double)(end - begin);")
+            if _may_overflow(s):
+                self.again(s, part)
+            write(f"{total} += {part};")
+            write.close()
+        else:
+            self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
+        for axis in reversed(s.reduce[:-1]):
+            self.end(axis)
+        kept = c_type(s.target.dtype)
+        self.put(s, f"({kept}){total}" if s.monoid == "sum" and t.is_float and kept != "double" else done.format(total))
+
+    def first(self, s: Stage) -> str:
+        """The name of the first value of a sum, which is taken off all of them before they are added up in f32; "": nothing is."""
+        if s.value.op != "beside_first":
+            return ""
+        name, (of,) = f"first{s.value.number}", s.value.args
+        self.write(f"float {name} = 0;")
+        self.write.open("")
+        self.scopes.append(set())
+        for axis in s.reduce:
+            self.write(f"const int64_t {axis.name} = 0;")
+            self.open_axes.append(axis.name)
+        some = [f"{c_of(axis.size)} > 0" for axis in s.reduce if d.bounds(axis.size)[0] < 1]
+        self.write.open(f"if ({' && '.join(some)})" if some else "")
+        self.declare(of)
+        self.write(f"if (__builtin_fabsf({self.ref(of)}) < INFINITY) {name} = {self.ref(of)};")
+        self.write.close()
+        for axis in reversed(s.reduce):
+            self.write(f"(void){axis.name};")
+            assert self.open_axes.pop() == axis.name
+        self.scopes.pop()
+        self.write.close()
+        return name
+
+    def again(self, s: Stage, part: str) -> None:
+        """What a block comes to, in f64 where that of f32 left the range in which it holds."""
+        exact = replace(s, value=in_f64(self.program.values, s.value, KEPT), advice=replace(s.advice, lanes=1))
+        self.write.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))")
+        self.scopes.append(set())
+        self.write(f"{part} = 0;")
+        self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
+        self.scopes.pop()
+        self.write.close()
+
+    def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
+        """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
+        many vectors of accumulators beside each other, which do not wait for each other; sums of f32 by at least one, as the
+        variable is f64."""
+        write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
+        sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
+        if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
+            self.loop(last, bounds, f"omp simd reduction({sign} : {into})")
+            self.declare(s.value)
+            write(combine.format(acc=into, x=self.ref(s.value)))
+            self.end(last)
+            return
+        low, high = bounds
+        wide = "VW" if kind in ("float", "int32_t", "uint32_t") else "VD"
+        many = wide if lanes == 1 else f"{lanes} * {wide}"
+        write(f"{kind} lane[{many}];")
+        write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {start};")
+        write(f"int64_t at = {low};")
+        write.open(f"for (; at + {many} <= {high}; at += {many})")
+        write("#pragma GCC ivdep")
+        write.open(f"for (int64_t l = 0; l < {many}; l++)")
+        self.scopes.append(set())
+        self.open_axes.append(last.name)
+        write(f"const int64_t {last.name} = at + l;")
+        self.declare(s.value)
+        write(combine.format(acc="lane[l]", x=self.ref(s.value)))
+        self.end(last)
+        write.close()
+        pragma = f"omp simd reduction({sign} : {into})"
+        self.loop(last, ("at", high), pragma)
+        self.declare(s.value)
+        write(combine.format(acc=into, x=self.ref(s.value)))
+        self.end(last)
+        if s.monoid == "sum" and lanes > 1:                         # a lane holds few values, so that sums of some are as good
+            beside = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
+            many = wide
+            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {beside};")
+        if s.monoid == "sum" and kind == "float":
+            write(f"{into} += v_sum_wide(v_load(lane));")
+            return
+        write(f"#pragma {pragma}")
+        taken = f"lane[l] > {into} ? lane[l] : {into}" if s.monoid == "max" else f"{into} {sign} lane[l]"
+        write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
+
+    def monoid(self, s: Stage) -> tuple[str, str, str, str]:
+        """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
+        t = s.value.dtype
+        if s.monoid == "sum":
+            if t.is_float:
+                return c_type(t), "0", "{acc} += {x};", "{}"
+            wide = f"uint{t.bits}_t"
+            return wide, "0", "{acc} += (" + wide + "){x};", f"({c_type(t)}){{}}"
+        if s.monoid == "product":
+            wide = "double" if t.is_float else f"uint{max(32, t.bits)}_t"
+            return wide, "1", "{acc} *= (" + wide + "){x};", f"({c_type(t)}){{}}"
+        if t.is_float:
+            kind, name = ("int32_t", "f32") if t is f32 else ("int64_t", "f64")
+            least = "order_f32(-INFINITY)" if t is f32 else "order_f64(-INFINITY)"
+            taken = f"const {kind} key = order_{name}({{x}}); {{acc}} = key > {{acc}} ? key : {{acc}};"
+            return kind, least, taken, f"unorder_{name}({{}})"
+        least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+        return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
+
+    def scanned(self, s: Stage, scan: Scan, bounds: tuple[str, str] | None) -> None:
+        """A scan: along memory in blocks that are computed first and then run over, or beside each other where its axis is not the
+        last. bounds: of the first axis that is not scanned."""
+        write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
+        kind, start, combine, done = self.monoid(s)
+        narrow = s.monoid == "sum" and t is f32
+        if narrow:
+            kind, combine, done = "double", "{acc} += (double){x};", "(float){}"
+        running = f"running{s.value.number}"
+        outer, inner = s.axes[:at], s.axes[at + 1:]
+        opened = []
+        for k, axis in enumerate((*outer, *inner[:-1])):
+            self.loop(axis, bounds if k == 0 else None)
+            opened.append(axis)
+        if scan.start is not None:
+            self.declare(scan.start)
+            start = self.ref(scan.start) if s.monoid != "max" or not t.is_float else f"order_{t.name}({self.ref(scan.start)})"
+        if inner:
+            axis = inner[-1]
+            low, high = (bounds if bounds and not opened else None) or ("0", c_of(axis.size))
+            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
+            write(f"past = tg_min(first + {s.advice.columns}, {high});")
+            write(f"{kind} {running}[{s.advice.columns}];")
+            write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
+            self.loop(scan.axis)
+            self.declare(s.value, only_ready=True)
+            self.loop(axis, ("first", "past"), "GCC ivdep")
+            self.declare(s.value)
+            acc = f"{running}[{axis.name} - first]"
+            taken = combine.format(acc=acc, x=self.ref(s.value))
+            if not scan.before:
+                write(taken)
+            self.put(s, done.format(acc))
+            if scan.before:
+                write(taken)
+            self.end(axis)
+            self.end(scan.axis)
+            write.close()
+        else:
+            block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
+            write(f"{kind} {running} = {start};")
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
+            write(f"{c_type(t)} {block}[{s.advice.block + shift}];")
+            if scan.before:
+                write(f"{block}[0] = {done.format(running)};")
+            self.loop(axis, ("begin", "end"), "GCC ivdep")
+            self.declare(s.value)
+            write(f"{block}[{axis.name} - begin{' + 1' * shift}] = {self.ref(s.value)};")
+            self.end(axis)
+            if narrow:
+                write(f"f32_running_sum({block}{' + 1' * shift}, end - begin, &{running});")
+            else:
+                write.open(f"for (int64_t at = {shift}; at < end - begin{' + 1' * shift}; at++)")
+                write(combine.format(acc=running, x=f"{block}[at]"))
+                write(f"{block}[at] = {done.format(running)};")
+                write.close()
+            self.loop(axis, ("begin", "end"), "GCC ivdep")
+            self.put(s, f"{block}[{axis.name} - begin]")
+            self.end(axis)
+            write.close()
+        for axis in reversed(opened):
+            self.end(axis)
+
+    def inside(self, found: Limits) -> tuple[str, str]:
+        """The bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none does."""
+        if found.free:
+            for v in found.free:
+                self.declare(v)
+            self.write(f"if (!({' && '.join(map(self.ref, found.free))})) continue;")
+        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in found.along if step > 0)]
+        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in found.along if step < 0)]
+        if len(lows) > 1:
+            self.write(f"const int64_t low = {_nested('tg_max_i', lows)};")
+        if len(highs) > 1:
+            self.write(f"const int64_t high = {_nested('tg_min', highs)};")
+        return "low" if len(lows) > 1 else "first", "high" if len(highs) > 1 else "past"
+
+    def columns(self, s: Stage, bounds: tuple[str, str] | None) -> None:
+        """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
+        write, t, axis = self.write, s.value.dtype, s.axes[-1]
+        kind, start, combine, done = self.monoid(s)
+        narrow = s.monoid == "sum" and t is f32
+        total, part = f"total{s.value.number}", f"part{s.value.number}"
+        opened = []
+        for k, own in enumerate(s.axes[:-1]):
+            self.loop(own, bounds if k == 0 else None)
+            opened.append(own)
+        low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", c_of(axis.size))
+        if isinstance(axis.size, int) and axis.size <= s.advice.columns and bounds is None:
+            wide = axis.size
+            write.open("")
+            write(f"enum {{ first = 0, past = {wide} }};")
+        else:
+            wide = s.advice.columns
+            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
+            write(f"past = tg_min(first + {wide}, {high});")
+        write(f"{'double' if narrow else kind} {total}[{wide}];")
+        write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
+        outer, last = s.reduce[:-1], s.reduce[-1]
+        inside = limits(self.program.values, s, axis)
+        value = s.value if inside is None else inside.value
+        for over in outer:
+            self.loop(over)
+        if narrow:
+            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
+            write(f"end = tg_min(begin + {s.advice.rows}, {c_of(last.size)});")
+            write(f"float {part}[{wide}];")
+            write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
+            self.loop(last, ("begin", "end"))
+        else:
+            self.loop(last)
+        self.declare(value, only_ready=True)
+        begin, end = self.inside(inside) if inside is not None else ("first", "past")
+        self.loop(axis, (begin, end), "GCC ivdep")
+        self.declare(value)
+        acc = f"{part if narrow else total}[{axis.name} - first]"
+        write(f"{acc} += {self.ref(value)};" if narrow else combine.format(acc=acc, x=self.ref(value)))
+        self.end(axis)
+        self.end(last)
+        if narrow:
+            write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] += {part}[at];")
+            write.close()
+        for over in reversed(outer):
+            self.end(over)
+        self.loop(axis, ("first", "past"))
+        acc = f"{total}[{axis.name} - first]"
+        self.put(s, f"(float){acc}" if narrow else done.format(acc))
+        self.end(axis)
+        write.close()
+        for own in reversed(opened):
+            self.end(own)
+
+
+def _nested(function: str, of: Sequence[str]) -> str:
+    return of[0] if len(of) == 1 else f"{function}({of[0]}, {_nested(function, of[1:])})"
+
+
+def _may_overflow(s: Stage) -> bool:
+    """Return whether a sum of f32 may leave the range of f32 while its result, which stays f64, does not. Kept values of a row,
+    such as exponentials, are not that large."""
+    if s.target.dtype is not f64 or s.product:
+        return False
+    return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
+
+
+def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
+    """Whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that the
+    first writes at another turn."""
+    if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
+        return False
+    if s.axes != after.axes or s.advice != after.advice:
+        return False
+    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] is s.target)
+
+
+def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
+    yield s.target
+    yield from (v.attr[0] for v in _used(program, s) if v.op == "load")
+
+
+def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
+    """What a stage is made of, the indices that are read at run time included."""
+    return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
+
+
+def _most(axes: Iterable[Axis]) -> int:
+    """Turns of loops inside of each other, at most: axes may depend on those outside."""
+    return math.prod(d.bounds(a.size)[1] for a in axes)
+
+
+def _names(v: Value) -> list[str]:
+    """The symbols of the index that a value holds."""
+    return sorted(str(s) for s in d.symbols_in(dim_of(v)))
+
+
+def dim_name(name: str) -> str:
+    """Of a dim of the graph, or of a step between rows, which begins as axes do."""
+    return name if _is_axis(name) else f"d_{name}"
+
+
+# ---- how a nest is cut into parts ----------------------------------------------------------------------------------------------
+
+
+def is_shared_out(nest: Nest) -> bool:
+    """Whether a nest has several turns, which threads may share."""
+    return split(nest)[0] != 1
+
+
+def parallel(nest: Nest) -> int:
+    """How many of the nest's axes are cut into parts."""
+    return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
+
+
+def split(nest: Nest) -> tuple[Dim, int, int]:
+    """(things that are cut into parts, in multiples of, element steps of one of them)."""
+    n = parallel(nest)
+    if nest.tile is not None:
+        cut, other = _tiles_of(nest, nest.tile)
+        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, nest.advice.tile)
+        return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
+    if nest.axes:
+        turns = d.product(a.size for a in nest.axes[:n])
+        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.own)) for s in nest.stages)
+    axes, scan = nest.stages[0].axes, nest.stages[0].scan
+    if any(s.axes != axes or s.scan != scan for s in nest.stages):
+        return 1, 1, 1
+    if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
+        free = tuple(a for a in axes if a is not scan.axis)
+        axes = (*free, scan.axis) if free else ()
+    if not axes:
+        return 1, 1, 1
+    work = _most((*axes[1:], *nest.stages[0].reduce)) * max(map(_steps, nest.stages))
+    return axes[0].size, 64 if len(axes) == 1 + (scan is not None) else 1, max(1, work)
+
+
+def _steps(s: Stage) -> int:
+    """Steps of one element: an exponential is worth 8, in f64 16 (a thread of its own pays from 2048 and 1024 of them on)."""
+    return max((2 * computed_in(v.dtype).itemsize for v in values_in(*s.roots()) if v.op in DEAR), default=1)
+
+
+def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
+    """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
+    (inner,) = nest.stages[0].axes
+    return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------------------
+
+
+def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
+    """The text as the argument of the function of a dtype; itself where there is none."""
+    return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
+
+
+def _is_literal(v: Value) -> bool:
+    return v.op == "constant"
+
+
+def _literal(v: Value) -> str:
+    x, t = v.attr, v.dtype
+    if t is bool_:
+        return "1" if x else "0"
+    if not t.is_float:
+        if t.name == "i64" and x == -(1 << 63):
+            return "INT64_MIN"
+        return f"({c_type(t)}){int(x)}{'ULL' if t.name == 'u64' else 'LL' if t.bits == 64 else 'u' if t.name == 'u32' else ''}"
+    value = float(x)
+    if math.isnan(value):
+        return "NAN" if t is f32 else "((double)NAN)"
+    if math.isinf(value):
+        sign = "-" if value < 0 else ""
+        return f"({sign}INFINITY)" if t is f32 else f"({sign}(double)INFINITY)"
+    if t is f32:
+        return f"({float.hex(value)}f)" if value < 0 or math.copysign(1, value) < 0 else f"{float.hex(value)}f"
+    return f"({float.hex(value)})" if math.copysign(1, value) < 0 else float.hex(value)
+
+
+def _cast(old: DType, new: DType, x: str) -> str:
+    if new is bool_:
+        return f"{x} != 0"
+    if old.is_float and not new.is_float:
+        return f"{new.name}_of_{old.name}({x})"
+    return f"({c_type(new)}){x}"
+
+
+_OF_BITS = {"f32": "float_of((uint32_t)", "f64": "f64_of((uint64_t)", **{t: f"{f}(({STORED[t]})" for t, f in WIDENED.items()}}
+_BITS = {"f32": "bits_of", "f64": "bits_of_f64", **NARROWED}
+
+
+def _bitcast(what: str, x: str) -> str:
+    old, new = what.split()
+    bits = f"{_BITS[old]}({x})" if old in _BITS else x
+    if new in _OF_BITS:
+        return f"{_OF_BITS[new]}{bits})"
+    return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"
+
+
+def c_of(x: Dim) -> str:
+    """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
+    if not isinstance(x, d.Expr):
+        return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
+    out, factors = "", list[str]()
+    for monomial, k in x.terms:
+        factors = [_c_atom(a) for a in monomial]
+        if abs(k) != 1 or not factors:
+            factors.insert(0, str(abs(k)) if abs(k) < 1 << 31 else f"{abs(k)}LL")
+        sign = (" - " if k < 0 else " + ") if out else ("-" if k < 0 else "")
+        out += sign + " * ".join(factors)
+    return f"({out})" if len(x.terms) > 1 or len(factors) > 1 or out.startswith("-") else out
+
+
+def _c_atom(atom: d.Atom) -> str:
+    if isinstance(atom, d.Symbol):
+        return dim_name(atom.name)
+    args = [c_of(a) for a in atom.args]
+    if atom.fn == "floordiv":
+        return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
+    name = "tg_min" if atom.fn == "min" else "tg_max_i"
+    text = args[0]
+    for other in args[1:]:
+        text = f"{name}({text}, {other})"
+    return text
+
+
+def _is_axis(name: str) -> bool:
+    return name.startswith("_")

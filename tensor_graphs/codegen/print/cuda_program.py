@@ -1,0 +1,43 @@
+"""cuda_program: the loops of a definition as they are rendered for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensor_graphs.codegen import loops
+from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes.forward_stores import handed_on
+from tensor_graphs.codegen.passes.group_axis import grouped
+from tensor_graphs.codegen.passes.split_columns import in_parts
+from tensor_graphs.codegen.passes.split_rows import rows_in_parts
+from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
+from tensor_graphs.codegen.print import cuda_streams
+from tensor_graphs.codegen.skinny_product import streamed
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.strides import Strides
+from tensor_graphs.language.composite import Definition
+
+HEADER = Path(__file__).resolve().parents[1] / "numbers.cuh"
+ALIGNED = 16
+"""bytes that are loaded at once"""
+
+
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
+               ) -> StageProgram:
+    """The loops of a definition as they are rendered for a GPU, for operands that lie with these strides (None: one element behind
+    the other); they belong to the caller. of_part: products are streams, where loops_of has such, and rows are written where they
+    are. alone: each block runs all of it for rows of its own, so that long ones stay whole. Raises NotLowered."""
+    apart = False if strides is None else strides
+    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    if of_part and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
+        program = streamed(arranged(lower(definition, apart, few_rows=True)))
+    else:
+        program = arranged(lower(definition, apart, updates=of_part))
+    for nest in program.nests:
+        for s in nest.stages:                                       # one turn is no loop
+            s.axes = tuple(a for a in s.axes if a.size != 1)
+            s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
+    made = grouped(handed_on(program))
+    return in_parts(made if alone else rows_in_parts(deviations_in_parts(made)))

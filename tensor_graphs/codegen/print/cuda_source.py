@@ -1,0 +1,1194 @@
+"""cuda_source: a program as CUDA C, a kernel for each nest, in the order in which they are launched on one stream.
+
+Three forms of a nest, chosen by what its stages are:
+- flat: element by element. A thread has V elements that lie beside each other, loaded and stored as one pack of up to 16 bytes.
+- columns: a reduction across memory. A warp walks memory, the warps of a block share the rows, each thread has V columns.
+- turns: anything else. GROUP threads have one turn of the nest's outer axes; a reduction along memory is shared among them. Where
+  a row is known to be short enough its elements stay in registers between stages, each thread has the same ones in all of them.
+A value of a row that every stage reads where it wrote it is held in registers; another is in shared memory, or in scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tensor_graphs.codegen.passes.softmax_exp import is_shifted
+from tensor_graphs.codegen.print.c_source import (
+    NARROWED,
+    STORED,
+    WIDENED,
+    _arrays,
+    _is_number,
+    _most,
+    _Renderer,
+    _used,
+    c_of,
+    c_type,
+    called,
+    dim_name,
+    parallel,
+)
+from tensor_graphs.codegen.stages import (
+    Array,
+    Axis,
+    Nest,
+    Stage,
+    StageProgram,
+    Value,
+    across,
+    computed_in,
+    lies_across,
+    values_in,
+)
+from tensor_graphs.kernels.kernel import Launch
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
+
+FLAT = 256
+"""threads of a block of the flat form"""
+
+SIDE = 64
+"""elements of a block in which what lies across is turned, each way"""
+
+TILE = 128
+"""bytes of a row of such a block where it is read in packs: a line of the cache"""
+
+WARPS, FEW_WARPS = 16, 8
+"""of a block of the column form: rows that are read beside each other, and where there are hardly any"""
+
+AHEAD, AHEAD_COMPUTED = 16, 4
+"""rows of a warp of the column form that are written out, of what is only added up, and of what is computed first"""
+
+HELD = 4
+"""packs of a row that a thread takes where there are turns enough to fill the device"""
+
+HELD_READ = 8
+"""of a row of which only numbers are made"""
+
+HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
+"""of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
+
+SHORT_SUM, FEW_NUMBERS = 64, 4
+"""numbers of a reduction across memory that one thread computes, of a window (several axes, or one that is several) and of one"""
+
+SHORT = 256
+"""packs of a row of which each thread of a block takes one where there may be few turns"""
+
+ONE_BLOCK = 256
+"""threads of a block that has all turns, while a row has packs for more"""
+
+ENOUGH = 528
+"""turns that fill the device: four blocks for each of 132 multiprocessors"""
+
+SHARED = 96 << 10
+"""bytes of shared memory that the rows of a block take at most"""
+
+RESIDENT = 1056
+"""blocks that have rows in scratch at most, and that bring rows near before they wait: eight of each of 132 multiprocessors"""
+
+FAR = 4 << 20
+"""bytes of an operand from which on its rows are brought near: of less, most is where it was written last"""
+
+BROUGHT = 4 << 20
+"""bytes that all blocks of a launch bring near, at most: behind more, what is read first comes late"""
+
+WAIT = "after_those_before();"
+"""of a kernel: what it writes and reads comes after"""
+
+FAR_APART = 64
+"""bytes of a pack that are too many: a thread reads 16 of them at once, and of a line of 128 bytes two threads read then"""
+
+LOWEST = {bf16: "0xff80", f16: "0xfc00"}
+"""bits of -inf, of dtypes whose maxima are taken two at a time"""
+
+WIDE = 1 << 31
+"""elements of an array from which on indices have 64 bits"""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A text, what is launched of it in order, and the bytes of each piece of scratch, whose addresses come last."""
+
+    text: str
+    launches: tuple[Launch, ...]
+    scratch: tuple[Dim, ...]
+
+
+def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
+    """The CUDA text of a program. Parameters of each kernel: outputs, operands, the dims (where there are any), scratch. aligned:
+    every array begins at a multiple of 16 bytes; else elements are loaded one by one."""
+    return _Cuda(program, aligned, prefix).rendered()
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """How the elements of a stage are shared: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that is
+    unrolled, 0 where its length is not known."""
+
+    axes: tuple[Axis, ...]
+    pack: int
+    threads: int
+    turns: int
+    exact: bool
+
+    @property
+    def total(self) -> Dim:
+        return d.product(a.size for a in self.axes)
+
+
+class _Cuda(_Renderer):
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
+                 lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
+        """one_block: all turns are one block's, again and again. lasting: operands that are the same whenever a nest runs again; of
+        what a thread reads of them in turns of its own, as much as registers hold is read the first time (`kept`, each a type and
+        a name: of a struct `kept`, where `first`). copies: where else an output is written, by its name: parameters that
+        `parameters` does not say."""
+        super().__init__(program, prefix)
+        self.aligned, self.one_block = aligned, one_block
+        self.lasting, self.copies = lasting, copies or {}
+        self.kept: list[str] = []
+        self.kept_words = 0
+        self.launches: list[Launch] = []
+        self.long_rows: list[tuple[Array, Dim]] = []                     # of levels of their own, in scratch: elements of all turns
+        self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
+        self.held: dict[str, str] = {}                              # arrays in registers: where this element of a row is
+        self.divisors: list[dict[int, str]] = []
+        self.in_sum: set[int] = set()                               # exponentials of which a sum is wanted: softmax_exp.py
+        self.uniform: dict[int, str] = {}                           # conditions that hold for all lanes of a pack or for none
+        self.made_here: set[Array] = set()                             # what the stages that are written together make
+        self.wide = any(d.bounds(a.size)[1] >= WIDE for a in self.all_arrays()) or any(
+            _most((*n.axes, *s.axes, *s.reduce)) >= WIDE for n in program.nests for s in n.stages)
+
+    def all_arrays(self) -> Iterator[Array]:
+        yield from self.program.outputs
+        yield from self.program.operands
+        yield from self.program.scratch
+
+    # ---- text ----
+
+    def rendered(self) -> Rendered:
+        p, write = self.program, self.write
+        bodies = self.bodies()
+        write.lines += self.preamble()
+        parameters = self.parameters()
+        for body in bodies:
+            write()
+            write.lines += [line.replace("PARAMETERS", parameters) for line in body]
+        pieces = [d.ceil_div(a.size * computed_in(a.dtype).itemsize, 256) * 256 for a in p.scratch if a.level == 0]
+        pieces += [d.ceil_div(n * computed_in(a.dtype).itemsize, 256) * 256 for a, n in self.long_rows]
+        return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
+
+    def preamble(self) -> list[str]:
+        """What comes before the kernels."""
+        p = self.program
+        return ["/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */",
+                *(["#define NARROW"] if all(computed_in(a.dtype) is not a.dtype for a in p.outputs) else []),
+                '#include "numbers.cuh"', "", f"typedef {'int64_t' if self.wide else 'int'} index_t;"]
+
+    def bodies(self) -> list[list[str]]:
+        """The lines of each kernel: of a nest, or of several that have to do nothing with each other."""
+        made: list[list[str]] = []
+        group: list[tuple[Nest, Launch, list[str]]] = []
+        for i, nest in enumerate(self.program.nests):
+            lines = self.apart(partial(self.nest, i, nest))
+            launch = self.launches.pop()
+            if group and not self.may_be_beside([other for other, _, _ in group], nest, group[0][1], launch):
+                made.append(self.beside_each_other([each[1:] for each in group]))
+                group = []
+            group.append((nest, launch, lines))
+        return [*made, self.beside_each_other([each[1:] for each in group])] if group else made
+
+    def may_be_beside(self, others: Sequence[Nest], nest: Nest, first: Launch, launch: Launch) -> bool:
+        """Whether a nest may be blocks of the launch of those before it: it has as many threads, and none reads or writes what
+        another writes. Nests that fill the device have launches of their own."""
+        if launch.block != first.block or any(d.bounds(each.grid)[0] >= ENOUGH for each in (first, launch)):
+            return False
+        written, theirs = ({s.target for n in nests for s in n.stages} for nests in ([nest], others))
+        read, they_read = ({a for n in nests for s in n.stages for a in self.read(s)} for nests in ([nest], others))
+        return not (written & (theirs | they_read) or theirs & read)
+
+    def beside_each_other(self, kernels: Sequence[tuple[Launch, list[str]]]) -> list[str]:
+        """One kernel whose blocks are those of several."""
+        (first, lines), *more = kernels
+        if not more:
+            self.launches.append(first)
+            return lines
+        begun = 1 + len(self.dims)                                  # the head, dims; then what is brought near, the wait
+        grid: Dim = 0
+        made = [*lines[:begun], f"    {WAIT}"]
+        for launch, own in kernels:
+            begun = own.index(f"    {WAIT}") + 1
+            made.append(f"    if ((index_t)blockIdx.x < {c_of(grid + launch.grid)}) {{")
+            made.append(f"        const index_t own_block = (index_t)blockIdx.x - {c_of(grid)}, own_blocks = {c_of(launch.grid)};")
+            made += ["    " + line.replace("blockIdx.x", "own_block").replace("gridDim.x", "own_blocks") for line in own[begun:-1]]
+            made += ["        return;", "    }"]
+            grid = grid + launch.grid
+        shared = max(launch.shared for launch, _ in kernels)
+        self.launches.append(Launch(first.entry, grid, first.block, shared, waits=True))
+        return [*made, "}"]
+
+    def apart(self, emit: Callable[[], None]) -> list[str]:
+        """The lines that `emit` writes."""
+        self.write.lines, kept = [], self.write.lines
+        emit()
+        made, self.write.lines = self.write.lines, kept
+        return made
+
+    def parameters(self) -> str:
+        p = self.program
+        apart = {a for n in p.nests for s in n.stages for a in self.read(s) if all(a is not o.target for o in n.stages)}
+
+        def alone(a: Array) -> str:                                 # numbers.cuh, after_those_before, says which may be restrict
+            return "" if a in apart else "__restrict__ "
+
+        said = [f"{STORED[a.dtype.name]} *{alone(a)}{a.name}" for a in p.outputs]
+        said += [f"const {STORED[a.dtype.name]} *{a.name}" for a in p.operands]
+        said += ["const int64_t *__restrict__ sizes"] if self.dims else []
+        said += [f"{c_type(a.dtype)} *{alone(a)}{a.name}" for a in p.scratch if a.level == 0]
+        said += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
+        return ", ".join(said)
+
+    def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
+        self.enter(f"{self.name}{i}", grid, block, shared)
+        self.write(WAIT)
+
+    def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
+              given: Mapping[str, int] | None = None) -> None:
+        """given: dims that are known where this is launched."""
+        self.launches.append(Launch(entry, grid, block, shared, waits=True, early=early))
+        self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
+        for at, name in enumerate(self.dims):
+            size = f"(index_t)sizes[{at}]" if name not in (given or {}) else str((given or {})[name])
+            self.write(f"const index_t {dim_name(name)} = {size};")
+        self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
+
+    def open(self, line: str = "") -> None:
+        if line:
+            self.write.open(line)
+        else:
+            self.write("{")
+            self.write.depth += 1
+        self.scopes.append(set())
+        self.packs.append({})
+        self.divisors.append({})
+
+    def close(self) -> None:
+        self.write.close()
+        for number in self.scopes.pop():
+            self.uniform.pop(number, None)
+        self.packs.pop()
+        self.divisors.pop()
+
+    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "", step: str = "1") -> None:
+        low, high = bounds or ("0", c_of(axis.size))
+        if pragma:
+            self.write(f"#pragma {pragma}")
+        self.open(f"for (index_t {axis.name} = {low}; {axis.name} < {high}; {axis.name} += {step})")
+        self.open_axes.append(axis.name)
+
+    def end(self, axis: Axis) -> None:
+        self.close()
+        assert self.open_axes.pop() == axis.name
+
+    def split_index(self, flat: str, axes: Sequence[Axis]) -> None:
+        """Axes of a flat index, the last one fastest."""
+        rest = flat
+        for k in reversed(range(len(axes))):
+            axis = axes[k]
+            if k == 0:
+                self.write(f"const index_t {axis.name} = {rest};")
+            else:
+                size = c_of(axis.size)
+                self.write(f"const index_t {axis.name} = {rest} % {size}, {axis.name}_rest = {rest} / {size};")
+                rest = f"{axis.name}_rest"
+        self.open_axes += [axis.name for axis in axes]
+
+    def nest(self, i: int, nest: Nest) -> None:
+        if self.is_flat(nest):
+            if nest.tile is None:
+                self.flat(i, nest)
+            elif not self.tiled_packs(i, nest, nest.tile):
+                self.tiled_blocks(i, nest, nest.tile)
+        elif self.is_short(nest):
+            self.one_each(i, nest)
+        elif self.is_columns(nest):
+            self.by_columns(i, nest)
+        else:
+            self.by_turns(i, nest)
+
+    # ---- packs ----
+
+    def packable(self, v: Value, axis: Axis, pack: int) -> bool:
+        """Whether a load has `pack` elements that lie beside each other along an axis, beginning at a multiple of them."""
+        array, offset, _ = v.attr
+        return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held and array not in self.made_here
+                and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
+                and all(_uniform(a, axis, pack) for a in v.args))
+
+    def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
+        """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes; of the
+        widest, where those of a pack would lie so far from the next thread's that a warp reads them piece by piece."""
+        found: list[tuple[int, int]] = []
+        if not self.aligned:
+            return 1
+        for s, axis in along:
+            if axis.symbol == 0:
+                return 1
+            seen = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
+            for array, offset in [*seen, *([] if s.monoid else [(s.target, s.index)])]:
+                if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
+                    found.append((d.bounds(array.size)[1] * _width(array), _width(array)))
+        if not found:
+            return 1
+        most = max(size for size, _ in found)
+        pack, widest = max(1, 16 // min(width for size, width in found if size == most)), max(width for _, width in found)
+        if pack * widest >= FAR_APART:
+            pack = max(1, 16 // widest)
+        while not all(_divides(pack, axis.size) for _, axis in along):
+            pack //= 2
+        return pack
+
+    def load_packs(self, value: Value, axis: Axis, pack: int) -> None:
+        """Before the lanes of a pack: what is loaded at once, and divisors that all lanes share."""
+        for v in values_in(value):
+            if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
+                array, offset, _ = v.attr
+                read = f"pack_at<{pack}>({array.name} + {c_of(offset)})"
+                kind = f"Pack<{_kind(array)}, {pack}>"
+                name = f"p{v.number}"
+                if v.args:
+                    self.declare_uniform(v.args[0], axis)
+                    self.write(f"{kind} {name} = {{}};")
+                    self.write(f"if ({self.ref(v.args[0])}) {name} = {read};")
+                else:
+                    self.write(f"const {kind} {name} = {read};")
+                self.packs[-1][v.number] = name
+
+    def reachable(self, v: Value, axis: Axis) -> bool:
+        """Whether all that the address of a load and its condition are made of is there, but for the axis."""
+        names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
+        gathered = self.program.values.gathered
+        self.open_axes.append(axis.name)
+        ready = all(self.ready(a) for a in v.args)
+        self.open_axes.pop()
+        return (ready and v.attr[2] <= set(self.open_axes) | {axis.name}
+                and all(n in self.open_axes or (n in gathered and self.known(gathered[n])) for n in names))
+
+    def declare_uniform(self, condition: Value, axis: Axis) -> None:
+        """A condition of a pack, which is the same for all its lanes, as it is for the first."""
+        if self.known(condition):
+            return
+        name = f"all{condition.number}"
+        self.write(f"bool {name};")
+        self.open()
+        self.open_axes.append(axis.name)
+        self.declare(condition)
+        self.write(f"{name} = {self.ref(condition)};")
+        self.open_axes.pop()
+        self.close()
+        self.scopes[-1].add(condition.number)
+        self.uniform[condition.number] = name
+
+    def ref(self, v: Value) -> str:
+        return self.uniform.get(v.number) or super().ref(v)
+
+    def pack_name(self, v: Value) -> str | None:
+        return next((found[v.number] for found in reversed(self.packs) if v.number in found), None)
+
+    def share_divisors(self, value: Value) -> None:
+        for v in values_in(value):
+            if v.op == "div" and v.dtype is f32 and v.args[1].op != "constant" and v.args[0].op != "constant":
+                by = v.args[1]
+                if self.ready(by) and not any(by.number in found for found in self.divisors):
+                    self.declare(by)
+                    self.write(f"const Divisor by{by.number} = divisor_of({self.ref(by)});")
+                    self.divisors[-1][by.number] = f"by{by.number}"
+
+    def expression(self, v: Value) -> str:
+        if v.op == "load":
+            array = v.attr[0]
+            kept = self.held.get(array.name)
+            packed = self.pack_name(v)
+            if kept is not None:
+                return kept
+            if packed is not None:
+                return _widened(array, f"{packed}.at[lane]")
+        if v in self.products_alone:                               # not fused with a sum: numbers.h
+            return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({self.ref(v.args[0])}, {self.ref(v.args[1])})"
+        if v.number in self.in_sum:
+            return f"f32_exp_in_sum({self.ref(v.args[0])})"
+        if v.op == "div" and v.dtype is f32:
+            by = next((found[v.args[1].number] for found in reversed(self.divisors) if v.args[1].number in found), None)
+            if by is not None:
+                return f"divided({self.ref(v.args[0])}, {by})"
+        return super().expression(v)
+
+    # ---- flat ----
+
+    def is_flat(self, nest: Nest) -> bool:
+        stages = nest.stages
+        return all(s.monoid is None and s.level == len(nest.axes) and s.axes == stages[0].axes and s.target.level == 0
+                   and all(self.own_elements(nest, s, before) for before in stages[:k]) for k, s in enumerate(stages))
+
+    def own_elements(self, nest: Nest, s: Stage, before: Stage) -> bool:
+        """Whether a stage reads of what one before it makes at most the element of its own turn."""
+        reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] is before.target]
+        return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
+                             and all(v.attr[1] == before.index and not v.args for v in reads))
+
+    def read(self, s: Stage) -> list[Array]:
+        return list(_arrays(self.program, s))[1:]
+
+    def flat(self, i: int, nest: Nest) -> None:
+        write, axes = self.write, (*nest.axes, *nest.stages[0].axes)
+        pack = self.pack_of([(s, axes[-1]) for s in nest.stages]) if axes else 1
+        total = d.product(a.size for a in axes)
+        self.begin(i, d.ceil_div(total, FLAT * pack), FLAT)
+        write(f"const index_t at = ((index_t)blockIdx.x * {FLAT} + (index_t)threadIdx.x) * {pack};")
+        write(f"if (at >= {c_of(total)}) return;")
+        if axes:
+            self.split_index("at", axes)
+        self.lanes(nest.stages, axes, pack)
+        self.close_kernel()
+
+    def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
+        """Blocks of SIDE by SIDE of one of the nest's axes and its stages' own. What lies across is read along the first, turned in
+        shared memory, and there as what is written lies."""
+        write, (inner,) = self.write, nest.stages[0].axes
+        others = [a for a in nest.axes if a is not outer]
+        pack = self.pack_of([(s, inner) for s in nest.stages])
+        down, right = d.ceil_div(outer.size, SIDE), d.ceil_div(inner.size, SIDE)
+        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
+        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {SIDE};")
+        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
+        if others:
+            self.split_index("turn", others)
+        across = [v for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
+                  if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+                  and lies_across(v, outer.name, inner.name)]
+        rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
+        for v in across:
+            write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
+        self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})")
+        write(f"const int o = at % {SIDE}, i = at / {SIDE};")
+        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})")
+        for v in across:
+            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
+        self.close()
+        self.close()
+        write("__syncthreads();")
+        self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})")
+        write(f"const int o = at / {SIDE}, i = at % {SIDE};")
+        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
+        self.open_axes += [outer.name, inner.name]
+        lane = " + lane" if pack > 1 else ""
+        self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
+        self.lanes(nest.stages, (*nest.axes, inner), pack)
+        self.tiles = {}
+        self.close()
+        self.close_kernel()
+
+    def tiled_packs(self, i: int, nest: Nest, outer: Axis) -> bool:
+        """The same where what lies across can be read in packs of 16 bytes too: blocks whose rows have TILE bytes; what does not
+        lie across is loaded before the block waits for what does. False where it cannot."""
+        write, (inner,) = self.write, nest.stages[0].axes
+        pack = self.pack_of([(s, inner) for s in nest.stages])
+        loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
+        across = [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+                  and lies_across(v, outer.name, inner.name)]
+        widths = {_width(v.attr[0]) for v in across}
+        if len(widths) != 1 or not widths <= {2, 4}:
+            return False
+        (width,) = widths
+        tall, side, rows = 16 // width, TILE // width, 4 // width
+        if not (pack > 1 and tall % pack == 0 and _divides(tall, outer.size) and all(
+                _divides(tall, v.attr[1] - outer.symbol) for v in across)) or len(across) * TILE * side > 48 << 10:
+            return False
+        turns = side * side // (FLAT * pack)
+        others = [a for a in nest.axes if a is not outer]
+        down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
+        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
+        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {side};")
+        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {side};")
+        if others:
+            self.split_index("turn", others)
+        inside = f"{outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)}"
+        for v in across:
+            kind = _kind(v.attr[0])
+            write(f"__shared__ __align__(16) {kind} tile{v.number}[{side} * {side}];")
+            write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
+        write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {rows}; k++)")
+        write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
+        self.open(f"if ({inside})")
+        for v in across:
+            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
+        self.close()
+        self.close()
+        early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
+                 and not v.symbols & set(self.program.values.gathered)]
+        for v in early:
+            write(f"Pack<{_kind(v.attr[0])}, {pack}> early{v.number}[{turns}];")
+        place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
+                 f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {turns if early else 0}; k++)")
+        for line in place:
+            write(line)
+        self.open(f"if ({inside})")
+        for v in early:
+            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
+        self.close()
+        self.close()
+        for v in across:
+            write(f"put_across(tile{v.number}, column, row, across{v.number});")
+        write("__syncthreads();")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {turns}; k++)")
+        for line in place:
+            write(line)
+        write(f"if (!({inside})) continue;")
+        for v in across:
+            kind = _kind(v.attr[0])
+            write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
+            self.packs[-1][v.number] = f"p{v.number}"
+        for v in early:
+            self.packs[-1][v.number] = f"early{v.number}[k]"
+        self.open_axes += [outer.name, inner.name]
+        self.lanes(nest.stages, (*nest.axes, inner), pack)
+        self.close()
+        self.close_kernel()
+        return True
+
+    def close_kernel(self) -> None:
+        self.write.close()
+
+    def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
+        """Stored stages at the element (or the pack of them that begins) at the open axes; packs lie along the last."""
+        self.made_here = {s.target for s in stages}
+        self.at_each(stages, axes, pack)
+        self.made_here = set()
+        self.last_stored.clear()
+
+    def at_each(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
+        write = self.write
+        if pack == 1:
+            for s in stages:
+                write(f"/* {s.note} */")
+                self.declare(s.value)
+                self.put(s, self.ref(s.value))
+                self.last_stored[s.target] = self.ref(s.value)      # who reads it reads this element
+            return
+        axis = axes[-1]
+        assert self.open_axes.pop() == axis.name
+        for s in stages:
+            self.declare(s.value, only_ready=True)
+            self.share_divisors(s.value)
+        for s in stages:
+            self.load_packs(s.value, axis, pack)
+        outs = {}
+        for k, s in enumerate(stages):
+            if s.target.name not in self.held and d.coefficient(s.index, axis.name) == 1 and _divides(pack, s.index - axis.symbol):
+                again = any(other.target is s.target for other in stages[:k])
+                outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
+                write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
+        self.open_lanes(axis, pack)
+        for k, s in enumerate(stages):
+            write(f"/* {s.note} */")
+            self.declare(s.value)
+            if k in outs:
+                write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
+            else:
+                self.put(s, self.ref(s.value))
+            self.last_stored[s.target] = self.ref(s.value)
+        self.close_lanes(axis)
+        for k, s in enumerate(stages):
+            if k in outs:
+                for name in self.written(s.target):
+                    write(f"put_pack<{pack}>({name} + {c_of(s.index)}, {outs[k]});")
+        self.open_axes.append(axis.name)
+
+    def open_lanes(self, axis: Axis, pack: int) -> None:
+        self.write("#pragma unroll")
+        self.write.open(f"for (int lane = 0; lane < {pack}; lane++)")
+        self.write(f"const index_t first_{axis.name} = {axis.name};")
+        self.scopes.append(set())
+        self.packs.append({})
+        self.divisors.append({})
+        self.open("")
+        self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
+        self.open_axes.append(axis.name)
+
+    def close_lanes(self, axis: Axis) -> None:
+        assert self.open_axes.pop() == axis.name
+        self.close()
+        self.close()
+
+    def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
+        kept = self.held.get(s.target.name)
+        if kept is not None:
+            self.write(f"{kept} = {text};")
+        elif _is_number(s.target):
+            self.write(f"{s.target.name} = {text};")
+        else:
+            for name in self.written(s.target):
+                self.write(f"{name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
+
+    def written(self, target: Array) -> list[str]:
+        """The names of the arrays that have what a stage writes."""
+        return [target.name, *self.copies.get(target.name, ())]
+
+    # ---- columns ----
+
+    def is_short(self, nest: Nest) -> bool:
+        """Whether it is reductions across memory of few numbers each, of which a thread has one (a window's)."""
+        if len(nest.stages) != 1 or not nest.stages[0].reduce:
+            return False
+        (s,) = nest.stages
+        turns = d.product(a.size for a in s.reduce)
+        loads = (v for v in values_in(s.value) if v.op == "load")
+        window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None for v in loads)
+        return (s.monoid is not None and s.scan is None and s.within is None and not s.joined and bool(s.axes or nest.axes)
+                and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(turns)
+                and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
+
+    def one_each(self, i: int, nest: Nest) -> None:
+        write, (s,) = self.write, nest.stages
+        axes = (*nest.axes, *s.axes)
+        total = d.product(a.size for a in axes)
+        kind, start, combine, done = accumulator(s)
+        self.begin(i, d.ceil_div(total, FLAT), FLAT)
+        write(f"const index_t at = (index_t)blockIdx.x * {FLAT} + (index_t)threadIdx.x;")
+        write(f"if (at >= {c_of(total)}) return;")
+        self.split_index("at", axes)
+        write(f"/* {s.note} */")
+        write(f"{kind} total = {start};")
+        self.declare(s.value, only_ready=True)
+        for over in s.reduce:
+            self.loop(over, pragma="unroll")
+            self.declare(s.value, only_ready=True)
+        self.declare(s.value)
+        write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
+        for over in reversed(s.reduce):
+            self.end(over)
+        self.put(s, done.format("total"))
+        self.close_kernel()
+
+    def is_columns(self, nest: Nest) -> bool:
+        if len(nest.stages) != 1:
+            return False
+        (s,) = nest.stages
+        inner = {a.name for a in (*nest.axes, *s.axes)}
+        return (s.monoid is not None and bool(s.axes) and s.level == len(nest.axes) and s.target.level == 0 and across(s)
+                and not any(str(x) in inner for a in s.reduce for x in d.symbols(a.size)))
+
+    def by_columns(self, i: int, nest: Nest) -> None:
+        write, (s,) = self.write, nest.stages
+        axis, outer, last = s.axes[-1], (*nest.axes, *s.axes[:-1]), s.reduce[-1]
+        pack = self.pack_of([(s, axis)])
+        blocks = d.ceil_div(axis.size, 32 * pack)
+        kind, start, combine, done = accumulator(s)
+        warps = WARPS if d.bounds(last.size)[1] > FEW_WARPS // 2 else FEW_WARPS
+        across = 32 + (32 // pack if pack > 1 else 0)               # of a lane's numbers to the next lane's: no two in one bank
+        wide = 8 if kind in ("double", "int64_t", "uint64_t") else 4
+        self.begin(i, d.product(a.size for a in outer) * blocks, 32 * warps, warps * across * pack * wide)
+        write(f"/* {s.note} */")
+        write("extern __shared__ __align__(16) char rows[];")
+        write(f"{kind} (*const tile)[{across * pack}] = ({kind} (*)[{across * pack}])rows;")
+        write(f"const index_t blocks = {c_of(blocks)}, turn = (index_t)blockIdx.x / blocks;")
+        write("const int column = threadIdx.x % 32, row = threadIdx.x / 32;")
+        write(f"const index_t {axis.name} = ((index_t)blockIdx.x % blocks * 32 + column) * {pack};")
+        if outer:
+            self.split_index("turn", outer)
+        write(f"{kind} part[{pack}];")
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {pack}; lane++) part[lane] = {start};")
+        self.open(f"if ({axis.name} < {c_of(axis.size)})")
+        for over in s.reduce[:-1]:
+            self.loop(over)
+        self.declare(s.value, only_ready=True)
+        self.loop(last, ("row", c_of(last.size)), f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}", str(warps))
+        self.declare(s.value, only_ready=True)
+        self.share_divisors(s.value)
+        self.load_packs(s.value, axis, pack)
+        self.open_lanes(axis, pack)
+        self.declare(s.value)
+        write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
+        self.close_lanes(axis)
+        self.end(last)
+        for over in reversed(s.reduce[:-1]):
+            self.end(over)
+        self.close()
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * {across} + column] = part[lane];")
+        write("__syncthreads();")
+        write("#pragma unroll")
+        self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)")
+        write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
+        write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
+        self.open_axes.append(axis.name)
+        self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})")
+        write(f"{kind} total = tile[0][place];")
+        write("#pragma unroll")
+        write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
+        self.put(s, done.format("total"))
+        self.close()
+        self.open_axes.pop()
+        self.close()
+        self.close_kernel()
+
+    # ---- turns ----
+
+    def by_turns(self, i: int, nest: Nest) -> None:
+        write = self.write
+        outer = nest.axes[:parallel(nest)]
+        turns = d.product(a.size for a in outer)
+        loops, group = self.shared_among(nest, outer)
+        groups = max(1, 128 // group) if group <= 32 else 1
+        block = group * groups
+        in_shared, in_scratch, shared = self.places(nest, loops, groups)
+        grid = d.ceil_div(turns, groups)
+        self.enter(f"{self.name}{i}", d.dim_min(grid, RESIDENT) if in_scratch else grid, block, shared)
+        self.bring_rows(nest, outer, loops, group, groups)
+        write(WAIT)
+        write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+        if shared:
+            write("extern __shared__ __align__(16) char rows[];")
+        for array, at in in_shared:
+            kind = c_type(array.dtype)
+            write(f"{kind} *const {array.name} = ({kind} *)(rows + {at}) + group * {_row(array)};")
+        for array in in_scratch:
+            kind, row = c_type(array.dtype), d.ceil_div(array.size, 4) * 4
+            self.long_rows.append((array, row * d.dim_min(grid, RESIDENT) * groups))
+            write(f"{kind} *const {array.name} = {array.name}_rows + ((index_t)blockIdx.x * {groups} + group) * {c_of(row)};")
+        self.of_warps(nest, loops, group)
+        write(f"const index_t count = {c_of(turns)};")
+        every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
+        self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
+        live = "live" if groups > 1 else "true"
+        if groups > 1:                                              # a warp runs as one: what is left over does the last turn again
+            write("const bool live = begin + group < count;")
+            write("const index_t turn = live ? begin + group : count - 1;")
+        else:
+            write("const index_t turn = begin;")
+        if outer:
+            self.split_index("turn", outer)
+        self.ahead(nest, loops)
+        self.turn(nest, len(outer), loops, group, live)
+        if in_scratch:
+            self.sync(group)
+        self.close()
+        self.close_kernel()
+
+    def bring_rows(self, nest: Nest, outer: Sequence[Axis], loops: dict[int, _Loop], group: int, groups: int) -> None:
+        """What the first blocks load of large operands is brought near while others still run: the memory would be idle between the
+        last loads of one launch and the first of the next. Nothing is read, so it does not matter who writes there."""
+        axes, far = {a.name for a in outer}, dict[tuple[str, Dim], tuple[Value, _Loop]]()
+        for k, s in enumerate(nest.stages):
+            loop = loops.get(k)
+            if loop is None or not loop.turns or len(loop.axes) != 1 or s.level != len(outer):
+                continue
+            (axis,) = loop.axes
+            for v in values_in(s.value):
+                if v.op != "load" or v.args or v.attr[0].role != "operand" or not self.packable(v, axis, loop.pack):
+                    continue
+                array, offset, _ = v.attr
+                names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - set(self.dims)
+                if names and names <= axes and d.bounds(array.size)[1] * _width(array) >= FAR:
+                    far.setdefault((array.name, offset - axis.symbol), (v, loop))
+        if not far:
+            return
+        of_block = groups * sum(int(d.evaluate(loop.total, {})) * _width(v.attr[0]) for v, loop in far.values())
+        before = list(self.open_axes)
+        self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})")
+        self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+        last = f"{c_of(d.product(a.size for a in outer))} - 1"
+        turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
+        self.write(f"const index_t turn = {turn};")
+        self.split_index("turn", outer)
+        for v, loop in far.values():
+            self.open_loop(loop)
+            self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
+            self.close_loop(loop)
+        self.close()
+        self.open_axes = before
+
+    def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
+        """Room for a number of each warp, where several of them reduce together."""
+        for s in nest.stages:
+            if s.monoid is not None and not s.axes and group > 32:
+                long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
+                self.write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
+
+    def shared_among(self, nest: Nest, outer: Sequence[Axis], group: int = 0) -> tuple[dict[int, _Loop], int]:
+        """The loop of each stage, by its place, and how many threads share a turn (group: as many)."""
+        along = {k: s.axes or s.reduce for k, s in enumerate(nest.stages) if s.axes or s.reduce}
+        shared = [k for k in along if not (nest.stages[k].axes and nest.stages[k].reduce)]
+        pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
+        most = max((_most(axes) for axes in along.values()), default=1)
+        packs = -(-most // pack)
+        fewest, turns = d.bounds(d.product(a.size for a in outer))
+        held = HELD if any(s.axes for s in nest.stages) else HELD_READ
+        each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
+        if self.one_block:                                          # each thread does again what comes of a row, and waits for all
+            each = min(HELD_READ, max(1, turns * packs // ONE_BLOCK))
+        given, group = group, group or 1
+        while not given and group < 1024 and group * each < packs:
+            group *= 2
+        loops = {}
+        for k, axes in along.items():
+            total = d.product(a.size for a in axes)
+            known = isinstance(total, int) or d.is_static(total)
+            own = pack if k in shared else 1
+            turns_of = -(-int(d.evaluate(total, {})) // (group * own)) if known else 0
+            short = 0 < turns_of <= HELD_PACKS and turns_of * own <= HELD_ELEMENTS and k in shared
+            exact = known and int(d.evaluate(total, {})) % (group * own) == 0
+            loops[k] = _Loop(tuple(axes), own, group, turns_of if short else 0, exact)
+        return loops, group
+
+    def places(self, nest: Nest, loops: dict[int, _Loop], groups: int,
+               at: int = 0) -> tuple[list[tuple[Array, int]], list[Array], int]:
+        """Where the rows of a nest are: in registers (`self.registers`), in shared memory from `at` on, in scratch."""
+        self.registers = {}
+        in_shared, in_scratch = list[tuple[Array, int]](), list[Array]()
+        for k, s in enumerate(nest.stages):
+            array = s.target
+            if array.role != "scratch" or array.level == 0 or _is_number(array):
+                continue
+            loop = loops.get(k)
+            if loop is not None and loop.turns and self.stays(nest, k, loops):
+                self.registers[array.name] = (array, loop)
+                continue
+            size = _row(array) * computed_in(array.dtype).itemsize * groups
+            if size and at + size <= SHARED:
+                in_shared.append((array, at))
+                at += -(-size // 16) * 16
+            else:
+                in_scratch.append(array)
+        return in_shared, in_scratch, at
+
+    def stays(self, nest: Nest, k: int, loops: dict[int, _Loop]) -> bool:
+        """Whether each thread reads of a row what it has written itself, with the same loop."""
+        s, loop = nest.stages[k], loops[k]
+        if s.level != len(nest.axes) or parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
+                or s.index != loop.axes[0].symbol:
+            return False
+        for other, reader in enumerate(nest.stages):
+            loads = [v for v in values_in(reader.value) if v.op == "load" and v.attr[0] is s.target]
+            if not loads:
+                continue
+            theirs = loops.get(other)
+            if theirs is None or len(theirs.axes) != 1 or theirs.axes[0].size != loop.axes[0].size or theirs.turns != loop.turns \
+                    or any(v.args or v.attr[1] != theirs.axes[0].symbol for v in loads):
+                return False
+        return not any(v.op == "load" and v.attr[0] is s.target
+                       for g in self.program.values.gathered.values() for v in values_in(g))
+
+    def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
+        """Registers of rows; what several stages load at the same places, loaded before all of them; and what one stage alone
+        loads, the same in every turn, before the last reduction that it waits for (`later`)."""
+        write = self.write
+        for name, (array, loop) in self.registers.items():
+            write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
+        self.loaded: dict[tuple[str, Dim], str] = {}
+        uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
+        made = {s.target.name for s in nest.stages}
+        for k, s in enumerate(nest.stages):
+            if k not in loops:
+                continue
+            loop = loops[k]
+            if not loop.turns or len(loop.axes) != 1 or s.level != parallel(nest) or loop.pack == 1:
+                continue
+            (axis,) = loop.axes
+            for v in values_in(s.value):
+                if v.op == "load" and not v.args and v.attr[0].name not in made and v.attr[0].name not in self.registers \
+                        and self.packable(v, axis, loop.pack) and self.reachable(v, axis):
+                    uses.setdefault((v.attr[0].name, v.attr[1] - axis.symbol), []).append((k, v))
+        self.later: dict[int, list[tuple[tuple[str, Dim], Value, _Loop]]] = {}
+        words = 0
+        for key, found in uses.items():
+            k, v = found[0]
+            loop, array = loops[k], v.attr[0]
+            same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in found}
+            own = loop.turns * loop.pack * _width(array) // 4
+            if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
+                self.kept_words += own
+                self.load_row(nest, key, v, loop, lasts=True)
+                continue
+            words += own
+            if len(same) != 1 or words > HELD_WORDS:
+                continue
+            if len({j for j, _ in found}) > 1:
+                self.load_row(nest, key, v, loop)
+            else:                                                   # the same for all turns: it is here when it is read
+                reductions = [j for j in range(k) if nest.stages[j].monoid is not None]
+                if reductions and not _of_a_turn(key[1], nest):
+                    self.later.setdefault(reductions[-1], []).append((key, v, loop))
+                else:
+                    words -= own
+
+    def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
+        """lasts: the first time only, for all. A row of one turn, in a nest that writes none, is read past the first cache."""
+        array = v.attr[0]
+        name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
+        declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
+        if lasts:
+            self.kept.append(declared)
+            name = f"kept.{name}"
+            self.open("if (first)")
+        else:
+            self.write(declared)
+        self.open_loop(loop)
+        once = not lasts and _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages)
+        how = "pack_once" if once else "pack_at"
+        self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
+        self.close_loop(loop)
+        if lasts:
+            self.close()
+        self.loaded[key] = name
+
+    def open_loop(self, loop: _Loop) -> None:
+        """Begin the loop over a thread's packs; the axes are at the first element of one."""
+        write = self.write
+        if loop.turns:
+            write("#pragma unroll")
+            self.open(f"for (int k = 0; k < {loop.turns}; k++)")
+            write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
+            if not loop.exact:
+                write(f"if (at >= {c_of(loop.total)}) break;")
+        else:
+            first = f"(index_t)thread * {loop.pack}"
+            self.open(f"for (index_t at = {first}; at < {c_of(loop.total)}; at += {loop.threads * loop.pack})")
+        self.split_index("at", loop.axes)
+
+    def close_loop(self, loop: _Loop) -> None:
+        for axis in loop.axes:
+            self.open_axes.remove(axis.name)
+        self.close()
+
+    def turn(self, nest: Nest, level: int, loops: dict[int, _Loop], group: int, live: str) -> None:
+        """What is done inside of `level` axes, and the axes inside."""
+        for k, s in enumerate(nest.stages):
+            if s.level == level:
+                for key, v, loop in self.later.get(k, ()):
+                    self.load_row(nest, key, v, loop)
+                self.write(f"/* {s.note} */")
+                self.shared_stage(nest, k, s, loops.get(k), group, live)
+        if any(s.level > level for s in nest.stages):
+            axis = nest.axes[level]
+            self.loop(axis)
+            self.turn(nest, level + 1, loops, group, live)
+            self.sync(group)
+            self.end(axis)
+
+    def shared_stage(self, nest: Nest, k: int, s: Stage, loop: _Loop | None, group: int, live: str) -> None:
+        write = self.write
+        self.declare(s.value, only_ready=True)
+        self.share_divisors(s.value)
+        if loop is None:                                            # one number, which every thread computes
+            self.declare(s.value)
+            if _is_number(s.target):
+                write(f"const {c_type(s.target.dtype)} {s.target.name} = {self.ref(s.value)};")
+            else:
+                self.by_one(s, self.ref(s.value), live)
+        elif s.monoid is None:
+            self.registers_of(loop)
+            guarded = live != "true" and s.target.level == 0
+            if guarded:
+                self.open(f"if ({live})")
+            self.open_loop(loop)
+            self.rows_of(s, loop)
+            self.lanes([s], loop.axes, loop.pack)
+            self.close_loop(loop)
+            if guarded:
+                self.close()
+            self.held = {}
+        elif s.axes:
+            self.each_alone(s, loop, live)
+        else:
+            self.together(nest, s, loop, group, live)
+        if s.target.name not in self.registers and not _is_number(s.target) and any(
+                a is s.target for other in nest.stages for a in self.read(other)):
+            self.sync(group)
+
+    def registers_of(self, loop: _Loop) -> None:
+        lane = f"k * {loop.pack} + lane" if loop.pack > 1 else "k"
+        self.held = {name: f"{name}[{lane}]" for name, (_, own) in self.registers.items() if own.turns == loop.turns and loop.turns}
+
+    def rows_of(self, s: Stage, loop: _Loop) -> None:
+        """Name the packs that were loaded ahead, inside of the loop of a stage."""
+        if len(loop.axes) == 1 and loop.turns:
+            for v in values_in(s.value):
+                if v.op == "load" and not v.args:
+                    name = self.loaded.get((v.attr[0].name, v.attr[1] - loop.axes[0].symbol))
+                    if name is not None:
+                        self.packs[-1][v.number] = f"{name}[k]"
+
+    def by_one(self, s: Stage, text: str, live: str) -> None:
+        self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})")
+        self.put(s, text)
+        self.close()
+
+    def together(self, nest: Nest, s: Stage, loop: _Loop, group: int, live: str) -> None:
+        """A reduction that the threads of a turn share."""
+        write = self.write
+        kind, start, combine, done = accumulator(s)
+        part, pack = f"part_{s.target.name}", loop.pack
+        long = not loop.turns and s.monoid == "sum" and kind == "float"
+        if long:                                                    # so that what floats drop adds up
+            kind, done = "double", "(float)({})"
+        few = long and pack > 1                                     # a pack at a time: a step to f64 costs four sums of f64
+        lowest = None                                               # of narrow floats that are compared two at a time, as they are
+        if s.monoid == "max" and s.value.op == "load" and not s.value.args and self.packable(s.value, loop.axes[-1], pack):
+            lowest = LOWEST.get(s.value.attr[0].dtype)
+        parts = 1 if few else pack
+        write(f"{kind} {part}[{parts}];")
+        if lowest:
+            write(f"Pack<uint16_t, {pack}> most_{part};")
+        write("#pragma unroll")
+        write(f"for (int lane = 0; lane < {parts}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
+        self.in_sum = {s.value.number} if s.value.dtype is f32 and is_shifted(self.program, nest, s) else set()
+        self.registers_of(loop)
+        self.open_loop(loop)
+        self.rows_of(s, loop)
+        if pack == 1:
+            self.declare(s.value)
+            write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
+        else:
+            axis = loop.axes[-1]
+            assert self.open_axes.pop() == axis.name
+            self.declare(s.value, only_ready=True)
+            self.load_packs(s.value, axis, pack)
+            if lowest:
+                write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
+            else:
+                if few:
+                    write(f"float few_{part}[{pack}];")
+                self.open_lanes(axis, pack)
+                self.declare(s.value)
+                write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
+                      f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+                self.close_lanes(axis)
+                if few:
+                    write(f"{part}[0] += (double)added<{pack}>(few_{part});")
+            self.open_axes.append(axis.name)
+        self.close_loop(loop)
+        if lowest:
+            write("#pragma unroll")
+            write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {_widened(s.value.attr[0], f'most_{part}.at[lane]')};")
+        self.held, self.in_sum = {}, set()
+        write("#pragma unroll")
+        write(f"for (int lane = 1; lane < {parts}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
+        shared = f"warps_{s.target.name}" if group > 32 else f"({kind} *)0"
+        total = done.format(f"reduced<{group}>({part}[0], {combine}, {shared})")
+        if _is_number(s.target):
+            write(f"const {c_type(s.target.dtype)} {s.target.name} = {total};")
+        else:
+            name = f"total_{s.target.name}"
+            write(f"const {c_type(s.target.dtype)} {name} = {total};")
+            self.by_one(s, name, live)
+
+    def each_alone(self, s: Stage, loop: _Loop, live: str) -> None:
+        """Reductions of which each thread has its own."""
+        write = self.write
+        kind, start, combine, done = accumulator(s)
+        double = s.monoid == "sum" and s.value.dtype is f32 and _most(s.reduce) > SHORT_SUM
+        self.open_loop(loop)
+        write(f"{'double' if double else kind} total = {start};")
+        self.declare(s.value, only_ready=True)
+        for over in s.reduce:
+            self.loop(over)
+            self.declare(s.value, only_ready=True)
+        self.declare(s.value)
+        write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
+        for over in reversed(s.reduce):
+            self.end(over)
+        text = "(float)total" if double else done.format("total")
+        if live != "true" and s.target.level == 0:
+            self.open(f"if ({live})")
+            self.put(s, text)
+            self.close()
+        else:
+            self.put(s, text)
+        self.close_loop(loop)
+
+    def sync(self, group: int) -> None:
+        self.write("__syncthreads();" if group > 32 else "__syncwarp();")
+
+
+def accumulator(s: Stage) -> tuple[str, str, str, str]:
+    """(type, start, what takes a value in, what comes out) of a reduction."""
+    t: DType = s.value.dtype
+    if s.monoid == "product":
+        if t.is_float:
+            return "double", "1", "Product()", f"({c_type(t)})({{}})"
+        return ("uint64_t" if t.bits == 64 else "uint32_t"), "1", "Product()", f"({c_type(t)})({{}})"
+    if t.is_float:
+        kind = "float" if t is f32 else "double"
+        return (kind, "0", "Sum()", "{}") if s.monoid == "sum" else (kind, f"-({kind})INFINITY", "Max()", "{}")
+    if s.monoid == "sum":
+        return ("uint64_t" if t.bits == 64 else "uint32_t"), "0", "Sum()", f"({c_type(t)})({{}})"
+    least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+    kind = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t"}.get(t.name, "int32_t")
+    return kind, least, "Max()", f"({c_type(t)})({{}})"
+
+
+def _uniform(v: Value, axis: Axis, pack: int) -> bool:
+    """Whether a condition holds for all elements of each pack along an axis, or for none of them."""
+    if axis.name not in v.symbols:
+        return True
+    if v.op == "and":
+        return all(_uniform(a, axis, pack) for a in v.args)
+    if v.op not in ("at_least", "less") or not all(a.op in ("index", "constant") for a in v.args):
+        return False
+    left, right = (a.attr for a in v.args)
+    over = left - right if v.op == "at_least" else right - left - 1         # it holds where this is not below 0
+    step = d.coefficient(over, axis.name)
+    return (step == 1 and _divides(pack, over - axis.symbol)) or (step == -1 and _divides(pack, over + axis.symbol + 1))
+
+
+def _of_a_turn(at: Dim, nest: Nest) -> bool:
+    """Whether turns of a nest read at different places; a weight is the same for all."""
+    return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
+
+
+def _kind(array: Array) -> str:
+    """The type of its elements in memory."""
+    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
+
+
+def _width(array: Array) -> int:
+    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
+
+
+def _row(array: Array) -> int:
+    """Elements of a row in shared memory; 0 where it is too long, or where nobody knows."""
+    most = d.bounds(array.size)[1]
+    return -(-most // 4) * 4 if most < SHARED else 0
+
+
+def _divides(n: int, x: Dim) -> bool:
+    """Whether a dim is a multiple of n whatever its symbols are."""
+    return all(k % n == 0 for _, k in x.terms) if isinstance(x, d.Expr) else int(x) % n == 0
+
+
+def _widened(array: Array, read: str) -> str:
+    if array.role == "scratch":
+        return read
+    return called(WIDENED, array.dtype, read)
+
+
+def _narrowed(array: Array, text: str) -> str:
+    if array.role == "scratch":
+        return text
+    if array.dtype is bool_:
+        return f"(uint8_t)({text})"
+    return called(NARROWED, array.dtype, text)

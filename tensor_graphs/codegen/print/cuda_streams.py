@@ -1,0 +1,454 @@
+"""cuda_streams: products of few rows (skinny_product.py) as CUDA C: a warp has a row of a weight, in packs of 16 bytes that are in
+its registers before it waits for what the weight is to meet.
+
+For one row everything is one kernel, whose blocks divide the columns of all products: what comes before the products is made again
+by each block, in shared memory, rather than by a launch of its own; what of that is an output, the first block writes. For several
+rows what comes before is launched before (cuda_source.py), and a warp goes over the rows with what it holds of its weight.
+
+In: an arranged program of streams.  Out: its text; `NotLowered` where its products are not alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.print.c_source import _is_number, c_of, c_type, parallel
+from tensor_graphs.codegen.print.cuda_source import Rendered, _Cuda, _divides, _kind, _Loop, _widened, _width
+from tensor_graphs.codegen.skinny_product import weight_of
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import f32
+
+STREAM_WARPS = 8
+"""of a block: they share what is made before the products"""
+
+MOST_TAKEN = 12
+"""packs of weights that a thread holds before it waits"""
+
+MANY_COLUMNS = ((4224, 1), (32768, 2))
+"""up to so many columns a warp has so many of them; of more it has four"""
+
+MADE_AGAIN = 40 << 10
+"""bytes of what each block makes of one row, at most"""
+
+STEPS_AGAIN = 1 << 14
+"""elements of all that is made again, at most"""
+
+LINE = 128
+"""bytes of a line of the cache"""
+
+
+def is_streams(program: StageProgram) -> bool:
+    return any(s.product for nest in program.nests for s in nest.stages)
+
+
+def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
+    """The CUDA text of a program of streams, as render_cuda.rendered has it. Raises NotLowered."""
+    return _CudaStreams(program, aligned, prefix).rendered()
+
+
+def traffic_of(program: StageProgram) -> Dim:
+    """Bytes that are moved: each weight once for each row, all else once."""
+    streams = [_stream(nest) for nest in program.nests if any(s.product for s in nest.stages)]
+    weights = {p.weight.attr[0] for each in streams for p in each.products}
+    total: Dim = 0
+    for array in (*program.operands, *program.outputs):
+        if array not in weights:
+            total = total + array.size * array.dtype.itemsize
+    for each in streams:
+        of_row: Dim = 0
+        for array in {p.weight.attr[0] for p in each.products}:
+            of_row = of_row + array.size * array.dtype.itemsize
+        total = total + of_row * d.product(a.size for a in each.rows)
+    return total
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of a nest: its weight, what that meets, the axis that they share."""
+
+    stage: Stage
+    weight: Value
+    other: Value
+    along: Axis
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A nest of products. columns, rows: its axes with and without a row of the weight each."""
+
+    nest: Nest
+    products: tuple[_Product, ...]
+    columns: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+
+    @property
+    def count(self) -> Dim:
+        return d.product(a.size for a in self.columns)
+
+
+class _CudaStreams(_Cuda):
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str) -> None:
+        super().__init__(program, aligned, prefix)
+        self.streams = [_stream(nest) for nest in program.nests if any(s.product for s in nest.stages)]
+        self.before = program.nests[:len(program.nests) - len(self.streams)]
+        first = self.streams[0]
+        self.row_count = d.product(a.size for a in first.rows)
+        self.alike = [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in first.products]
+        for each in self.streams:
+            if [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in each.products] != self.alike:
+                raise NotLowered("products beside each other that are not alike")
+            if not same_dim(d.product(a.size for a in each.rows), self.row_count):
+                raise NotLowered("products beside each other of other numbers of rows")
+        if len({each[2] for each in self.alike}) != 1 or len({kind for kind, _, _ in self.alike}) != 1:
+            raise NotLowered("products of one column that are not alike")
+        if not d.is_static(first.products[0].along.size) or not all(d.is_static(each.count) for each in self.streams):
+            raise NotLowered("a weight whose sizes are known when it runs")
+        self.length = int(d.evaluate(first.products[0].along.size, {}))
+        self.widths = [int(d.evaluate(each.count, {})) for each in self.streams]
+        self.products = len(first.products)
+        self.columns_each = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)
+        self.blocks = [-(-n // (STREAM_WARPS * self.columns_each)) for n in self.widths]
+        self.pack, self.pack_other = self.packs_of_products()
+        self.turns = -(-self.length // (32 * self.pack))
+        self.held_turns = max(1, min(self.turns, MOST_TAKEN // (self.columns_each * self.products)))
+
+    def packs_of_products(self) -> tuple[int, int]:
+        """Elements of a weight, and of what it meets, that are loaded at once."""
+        products = [p for each in self.streams for p in each.products]
+        pack = 16 // _width(products[0].weight.attr[0]) if self.aligned else 1
+        while not all(_divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
+            pack //= 2
+        other = min(pack, *(16 // _width(p.other.attr[0]) for p in products))
+        while not all(_divides(other, p.other.attr[1] - p.along.symbol) for p in products):
+            other //= 2
+        return pack, other
+
+    # ---- kernels ----
+
+    def bodies(self) -> list[list[str]]:
+        one, several = self.when()
+        made = []
+        if several != 0:
+            self.times: Dim = several
+            made += [self.apart(partial(self.nest, i, nest)) for i, nest in enumerate(self.before)]
+            made.append(self.apart(partial(self.stream_kernel, "rows", several, None)))
+        if one != 0:
+            made.append(self.apart(partial(self.stream_kernel, "row", one, self.made_again())))
+        return made
+
+    def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
+              given: Mapping[str, int] | None = None) -> None:
+        super().enter(entry, grid * self.times, block, shared, early, given)
+
+    def when(self) -> tuple[Dim, Dim]:
+        """1 where there is one row and all is one kernel, else 0; 1 where there are several."""
+        if self.made_again() is None:
+            return 0, 1
+        if d.is_static(self.row_count):
+            return 1, 0
+        several = d.dim_min(1, self.row_count // 2)
+        return d.dim_min(1, self.row_count) - several, several
+
+    def one_row(self) -> dict[str, int] | None:
+        """The dims where there is one row; None where that cannot be told."""
+        if d.is_static(self.row_count):
+            return {} if int(d.evaluate(self.row_count, {})) == 1 else None
+        found = d.symbols(self.row_count)
+        return {str(found[0]): 1} if len(found) == 1 and same_dim(self.row_count, found[0]) else None
+
+    def made_again(self) -> dict[Array, int] | None:
+        """Where in shared memory the values lie that are made before the products, in bytes; None where they are not made again."""
+        given = self.one_row()
+        if given is None:
+            return None
+        at, steps = 0, 0
+        found: dict[Array, int] = {}
+        for nest in self.before:
+            outer = nest.axes[:parallel(nest)]
+            if not self.is_flat(nest) and self.size_at(d.product(a.size for a in outer), given) != 1:
+                return None
+            for s in nest.stages:
+                if s.scan is not None or s.within is not None or s.joined:
+                    return None
+                turns = self.size_at(d.product(a.size for a in (*nest.axes[:s.level], *s.axes, *s.reduce)), given)
+                if turns is None:
+                    return None
+                steps += turns
+                array = s.target
+                if array.level == 0 and array not in found:
+                    size = self.size_at(array.size, given)
+                    if size is None:
+                        return None
+                    found[array] = at
+                    at += -(-size * _width(array) // 16) * 16
+        return found if at <= MADE_AGAIN and steps <= STEPS_AGAIN else None
+
+    def size_at(self, size: Dim, given: dict[str, int]) -> int | None:
+        if set(map(str, d.symbols(size))) - set(given):
+            return None
+        return int(d.evaluate(size, given))
+
+    # ---- a kernel of all products ----
+
+    def stream_kernel(self, what: str, times: Dim, again: dict[Array, int] | None) -> None:
+        """All products; what they multiply is made before by each block (again: where), or is there."""
+        write, first = self.write, self.streams[0]
+        self.times = times
+        given = self.one_row() or {}
+        used = sum(-(-(self.size_at(a.size, given) or 0) * _width(a) // 16) * 16 for a in again or ())
+        plans = []
+        for nest in self.before if again is not None else ():
+            if not self.is_flat(nest):
+                loops, group = self.shared_among(nest, nest.axes[:parallel(nest)], 32 * STREAM_WARPS)
+                in_shared, in_scratch, used = self.places(nest, loops, 1, used)
+                if in_scratch:
+                    raise NotLowered("a row before products that is too long to be made again")
+                plans.append((nest, loops, group, in_shared))
+            else:
+                plans.append((nest, {}, 32 * STREAM_WARPS, []))
+        weights = tuple(dict.fromkeys(p.weight.attr[0].number for each in self.streams for p in each.products))
+        self.enter(f"{self.name}_{what}", sum(self.blocks), 32 * STREAM_WARPS, used, weights, given if again is not None else None)
+        write("const int lane = threadIdx.x % 32;")
+        self.which()
+        kind = _kind(first.products[0].weight.attr[0])
+        for p in range(self.products):
+            write(f"const {kind} *w{p}[{self.columns_each}];")
+            write(f"Pack<{kind}, {self.pack}> taken{p}[{self.held_turns}][{self.columns_each}];")
+        write("#pragma unroll")
+        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
+        write("const index_t place = column + c < columns ? column + c : columns - 1;")
+        for _, each in self.branches():
+            self.split_index("place", each.columns)
+            for p, product in enumerate(each.products):
+                array, offset, _ = product.weight.attr
+                write(f"w{p}[c] = {array.name} + {c_of(offset - product.along.symbol)};")
+            self.shut(each.columns)
+        self.close()
+        self.take("0")
+        self.bring_near(again)
+        write("after_those_before();")
+        for array in again or ():
+            if array.role == "output":
+                write(f"{_kind(array)} *const whole_{array.name} = {array.name};")
+        self.open()
+        if again is not None:
+            if used:
+                write("extern __shared__ __align__(16) char rows[];")
+            self.make_again(again, plans, given)
+        self.each_row()
+        self.close()
+        self.close_kernel()
+
+    def which(self) -> None:
+        """Of which nest a block's columns are, and the first of a warp."""
+        write = self.write
+        firsts = [sum(self.blocks[:k]) for k in range(len(self.blocks))]
+
+        def chosen(numbers: Sequence[int]) -> str:
+            text = str(numbers[0])
+            for first, number in zip(firsts[1:], numbers[1:], strict=True):
+                text = f"((int)blockIdx.x >= {first} ? {number} : {text})"
+            return text
+
+        if len(self.streams) > 1:
+            write(f"const int which = {chosen(range(len(firsts)))};")
+        write(f"const index_t columns = {chosen(self.widths)};")
+        block = f"((int)blockIdx.x - {chosen(firsts)})"
+        write(f"const index_t column = ((index_t){block} * {STREAM_WARPS} + (int)threadIdx.x / 32) * {self.columns_each};")
+
+    def branches(self) -> Iterator[tuple[int, _Stream]]:
+        """Each nest, inside of the condition that a block has columns of it."""
+        for k, each in enumerate(self.streams):
+            self.open(f"if (which == {k})" if len(self.streams) > 1 else "")
+            yield k, each
+            self.close()
+
+    def shut(self, axes: tuple[Axis, ...]) -> None:
+        for axis in axes:
+            self.open_axes.remove(axis.name)
+
+    def take(self, turn: str) -> None:
+        """Weights of the turns from `turn` on."""
+        write = self.write
+        write("#pragma unroll")
+        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
+        write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
+        write("#pragma unroll")
+        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
+        self.open(f"if (k < {self.length})")
+        for p in range(self.products):
+            write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
+        for _ in range(3):
+            self.close()
+
+    def bring_near(self, again: dict[Array, int] | None) -> None:
+        """Bring operands near that what is made again reads whole, whatever the row is: the weights of norms."""
+        found: dict[Array, None] = {}
+        for nest in self.before if again is not None else ():
+            outer = {a.name for a in nest.axes}
+            for s in nest.stages:
+                for v in values_in(s.value):
+                    if v.op == "load" and v.attr[0].role == "operand" and not v.symbols & outer and not v.args \
+                            and d.is_static(v.attr[0].size) and not v.symbols & set(self.program.values.gathered):
+                        found[v.attr[0]] = None
+        begin = 0
+        for array in found:
+            lines = -(-int(d.evaluate(array.size, {})) * _width(array) // LINE)
+            if lines <= 64:
+                self.write(f"if (threadIdx.x >= {begin} && threadIdx.x < {begin + lines}) "
+                           f"bring((const char *){array.name} + (threadIdx.x - {begin}) * {LINE});")
+                begin = (begin + lines) % (32 * STREAM_WARPS - 64)
+
+    def make_again(self, again: dict[Array, int], plans: list[tuple[Nest, dict[int, _Loop], int, list[tuple[Array, int]]]],
+                   given: dict[str, int]) -> None:
+        write, threads = self.write, 32 * STREAM_WARPS
+        for array, at in again.items():
+            write(f"{_kind(array)} *const {array.name} = ({_kind(array)} *)(rows + {at});")
+        for _, _, _, in_shared in plans:
+            for array, at in in_shared:
+                write(f"{c_type(array.dtype)} *const {array.name} = ({c_type(array.dtype)} *)(rows + {at});")
+        write("const int thread = threadIdx.x;")
+        for nest, loops, group, _ in plans:
+            self.of_warps(nest, loops, group)
+        for nest, loops, group, _ in plans:
+            self.open()
+            self.held = {}
+            if self.is_flat(nest):
+                self.registers = {}
+                self.later, self.loaded = {}, {}
+                for s in nest.stages:
+                    axes = (*nest.axes, *s.axes)
+                    write(f"/* {s.note} */")
+                    self.open()
+                    pack = self.pack_of([(s, axes[-1])]) if axes else 1
+                    loop = _Loop(axes, pack, threads, 0, False)
+                    self.open_loop(loop)
+                    self.lanes([s], axes, pack)
+                    self.close_loop(loop)
+                    self.close()
+            else:
+                outer = nest.axes[:parallel(nest)]
+                for axis in outer:
+                    write(f"const index_t {axis.name} = 0;")
+                    self.open_axes.append(axis.name)
+                self.ahead(nest, loops)
+                self.turn(nest, len(outer), loops, group, "true")
+                self.shut(outer)
+            write("__syncthreads();")
+            self.close()
+        outputs = [a for a in again if a.role == "output"]
+        if outputs:
+            self.open("if (blockIdx.x == 0)")
+            for a in outputs:
+                size = self.size_at(a.size, given)
+                write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
+            self.close()
+
+    def each_row(self) -> None:
+        """The dot products of each row with what a warp holds of its weights, and what is made of them."""
+        write, many = self.write, self.held_turns < self.turns
+        self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)")
+        for p in range(self.products):
+            write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
+            write(f"float part{p}[{self.columns_each}] = {{}};")
+        for _, each in self.branches():
+            self.split_index("row", each.rows)
+            for p, product in enumerate(each.products):
+                array, offset, _ = product.other.attr
+                write(f"with{p} = {array.name} + {c_of(offset - product.along.symbol)};")
+            self.shut(each.rows)
+        self.open(f"for (int turn = 0; turn < {self.turns}; turn += {self.held_turns})")
+        if many:
+            self.open("if (row > 0 || turn > 0)")
+            self.take("turn")
+            self.close()
+        write("#pragma unroll")
+        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
+        write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
+        self.open(f"if (k < {self.length})")
+        write("#pragma unroll")
+        self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})")
+        firsts = self.streams[0].products
+        shared = all(len({str(each.products[p].other.attr[:2]) for p in range(self.products)}) == 1
+                     and len({each.products[p].along.size for p in range(self.products)}) == 1 for each in self.streams) and all(
+                         self.same_other(each) for each in self.streams)
+        for p in range(self.products):
+            if p == 0 or not shared:
+                kind = _kind(firsts[p].other.attr[0])
+                write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
+        write("#pragma unroll")
+        self.open(f"for (int e = 0; e < {self.pack_other}; e++)")
+        write("#pragma unroll")
+        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
+        for p, product in enumerate(firsts):
+            x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
+            w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
+            write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
+        for _ in range(6):
+            self.close()
+        write("#pragma unroll")
+        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
+        for p in range(self.products):
+            write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
+        self.open("if (lane == 0 && column + c < columns)")
+        write("const index_t place = column + c;")
+        for _, each in self.branches():
+            self.split_index("place", each.columns)
+            self.split_index("row", each.rows)
+            at = {product.stage: p for p, product in enumerate(each.products)}
+            for s in each.nest.stages:
+                write(f"/* {s.note} */")
+                if s in at:
+                    text = f"total{at[s]}"
+                else:
+                    self.declare(s.value)
+                    text = self.ref(s.value)
+                if _is_number(s.target):
+                    write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
+                else:
+                    self.put(s, text)
+            self.shut((*each.columns, *each.rows))
+        self.close()
+        self.close()
+        self.close()
+
+    def same_other(self, each: _Stream) -> bool:
+        """Whether all products of a nest multiply the same."""
+        first, *rest = each.products
+        return all(p.other.attr[0] is first.other.attr[0]
+                   and p.other.attr[1] - p.along.symbol == first.other.attr[1] - first.along.symbol for p in rest)
+
+
+def _stream(nest: Nest) -> _Stream:
+    products = []
+    for s in nest.stages:
+        if not s.product:
+            if s.monoid is not None or s.scan is not None or s.axes:
+                raise NotLowered("a reduction beside products")
+            continue
+        weight = weight_of(s)
+        if weight is None or len(s.reduce) != 1 or s.axes or s.value.dtype is not f32 or any(a.op != "load" for a in s.value.args):
+            raise NotLowered("a product that is no sum of f32 along one axis")
+        (other,) = [v for v in s.value.args if v is not weight] or [weight]
+        products.append(_Product(s, weight, other, s.reduce[0]))
+    names = _names(products[0].weight)
+    columns = tuple(a for a in nest.axes if a.name in names)
+    if not columns:
+        raise NotLowered("a weight of one row")
+    rows = tuple(a for a in nest.axes if a not in columns)
+    for p in products:
+        if {a.name for a in columns} != {a.name for a in nest.axes if a.name in _names(p.weight)} \
+                or {a.name for a in columns} & _names(p.other):
+            raise NotLowered("products of one column that do not share their rows")
+    return _Stream(nest, tuple(products), columns, rows)
+
+
+def _names(load: Value) -> set[str]:
+    """What the place of a load depends on."""
+    return set(map(str, d.symbols(load.attr[1])))

@@ -1,0 +1,157 @@
+"""scan_c: a scan in C: the loops of its step as a function, and one that calls it for each slice.
+
+A carry is in its output's memory and in scratch by turns, so that the last turn leaves it in the output: a step reads the old ones
+while it writes the new. The first turn reads what is given where it lies. Turns follow each other; what a step's nests spread over
+threads is spread in each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensor_graphs.codegen import libraries
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.passes.buffer_rows import with_rows
+from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.kernel import NativeCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import Definition, definition_digest
+from tensor_graphs.language.composites.scan import SCAN
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.subgraph import Turns, slice_type
+
+CARRIES = 2
+"""the pool's block of scratch that carries are in; the loops of the step have 0 and 1"""
+
+
+@dataclass(frozen=True, eq=False)
+class TurnsProgram:
+    """step: the loops of one turn. carried, sliced, stacked: bytes of each carry, of one slice of each sliced operand, of one slice
+    of each output that is stacked. places: which value of the step each output is, as a step may return one twice. dims: of the
+    step and of the length, as they are handed over."""
+
+    step: StageProgram
+    length: Dim
+    carried: tuple[Dim, ...]
+    sliced: tuple[Dim, ...]
+    stacked: tuple[Dim, ...]
+    places: tuple[int, ...]
+    others: int
+    reverse: bool
+    dims: tuple[d.Expr, ...]
+
+    def rendered(self, name: str) -> str:
+        """The C text; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
+        c, dim_name = c_source.c_of, c_source.dim_name
+        count, outs = len(self.carried), len(self.carried) + len(self.stacked)
+        ins = len(self.carried) + len(self.sliced) + self.others
+        out = [c_source.rendered(self.step, f"{name}_step"), f"TG_KERNEL({name}) {{", "    (void)floats, (void)ints;"]
+        for i, dim in enumerate(self.dims):
+            out += [f"    const int64_t {dim_name(str(dim))} = ints[{i}];", f"    (void){dim_name(str(dim))};"]
+        inner = ", ".join(dim_name(str(dim)) for dim in self.step.dims) or "0"
+        made = [self.places.index(u) for u in range(max(self.places) + 1)]    # the first output of each value
+        out += [f"    const int64_t inner[] = {{{inner}}}, turns = {c(self.length)};",
+                f"    void *out[{outs}], *at[{len(made) + ins}];"]
+        if count:
+            out.append(f"    char *other = tg_scratch({CARRIES}, {c(_scratch(self.carried))});")
+        out.append("    for (int64_t turn = 0; turn < turns; turn++) {")
+        out.append(f"        const int64_t slice = {'turns - 1 - turn' if self.reverse else 'turn'}, left = turns - 1 - turn;")
+        place: Dim = 0
+        for k, size in enumerate(self.carried):
+            scratch = f"other + {c(place)}"
+            out.append(f"        out[{k}] = left % 2 ? {scratch} : (char *)ptr[{k}];")
+            before = f"left % 2 ? (char *)ptr[{k}] : {scratch}"
+            out.append(f"        at[{len(made) + k}] = turn == 0 ? (char *)ptr[{outs + k}] : {before};")
+            place = place + _padded(size)
+        for k, size in enumerate(self.stacked, count):
+            out.append(f"        out[{k}] = (char *)ptr[{k}] + slice * {c(size)};")
+        for k, size in enumerate(self.sliced, count):
+            out.append(f"        at[{len(made) + k}] = (char *)ptr[{outs + k}] + slice * {c(size)};")
+        for k in range(count + len(self.sliced), ins):
+            out.append(f"        at[{len(made) + k}] = ptr[{outs + k}];")
+        out += [f"        at[{u}] = out[{k}];" for u, k in enumerate(made)]
+        out += ["        (void)slice, (void)left;", f"        {name}_step(at, inner, floats);"]
+        for k, (u, size) in enumerate(zip(self.places, (*self.carried, *self.stacked), strict=True)):
+            if made[u] != k:
+                out.append(f"        memcpy(out[{k}], out[{made[u]}], (size_t)({c(size)}));")
+        out.append("    }")
+        for k, size in enumerate(self.carried):
+            out.append(f"    if (turns == 0) memcpy(ptr[{k}], ptr[{outs + k}], (size_t)({c(size)}));")
+        return "\n".join([*out, "}"]) + "\n"
+
+
+def _padded(size: Dim) -> Dim:
+    return d.ceil_div(size, 64) * 64
+
+
+def _scratch(carried: tuple[Dim, ...]) -> Dim:
+    total: Dim = 0
+    for size in carried:
+        total = total + _padded(size)
+    return total
+
+
+def refuse(spec: Spec) -> str | None:
+    """Why there are no loops of a scan's step; None where there are."""
+    found = program_of(asked(spec))
+    return found if isinstance(found, str) else None
+
+
+@lru_cache(maxsize=1024)
+def program_of(asked: AskedSpec) -> TurnsProgram | str:
+    """The loops of a scan, or why there are none."""
+    spec = asked.spec
+    if spec.op is not SCAN:
+        return f"{spec.op.name} is no scan"
+    turns = Turns(spec.inputs, spec.attrs)
+    definition, places = each_once(turns.step.definition)
+    step = loops_of(definition, updates=False)
+    if isinstance(step, str):
+        return f"in its step: {step}"
+    length = turns.sliced[0].shape[0]
+    dims = tuple({str(s): s for s in (*step.dims, *d.symbols_in(length))}.values())
+    if len(dims) > library.MAX_INT:
+        return f"it has {len(dims)} dims, more than a call takes"
+    stacked = tuple(slice_type(t).nbytes() for t in spec.outputs[len(turns.carries):])
+    sliced = tuple(slice_type(t).nbytes() for t in turns.sliced)
+    return TurnsProgram(with_rows(step), length, tuple(t.nbytes() for t in turns.carries), sliced, stacked,
+                        places, len(turns.others), turns.reverse, dims)
+
+
+def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
+    """A step that returns each of its values once, and which of those each of its outputs is."""
+    distinct = tuple(dict.fromkeys(step.outputs))
+    return Definition(step.arguments, distinct, definition_digest(distinct)), tuple(map(distinct.index, step.outputs))
+
+
+def build(spec: Spec) -> NativeCall:
+    """The call of the loops of a scan; they are compiled when they are needed. Raises NotLowered."""
+    program = program_of(asked(spec))
+    if isinstance(program, str):
+        raise NotLowered(program)
+    code = libraries.later(program)
+    shared, own = c_source.scratch_bytes(program.step)
+    threads = library.load().threads()
+    return NativeCall(code.symbol, tuple(range(len(spec.inputs))), program.dims, (),
+                      shared + own * threads + _scratch(program.carried) + PAGE * (threads + 2), str(code.path))
+
+
+def text_of(spec: Spec) -> str:
+    """The C text of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
+    program = program_of(asked(spec))
+    if isinstance(program, str):
+        raise NotLowered(program)
+    return program.rendered("scan")
+
+
+def together(specs: Sequence[Spec]) -> list[str | None]:
+    """Compile the loops of several scans at once; for each None, or why it cannot be built. Raises CacheFolderError."""
+    found = [program_of(asked(spec)) for spec in specs]
+    made = [p for p in found if not isinstance(p, str)]
+    whys = dict(zip(map(id, made), libraries.compiled(made), strict=True))
+    return [p if isinstance(p, str) else whys[id(p)] for p in found]

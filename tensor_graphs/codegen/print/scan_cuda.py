@@ -1,0 +1,346 @@
+"""scan_cuda: a scan as one kernel of a GPU: each block takes its rows through all turns.
+
+Rows that do not depend on each other (row_independence.py) need not wait for each other either: a block has some of them, keeps
+what they carry from turn to turn in shared memory, and waits for nobody. What a turn computes are the nests that cuda_source.py
+writes for a step of so few rows, as functions; their blocks are groups of threads of this one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of
+from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
+from tensor_graphs.codegen.print.c_source import STORED
+from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
+from tensor_graphs.codegen.print.cuda_source import SHARED, WAIT, _Cuda
+from tensor_graphs.codegen.print.scan_c import each_once
+from tensor_graphs.codegen.stages import StageProgram, computed_in
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composites.scan import SCAN
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.subgraph import Turns, slice_type
+
+THREADS = 1024
+"""of a block, at most"""
+
+ENOUGH, FEW_ELEMENTS = 264, 256
+"""blocks from which on one may have several rows (two for each multiprocessor), and elements of its carries up to which it has"""
+
+NEAR = 96 << 10
+"""bytes of operands without rows that each turn reads, at most: they stay in the cache of a multiprocessor"""
+
+KEPT_WORDS = 32 << 10
+"""words of 4 bytes that the threads of a block keep from turn to turn, at most: half of the registers of a multiprocessor"""
+
+SLOTS = 4
+"""turns whose slices have a place in shared memory: a power of two; all but one of them are on their way meanwhile"""
+
+A_TURN = 3 << 20
+"""bytes that the device moves in the time of a turn of a nest, about half a microsecond"""
+
+
+@dataclass(frozen=True, eq=False)
+class _RowsInTurns:
+    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: of each output which of
+    the values that the step returns it is, as it may return one twice. length: turns."""
+
+    turns: Turns
+    few: FewRows
+    count: int
+    program: StageProgram
+    places: tuple[int, ...]
+    rows: Dim
+    length: Dim
+
+
+def kernel(backend: str) -> Kernel:
+    return Kernel(name=f"{backend}.scan", backend=backend, op="scan", build=build, accepts=refuse,
+                  source="stages rendered as CUDA, in a loop", module=__name__, traffic=traffic,
+                  toolchain=nvrtc.made_with(HEADER), contiguous=True)
+
+
+def refuse(spec: Spec) -> str | None:
+    """Why a scan is no kernel; None where it is."""
+    made = _call(asked(spec))
+    return made if isinstance(made, str) else None
+
+
+def build(spec: Spec) -> LaunchCall:
+    """The call of a scan. Raises NotLowered."""
+    made = _call(asked(spec))
+    if isinstance(made, str):
+        raise NotLowered(made)
+    return made
+
+
+def traffic(spec: Spec) -> Dim:
+    """The bytes of its operands and outputs, and those that could be moved while its turns wait for each other."""
+    found = _turns_of(asked(spec))
+    if isinstance(found, str):
+        raise NotLowered(found)
+    moved: Dim = 0
+    for t in (*spec.inputs, *spec.outputs):
+        moved = moved + t.nbytes()
+    return moved + found.length * len(found.program.nests) * A_TURN
+
+
+@lru_cache(maxsize=1024)
+def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
+    spec = asked.spec
+    if spec.op is not SCAN:
+        return f"{spec.op.name} is no scan"
+    turns = Turns(spec.inputs, spec.attrs)
+    carries = len(turns.carries)
+    try:
+        rows = turns.carries[0].shape[0] if carries and turns.carries[0].rank else 1
+        count = _count(turns, rows)
+        few = few_rows(turns.step, carries, count)
+        step, places = each_once(few.step)
+        why = loops_of(step, updates=False)
+        if isinstance(why, str):
+            return f"in its step: {why}"
+        program = program_of(step, alone=True)
+    except RowsMeet as e:
+        return f"its rows depend on each other: {e}"
+    except NotLowered as e:
+        return f"in its step: {e}"
+    if program.dims:
+        return "sizes of its step are dims"
+    if any(s.scan is not None for nest in program.nests for s in nest.stages):
+        return "a running sum in its step is not written for GPUs"
+    if not all(few.of_outputs):
+        return "what it returns has no rows"
+    given = (*map(slice_type, turns.sliced), *turns.others)
+    apart = [t for t, has in zip(given, few.of_arguments[carries:], strict=True) if not has]
+    if sum(int(d.evaluate(t.nbytes(), {})) for t in apart) > NEAR:
+        return f"each turn reads more than {NEAR >> 10} KB that all rows share"
+    return _RowsInTurns(turns, few, count, program, places, rows, turns.sliced[0].shape[0])
+
+
+def _count(turns: Turns, rows: Dim) -> int:
+    """Rows of a block: as many as have few elements, where there are blocks enough; they divide all rows."""
+    if not isinstance(rows, int) or rows == 0:
+        return 1
+    each = sum(math.prod(int(d.bounds(s)[1]) for s in t.shape[1:]) for t in turns.carries)
+    most = min(rows // ENOUGH, FEW_ELEMENTS // max(1, each))
+    return max((n for n in range(2, most + 1) if rows % n == 0), default=1)
+
+
+@lru_cache(maxsize=1024)
+def _call(asked: AskedSpec) -> LaunchCall | str:
+    found = _turns_of(asked)
+    if isinstance(found, str):
+        return found
+    try:
+        whole, other = _text(asked.spec, found, True), _text(asked.spec, found, False)
+    except NotLowered as e:
+        return str(e)
+    single = LaunchCall(*other, (found.length, found.rows), ())
+    return single if whole == other else LaunchCall(*whole, (found.length, found.rows), (), ALIGNED, single)
+
+
+def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Launch, ...]]:
+    """The kernel's text, and its launch. Raises NotLowered."""
+    few = found.few
+    values = [*few.step.arguments, *few.step.outputs]
+    if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
+        return _text(spec, found, False)                            # rows begin where no pack does
+    cuda, bodies, waits, block = _nests(found, aligned, True)
+    if cuda.kept and (cuda.kept_words * block > KEPT_WORDS or any(_threads(launch) > block for launch in cuda.launches)):
+        cuda, bodies, waits, block = _nests(found, aligned, False)  # too much to keep, or of several turns for one thread
+    own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
+    rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
+    room = next((r for r, most in rooms if r.nbytes + own <= most), None)
+    if room is None:
+        raise NotLowered(f"its rows take more than {SHARED} bytes of shared memory")
+    lines = [*cuda.preamble(), *_functions(cuda, bodies), *_loop(spec, found, cuda, waits, block, room)]
+    return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(found.rows, found.count), block, room.nbytes + own, waits=True),)
+
+
+def _nests(found: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[list[str]], list[bool], int]:
+    """The nests of a step, the lines of each, which have threads that wait for each other, and the threads of a block. keep: what a
+    thread reads in each turn anew stays in its registers. Raises NotLowered."""
+    sliced, arguments = len(found.turns.carries) + len(found.turns.sliced), len(found.few.step.arguments)
+    lasting = [f"x{k}" for k in range(sliced, arguments)] if keep else []
+    cuda = _Cuda(found.program, aligned, "step", True, lasting, _copies(found))
+    bodies = cuda.bodies()
+    if cuda.long_rows:
+        raise NotLowered("a row of its step is in scratch")
+    waits = [any(_WAITS.search(line) and "extern __shared__" not in line for line in body) for body in bodies]
+    return cuda, bodies, waits, _block(cuda.launches, waits)
+
+
+def _copies(found: _RowsInTurns) -> dict[str, list[str]]:
+    """Parameters of nests for what a step returns more than once: what has a value first, and those that have it again."""
+    again: dict[str, list[str]] = {}
+    for k, u in enumerate(found.places):
+        if found.places.index(u) != k:
+            again.setdefault(f"y{u}", []).append(f"again{k}")
+    return again
+
+
+_WAITS = re.compile(r"__syncthreads|__shared__|reduced<(64|128|256|512|1024)>")
+
+
+def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
+    """Threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest nest have.
+    Raises NotLowered."""
+    fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
+    wanted = max(map(_threads, launches))
+    if len(fixed) > 1:
+        raise NotLowered("its nests have blocks of several sizes whose threads wait for each other")
+    largest = max(launch.block for launch in launches)
+    block = fixed.pop() if fixed else max(largest, min(THREADS, wanted) // largest * largest)
+    if any(block % launch.block for launch in launches):
+        raise NotLowered("its nests have blocks of several sizes")
+    return block
+
+
+def _threads(launch: Launch) -> int:
+    """Threads of all groups of a nest."""
+    return launch.block * int(d.evaluate(launch.grid, {}))
+
+
+def _size(x: Node) -> int:
+    return math.prod(int(s) for s in x.shape)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+class _Room:
+    """Where a block's shared memory has what: each carry twice (a, b: one turn reads what the other has written), slices of some
+    turns (s), and scratch of a step. The rows that nests keep there themselves come behind.
+
+    ahead: bytes that are copied at once, by the number of the operand; slices of other sizes are read where they lie.
+    """
+
+    def __init__(self, found: _RowsInTurns, aligned: bool, slots: int) -> None:
+        self.at: dict[str, tuple[str, int]] = {}
+        self.slots = slots
+        self.ahead: dict[int, int] = {}
+        self.nbytes = 0
+        carries = len(found.turns.carries)
+        for k, x in enumerate(found.few.step.arguments[:carries + len(found.turns.sliced)]):
+            nbytes, at_once = _size(x) * x.dtype.itemsize, ALIGNED if aligned else x.dtype.itemsize
+            for place in "ab" if k < carries else "":
+                self._put(f"{place}{k}", STORED[x.dtype.name], nbytes)
+            if k >= carries and slots and nbytes and at_once >= 4:
+                self.ahead[k] = at_once
+                self._put(f"s{k}", STORED[x.dtype.name], slots * _padded(nbytes))
+        for a in (a for a in found.program.scratch if a.level == 0):
+            dtype = computed_in(a.dtype)
+            self._put(a.name, STORED[dtype.name], int(d.evaluate(a.size, {})) * dtype.itemsize)
+
+    def _put(self, name: str, kind: str, nbytes: int) -> None:
+        self.at[name] = kind, self.nbytes
+        self.nbytes += _padded(nbytes)
+
+    def lines(self) -> list[str]:
+        return [f"    {kind} *const {name} = ({kind} *)(rows + {begin});" for name, (kind, begin) in self.at.items()]
+
+
+def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
+    """The nests of a step, each as a function of one of its blocks."""
+    types = {a.name: STORED[a.dtype.name] for a in cuda.program.outputs}
+    given = [cuda.parameters(), *(f"{types[of]} *{name}" for of, names in cuda.copies.items() for name in names)]
+    lines = []
+    if cuda.kept:
+        lines += ["\nstruct Kept {", *(f"    {each}" for each in cuda.kept), "};"]
+        given += ["Kept &kept", "const bool first"]
+    for k, (launch, body) in enumerate(zip(cuda.launches, bodies, strict=True)):
+        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({', '.join(given)}, char *own_rows, index_t sub_block, "
+                  "int sub_thread) {"),
+                  f"    const index_t sub_blocks = {int(d.evaluate(launch.grid, {}))};", "    (void)own_rows, (void)sub_blocks;",
+                  *map(_of_a_group, body[body.index(f"    {WAIT}") + 1:-1]), "}"]
+    return lines
+
+
+def _places(found: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str], dict[int, str]]:
+    """What stands for each operand and value of a step in a turn, where each of its outputs goes, and where slices come from that
+    are copied ahead."""
+    few, carries, sliced = found.few, len(found.turns.carries), len(found.turns.carries) + len(found.turns.sliced)
+    row_of_slice = f"(slice * (all_rows / {found.count}) + row)"
+    values, sources = {}, {}
+    for k, (x, has) in enumerate(zip(few.step.arguments, few.of_arguments, strict=True)):
+        begin = (row_of_slice if has else "slice") if k < sliced else "row" if has else "0"
+        values[f"x{k}"] = f"(turn % 2 ? b{k} : a{k})" if k < carries else f"in{k} + {begin} * {_size(x)}"
+        if k in room.ahead:
+            sources[k], values[f"x{k}"] = values[f"x{k}"], _slot(x, k, room)
+    into = [f"(turn % 2 ? a{k} : b{k})" if k < carries else f"out{k} + {row_of_slice} * {_size(x)}"
+            for k, x in enumerate(few.step.outputs)]
+    values |= {f"y{u}": into[found.places.index(u)] for u in set(found.places)}
+    return values, into, sources
+
+
+def _slot(x: Node, k: int, room: _Room) -> str:
+    return f"(s{k} + (int)(turn & {room.slots - 1}) * {_padded(_size(x) * x.dtype.itemsize) // x.dtype.itemsize})"
+
+
+def _ahead(found: _RowsInTurns, room: _Room, sources: Mapping[int, str], block: int) -> list[str]:
+    """Asks for the slices that a turn reads, as one group of copies, which may be empty."""
+    lines = ["    const auto ahead = [&](int64_t turn) {", "        if (turn < turns) {",
+             f"            const int64_t slice = {_slice(found)};"]
+    for k, source in sources.items():
+        x, at_once = found.few.step.arguments[k], room.ahead[k]
+        each, count = at_once // x.dtype.itemsize, _size(x) * x.dtype.itemsize // at_once
+        lines += [f"            for (int i = threadIdx.x; i < {count}; i += {block})",
+                  f"                copy_ahead<{at_once}>({_slot(x, k, room)} + i * {each}, {source} + i * {each});"]
+    return [*lines, "        }", "        copies_end();", "    };"]
+
+
+def _slice(found: _RowsInTurns) -> str:
+    return "turns - 1 - turn" if found.turns.reverse else "turn"
+
+
+def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
+    """The kernel: what a block carries comes to shared memory, then turn after turn, and at the end goes from there."""
+    program, carried = found.program, found.few.step.arguments[:len(found.turns.carries)]
+    values, into, sources = _places(found, room)
+    values |= {f"again{k}": to for k, to in enumerate(into)}
+    given = ", ".join([*(values.get(a.name, a.name) for a in (
+        *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0))),
+        *(values[name] for names in cuda.copies.values() for name in names), *(["kept", "turn == 0"] if cuda.kept else [])])
+
+    def copied(size: int, to: str, source: str) -> str:
+        return f"for (int i = threadIdx.x; i < {size}; i += {block}) ({to})[i] = ({source})[i];"
+
+    outs = [f"{STORED[t.dtype.name]} *__restrict__ out{k}" for k, t in enumerate(spec.outputs)]
+    ins = [f"const {STORED[t.dtype.name]} *in{k}" for k, t in enumerate(spec.inputs)]
+    arrived = [f"copies_wait<{room.slots - 2}>();"] if sources else []
+    lines = [(f'\nextern "C" __global__ void __launch_bounds__({block}) turns({", ".join([*outs, *ins])}, '
+             "const int64_t *__restrict__ sizes) {"),
+             "    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
+             "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;", *room.lines(),
+             *(["    Kept kept;"] if cuda.kept else []), *(_ahead(found, room, sources, block) if sources else []),
+             *(f"    ahead({turn});" for turn in range(room.slots - 1) if sources),
+             *(f"    {copied(_size(x), f'a{k}', f'in{k} + row * {_size(x)}')}" for k, x in enumerate(carried)),
+             *(f"    {line}" for line in arrived),
+             "    __syncthreads();", "    for (int64_t turn = 0; turn < turns; turn++) {",
+             f"        const int64_t slice = {_slice(found)};", *([f"        ahead(turn + {room.slots - 1});"] if sources else [])]
+    for k, (launch, one) in enumerate(zip(cuda.launches, waits, strict=True)):
+        group = f"threadIdx.x / {launch.block}"
+        lines += [f"        for (int sub = {group}; sub < {int(d.evaluate(launch.grid, {}))}; sub += {block // launch.block}) {{",
+                  (f"            turn{k}({given}, rows + {room.nbytes} + {group} * {launch.shared}, sub, "
+                  f"threadIdx.x % {launch.block});")]
+        if one or launch.shared:                                    # the next one writes where this one still reads
+            lines.append(f"            {'__syncthreads' if one else '__syncwarp'}();")
+        lines += ["        }", *(f"        {line}" for line in arrived if k + 1 == len(waits)), "        __syncthreads();"]
+    return [*lines, "    }", *(f"    {copied(_size(x), f'out{k} + row * {_size(x)}', f'turns % 2 ? b{k} : a{k}')}"
+                               for k, x in enumerate(carried)), "}"]
+
+
+def _of_a_group(line: str) -> str:
+    """A line of a nest's kernel, for a group of threads as one of its blocks."""
+    return (line.replace("extern __shared__ __align__(16) char rows[];", "char *const rows = own_rows;")
+            .replace("blockIdx.x", "sub_block").replace("gridDim.x", "sub_blocks").replace("threadIdx.x", "sub_thread"))

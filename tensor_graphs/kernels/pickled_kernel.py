@@ -1,0 +1,171 @@
+"""pickled_kernel: a kernel that was declared in a session, as bytes from which another process makes it again.
+
+No file has its source, so its code goes by value: its functions as code objects, with those of the session that they use, and the
+values of the global names that they use. What belongs to a module that can be imported goes by name. Both processes run the same
+interpreter, and the receiving one trusts the sender (pickle).
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import io
+import marshal
+import pickle
+import sys
+from collections.abc import Mapping
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from tensor_graphs.kernels.identity import globals_of
+from tensor_graphs.kernels.kernel import Kernel, ParcelError
+from tensor_graphs.kernels.location import Place, is_importable
+from tensor_graphs.language.atomic import ATOMIC, AtomicOp
+from tensor_graphs.language.composite import LIBRARY, CompositeOp
+from tensor_graphs.language.dtypes import DType, parse_dtype
+
+SESSION = "__tensor_graphs_session__"
+"""the module of a session's functions, in the process that receives them"""
+
+LARGEST = 128 << 20
+"""bytes of a parcel"""
+
+_spaces: dict[str, dict[str, Any]] = {}
+"""module of a session -> the names that its functions find here"""
+
+
+def pack(kernel: Kernel) -> bytes:
+    """A registered kernel by value. Raises ParcelError."""
+    if kernel.read_code().digest != kernel.code.digest:             # it runs with what the names hold by now
+        raise ParcelError(f"a value that {kernel.name} uses was changed after it was declared\n  fix: run its cell again")
+    fields = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}
+    written = io.BytesIO()
+    packer = _Packer(written)
+    try:
+        packer.dump({**fields, "identity": kernel.identity})
+    except ParcelError:
+        raise
+    except RecursionError:
+        raise ParcelError(f"what {kernel.name} uses is nested too deeply to be given to another process\n"
+                          "  fix: put the kernel into a file") from None
+    except Exception as e:                                          # whatever an object of the user's raises when it is pickled
+        raise ParcelError(f"{kernel.name} uses {packer.name or 'a value'} ({e}), which no other process can be given\n"
+                          "  fix: put the kernel into a file, which is imported there") from e
+    if written.tell() > LARGEST:
+        raise ParcelError(f"the global names that {kernel.name} uses hold {written.tell() >> 20} MB, more than the "
+                          f"{LARGEST >> 20} MB that are given to another process\n  fix: put the kernel into a file")
+    return written.getvalue()
+
+
+def unpack(parcel: bytes) -> tuple[Kernel, Place]:
+    """The kernel, with the identity that it was given where it was declared, and a place for it."""
+    fields: dict[str, Any] = pickle.loads(parcel)
+    kernel = object.__new__(Kernel)
+    vars(kernel).update(fields)
+    return kernel, Place(kernel.module, None, 0, "a parcel", None, {}, None)
+
+
+class _Packer(pickle.Pickler):
+    """name: under which a function finds the value that is being written, for messages."""
+
+    name = ""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType):
+            return NotImplemented if _found(value) else self._function(value)
+        if isinstance(value, ModuleType):
+            if not is_importable(value):
+                raise ParcelError(f"the module {value.__name__!r} cannot be imported by another process\n"
+                                  "  fix: put it into a file")
+            return importlib.import_module, (value.__name__,)
+        if isinstance(value, CompositeOp) and LIBRARY.get(value.name) is not value:
+            options = {"name": value.name, "direct": value.direct, "gradient": value.gradient_rule, "opaque": value.opaque,
+                       "conditions": value.conditions}
+            return _composite, (value.build, options)
+        if isinstance(value, (AtomicOp, CompositeOp)):
+            return _op, (value.name,)
+        if isinstance(value, DType):
+            return parse_dtype, (value.name,)
+        if isinstance(value, type) and not _found(value):
+            raise ParcelError(f"the class {value.__qualname__!r} was defined in a session, where no other process finds it\n"
+                              "  fix: put it into a file, or do without it in the kernel")
+        return NotImplemented
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, _Named):
+            self.name = value.name
+        return None
+
+    def _function(self, function: FunctionType) -> Any:
+        code, space = function.__code__, function.__globals__
+        home = sys.modules.get(function.__module__ or "")
+        whole = home is not None and vars(home) is space and is_importable(home)
+        used = () if whole else tuple(_Named(name, space[name]) for name in sorted(globals_of(code)) if name in space)
+        cells = tuple(tuple(_Named(name, value) for value in _content(cell))
+                      for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True))
+        state = used, cells, function.__defaults__, function.__kwdefaults__
+        made = function.__module__ or "", whole, marshal.dumps(code), function.__qualname__
+        return _function, made, state, None, None, _fill
+
+
+class _Named:
+    """A value with the name under which a function finds it."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def __reduce__(self) -> Any:
+        return _Named, (self.name, self.value)
+
+
+def _content(cell: CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:                                              # not assigned yet
+        return ()
+
+
+def _found(value: Any) -> bool:
+    """Whether importing its module is enough to find a function or a class."""
+    module = sys.modules.get(value.__module__ or "")
+    if module is None or not is_importable(module):
+        return False
+    found: Any = module
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+# ---- in the process that receives it ---------------------------------------------------------------------------------
+
+
+def _op(name: str) -> Any:
+    return ATOMIC.get(name) or LIBRARY[name]
+
+
+def _composite(build: Any, options: Mapping[str, Any]) -> CompositeOp:
+    return CompositeOp(build, **options)
+
+
+def _function(module: str, whole: bool, code: bytes, qualname: str) -> FunctionType:
+    loaded: CodeType = marshal.loads(code)
+    if whole:
+        space = vars(importlib.import_module(module))
+    else:
+        space = _spaces.setdefault(module, {"__name__": SESSION, "__builtins__": builtins})
+    made = FunctionType(loaded, space, closure=tuple(CellType() for _ in loaded.co_freevars))
+    made.__qualname__ = qualname
+    made.__module__ = module if whole else SESSION
+    return made
+
+
+def _fill(function: FunctionType, state: Any) -> None:
+    used, cells, defaults, keywords = state
+    function.__globals__.update((each.name, each.value) for each in used)
+    for cell, content in zip(function.__closure__ or (), cells, strict=True):
+        for each in content:
+            cell.cell_contents = each.value
+    function.__defaults__, function.__kwdefaults__ = defaults, keywords

@@ -1,0 +1,36 @@
+"""call_errors: what is said of a call whose arguments do not go with the signature. Python's own words name no fix, and other
+libraries have other names for the same things (dim, keepdim, epsilon)."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+
+from tensor_graphs.language.errors import AttributeValueError
+
+ELSEWHERE = {"dim": "axis", "dims": "axis", "axes": "axis", "keepdim": "keepdims", "keep_dims": "keepdims", "epsilon": "eps",
+             "size": "shape", "other": "y", "input": "x", "tol": "tolerance", "rtol": "tolerance", "atol": "tolerance",
+             "error": "tolerance", "backend": "backends", "device": "backends", "weights": "parameters", "params": "parameters",
+             "db": "database", "sizes": "dims", "state": "session", "states": "session", "seconds": "budget", "time": "budget"}
+"""the name of an argument in other libraries -> its name here"""
+
+
+class CallError(AttributeValueError, TypeError):
+    """A call with an argument that there is none of, without one that is needed, or with one too many."""
+
+
+def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError) -> CallError:
+    """The error for a call that does not bind: the fix names the argument that is meant, or all of them."""
+    known = list(signature.parameters)
+    plain = signature.replace(return_annotation=inspect.Signature.empty, parameters=[
+        p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"])
+    for word in keywords:
+        if word not in known:
+            meant = ELSEWHERE.get(word)
+            near = [meant] if meant in known else difflib.get_close_matches(word, known, n=1)
+            if near:
+                return CallError(f"{name}{plain} has no argument {word!r}", fix=f"{near[0]}=… instead of {word}=…")
+            takes = ", ".join(n for n in known if n != "self") or "none"
+            return CallError(f"{name}{plain} has no argument {word!r}", fix=f"its arguments are: {takes}")
+    return CallError(f"{name}{plain}: {error}", fix=f"call it like {name}{plain}")

@@ -1,0 +1,49 @@
+"""foreign_names: what numpy and torch call what is here; said where such a name is looked for and is not there."""
+
+from __future__ import annotations
+
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "matmul": ("dot", "linear"), "mm": ("dot",), "bmm": ("dot",), "tensordot": ("dot",), "inner": ("dot",), "array": ("constant",),
+    "asarray": ("constant",), "as_tensor": ("constant",), "from_numpy": ("constant",), "tensor": ("constant",),
+    "Tensor": ("input", "constant"), "placeholder": ("input",), "Input": ("input",), "Parameter": ("parameter",),
+    "Variable": ("state",), "concatenate": ("concat",), "cat": ("concat",), "hstack": ("concat",), "vstack": ("concat",),
+    "transpose": ("permute",), "swapaxes": ("permute",), "moveaxis": ("permute",), "astype": ("cast",), "view": ("reshape",),
+    "flatten": ("reshape",), "ravel": ("reshape",), "squeeze": ("reshape",), "unsqueeze": ("reshape",),
+    "expand_dims": ("reshape",), "broadcast_to": ("expand",), "tile": ("concat", "expand"), "repeat": ("expand",),
+    "take": ("gather",), "index_select": ("gather",), "absolute": ("abs",), "negative": ("neg",), "subtract": ("sub",),
+    "multiply": ("mul",), "divide": ("div",), "true_divide": ("div",), "floor_divide": ("floor_div",), "power": ("pow",),
+    "remainder": ("mod",), "fmod": ("mod",), "eq": ("equals",), "ne": ("not_equal",), "lt": ("less",), "le": ("less_equal",),
+    "gt": ("greater",), "ge": ("greater_equal",), "logical_and": ("bit_and",), "logical_or": ("bit_or",),
+    "logical_xor": ("bit_xor",), "bitwise_and": ("bit_and",), "bitwise_or": ("bit_or",), "bitwise_xor": ("bit_xor",),
+    "invert": ("logical_not",), "bitwise_left_shift": ("left_shift",), "bitwise_right_shift": ("right_shift",),
+    "isnan": ("is_nan",), "isfinite": ("is_finite",), "amax": ("max",), "amin": ("min",), "clamp": ("clip",), "swish": ("silu",),
+    "expit": ("sigmoid",), "logistic": ("sigmoid",), "std": ("sqrt", "var"), "chunk": ("split",), "linspace": ("arange",),
+    "sort": ("topk",), "rand": ("uniform",), "randn": ("normal",), "layernorm": ("layer_norm",), "rmsnorm": ("rms_norm",),
+    "unfold": ("windows",), "sliding_window_view": ("windows",), "im2col": ("windows",), "convolution": ("conv",),
+    "maxpool": ("max_pool",), "avgpool": ("avg_pool",), "average_pool": ("avg_pool",), "instance_norm": ("group_norm",),
+    "interpolate": ("upsample",), "groupnorm": ("group_norm",), "batchnorm": ("batch_norm",),
+    "scaled_dot_product_attention": ("attention",), "half": ("f16",), "double": ("f64",), "bool": ("bool_",), "float": ("f32",),
+    "int": ("i32",), "long": ("i64",), "jit": ("compile",), "function": ("graph",), "Model": ("load_model",),
+    "load": ("load_model",), "from_pretrained": ("load_model",), "run": ("compile", "bind"), "evaluate": ("interpret",),
+    "benchmark": ("profile",), "backward": ("grad",), "Function": ("composite",),
+}  # fmt: skip
+"""a function, dtype or class of numpy or torch -> the names of ours that say it"""
+
+VALUES = frozenset({"item", "numpy", "tolist", "detach", "cpu", "cuda", "data", "values", "eval", "tobytes", "to_numpy"})
+"""methods of arrays that read values"""
+
+METHODS: dict[str, str] = {
+    "astype": "x.cast(dtype)", "to": "x.cast(dtype)", "type_as": "x.cast(dtype)", "float": "x.cast(tg.f32)",
+    "half": "x.cast(tg.f16)", "double": "x.cast(tg.f64)", "int": "x.cast(tg.i32)", "long": "x.cast(tg.i64)",
+    "bool": "x.cast(tg.bool_)", "view": "x.reshape(…)",
+    "flatten": "x.reshape(…)", "ravel": "x.reshape(…)", "squeeze": "x.reshape(…)", "unsqueeze": "x[None]",
+    "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "ndim": "x.rank", "dim": "x.rank", "size": "x.shape", "numel": "x.shape",
+    "swapaxes": "x.transpose(axis1, axis2)", "t": "x.T", "mT": "x.T", "backward": "tg.grad(loss, parameters)",
+    "clone": "x itself: nothing changes it", "copy": "x itself: nothing changes it", "contiguous": "x itself: kernels see to it",
+}  # fmt: skip
+"""a method or attribute of an array -> what to write here"""
+
+
+def function_meant(name: str) -> str:
+    """The fix where somebody looks for a function of numpy or torch on the page; "" where nothing is known."""
+    return f"did you mean {' or '.join(f'tg.{n}' for n in FUNCTIONS[name])}?" if name in FUNCTIONS else ""

@@ -1,0 +1,147 @@
+"""normal_form: a graph in atomic ops alone, in the short forms that are the same functions of real numbers.
+
+A composite is replaced by its definition, but where the definition branches or rounds on purpose (exp, tanh, softmax,
+…) by the shortest expression that has its value for finite operands without overflow; erf stays, as a function of
+which only oddness is known. Nothing here is fit for computing in floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.atomic import AtomicOp
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, WrittenOut, instantiate
+from tensor_graphs.language.composites.elementary import ALGEBRAIC, LN2, LOG2E, wide
+from tensor_graphs.language.dtypes import f32, f64
+from tensor_graphs.language.node import Node, apply, rebuild
+from tensor_graphs.meaning.algebra import narrow
+from tensor_graphs.proof.errors import OutsideFragmentError
+
+Form = Callable[[Node, Mapping[str, Any]], Node]
+
+KEPT = frozenset({"erf", "dot"})
+"""Composites that algebras evaluate themselves: erf, a function of which only oddness is known, and the product of
+matrices of floats, whose definition would need the memory of all its terms."""
+
+
+def _exp(x: Node) -> Node:
+    return atomic.exp2(x * LOG2E)
+
+
+def _softmax(x: Node, attrs: Mapping[str, Any]) -> Node:
+    e = _exp(x)
+    return e * atomic.reciprocal(e.sum(attrs["axis"], keepdims=True))
+
+
+def _logsumexp(x: Node, axis: int, keepdims: bool) -> Node:
+    return atomic.log2(_exp(x).sum(axis, keepdims=keepdims)) * LN2
+
+
+def _log_softmax(x: Node, attrs: Mapping[str, Any]) -> Node:
+    return x - _logsumexp(x, attrs["axis"], True)
+
+
+def _erfc(x: Node, attrs: Mapping[str, Any]) -> Node:
+    made: Node = 1.0 - LIBRARY["erf"](x)
+    return made
+
+
+def _of_one(form: Callable[[Node], Node]) -> Form:
+    return lambda x, attrs: form(x)
+
+
+FORMS: dict[str, Form] = {
+    **{name: _of_one(form) for name, form in ALGEBRAIC.items()},
+    "softmax": _softmax, "log_softmax": _log_softmax,
+    "logsumexp": lambda x, attrs: _logsumexp(x, attrs["axis"], attrs["keepdims"]), "erfc": _erfc,
+}
+"""Library composites of one operand -> their value over the reals; the operand comes in the dtype computed in."""
+
+
+def _whole_power_of_two(x: Node) -> bool:
+    """Whether all elements are ±1, ±2, ±4, …: a product with ½ may have fewer bits than its operand, near the least number."""
+    while x.op.facts.rearranges:
+        x = x.inputs[0]
+    value = x.attrs["value"] if x.op is leaves.CONSTANT else 0.0
+    return isinstance(value, (int, float)) and abs(math.frexp(value)[0]) == 0.5 and abs(value) >= 1
+
+
+def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
+    """Atomic ops on floats of less than 32 bits as the same op in f32, rounded by a cast: what casts count for there too.
+    A literal of f32 that becomes f64 is the number that f32 holds."""
+    def as_f32(node: Node, new: tuple[Node, ...]) -> Node | None:
+        value = node.attrs["value"] if node.op is leaves.CONSTANT else None
+        return leaves.constant(float(np.float32(value)), f32) if isinstance(value, float) else None
+
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        if node.op.name == "cast" and node.dtype == f64 and new[0].dtype == f32:
+            known = new[0]
+            while known.op.facts.rearranges:
+                known = known.inputs[0]
+            return atomic.cast(rebuild([new[0]], as_f32)[0], f64) if known.op is leaves.CONSTANT else None
+        if not node.op.facts.rounds or node.dtype.kind != "float" or node.dtype.itemsize >= 4:
+            return None
+        if node.op.name == "mul" and any(map(_whole_power_of_two, node.inputs)):
+            return None                                     # exact
+        if node.op.name == "scatter" and node.attrs["mode"] != "add":
+            return None                                     # moves and chooses
+        return atomic.cast(apply(node.op, [atomic.cast(x, f32) if x.dtype.is_float else x for x in new], node.attrs), node.dtype)
+
+    return rebuild(list(outputs), replace)
+
+
+def literals_as_held(outputs: Sequence[Node]) -> list[Node]:
+    """Literals of less than 32 bits as the numbers that their dtypes hold: 0.10009765625 for 0.1 in bf16."""
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        value = node.attrs["value"] if node.op is leaves.CONSTANT and node.dtype.kind == "float" else None
+        if not isinstance(value, float) or node.dtype.itemsize >= 4:
+            return None
+        return leaves.constant(float(narrow(np.asarray(value), node.dtype)), node.dtype)
+
+    return rebuild(list(outputs), replace)
+
+
+def in_atoms(outputs: Sequence[Node]) -> list[Node]:
+    """The outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque one, and
+    TooManyNodesError as `expand_all` does."""
+    inside = WrittenOut(lambda inner: _in_atoms(inner, inside))
+    return _in_atoms(outputs, inside)
+
+
+def _in_atoms(outputs: Sequence[Node], inside: WrittenOut) -> list[Node]:
+    several: dict[Node, tuple[Node, ...]] = {}
+
+    def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
+        op = node.op
+        if op is leaves.ITEM and node.inputs[0] in several:
+            index: int = node.attrs["index"]
+            return several[node.inputs[0]][index]
+        if op is leaves.COPY_TO:
+            return new[0]
+        if not isinstance(op, CompositeOp):
+            if isinstance(op, AtomicOp) or op.kind in ("leaf", "structural"):
+                return None
+            raise OutsideFragmentError(f"{op.name} is neither atomic nor a composite", node.location)
+        ours = LIBRARY.get(op.name) is op
+        if ours and op.name in KEPT and new[0].dtype.is_float:
+            if new[0].dtype.itemsize >= 4:
+                return None
+            return atomic.cast(op(*map(wide, new)), new[0].dtype)
+        if ours and op.name in FORMS:
+            x = new[0]
+            form = FORMS[op.name](wide(leaves.argument(0, x.type)), node.attrs)
+            (value,) = instantiate(Definition((leaves.argument(0, x.type),), tuple(_in_atoms([form], inside)), ""), [x])
+            return atomic.cast(value, x.dtype)
+        if op.opaque:
+            raise OutsideFragmentError(f"{op.name} is opaque: it is never replaced by a definition", node.location)
+        made = inside.instantiate(node, new)
+        if len(made) > 1:
+            several[node] = made
+        return made[0]
+
+    return rebuild(list(outputs), replace)

@@ -1,0 +1,369 @@
+"""piecewise_sizes: the sizes at which every min, max and // inside of an expression of dims shows each of its sides.
+
+    max(n - m, 150) - 150           is 0 wherever n and m differ by less than 150, and no size near 150 shows that it is more
+    (n * m) // 3001                 moves on where n * m is a multiple of 3001, far from 3001 in either dim
+
+A call splits the box of its dims into parts; within a part an expression is a polynomial (of the dims, and of quotients).
+So sizes are compared in each part that the box has: for min and max every operand as the smallest (largest) by as little
+as possible, by more, and ties; for a // b the residues 0, 1 and b − 1 (or those nearest to them that occur), each over two
+blocks; and parts of several calls at once. What the sizes compared so far lack is looked for in the box: at all of
+its sizes where they are few, else in a fixed sample. A part that bounds allow and the sample lacks is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Call, Dim
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.algebra import Array
+
+_BOX = 1 << 20
+"""Sizes times calls that are all looked at; a larger box is sampled."""
+
+_SAMPLE = 1 << 16
+_HIGHEST = (1 << 20, 1 << 15, 1 << 10, 1 << 7)
+"""No dim is looked at beyond the first; beyond the next ones where expressions of it would not fit 64 bits."""
+
+_FEW_PARTS = 16
+_MOST_TOGETHER = 64
+_MOST_ADDED = 80
+_MOST_WITNESSES = 4
+"""Sizes in one part: its polynomial's degree + 1, but no more."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """added: sizes to be compared beside those known; met: numbers in the calls, by dim; missing: the reason for which
+    sizes that would be needed are not known, or nothing."""
+
+    added: tuple[dict[str, int], ...]
+    met: Mapping[str, set[int]]
+    missing: str = ""
+
+
+def expressions(order: Sequence[Node]) -> list[d.Expr]:
+    """All expressions of dims in shapes and attributes, each once."""
+    found: dict[d.Expr, None] = {}
+
+    def add(value: Any) -> None:
+        if isinstance(value, d.Expr):
+            found[value] = None
+        elif isinstance(value, tuple):
+            for v in value:
+                add(v)
+
+    for node in order:
+        for t in node.types:
+            add(t.shape)
+        for value in node.attrs.values():
+            add(value)
+    return list(found)
+
+
+def calls(exprs: Iterable[Dim]) -> list[Call]:
+    """The calls in expressions, those in their operands first, each once."""
+    found: dict[Call, None] = {}
+
+    def look(x: Dim) -> None:
+        for monomial, _ in x.terms if isinstance(x, d.Expr) else ():
+            for atom in monomial:
+                if isinstance(atom, Call) and atom not in found:
+                    for arg in atom.args:
+                        look(arg)
+                    found[atom] = None
+
+    for x in exprs:
+        look(x)
+    return list(found)
+
+
+def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Sides:
+    """The sizes that the calls in these nodes need beside those tested; symbols: lowest and highest size by name."""
+    exprs = expressions(order)
+    every = calls(exprs)
+    if not every or not symbols:
+        return Sides((), {})
+    met: dict[str, set[int]] = {}
+    for call in every:
+        numbers = call.args[1:] if call.fn == "floordiv" else call.args
+        for name in _names(call):
+            met.setdefault(name, set()).update(k for x in numbers for k in _constants(x) if k >= 2)
+    search = _SideSearch(every, exprs, order, tested, symbols, met)
+    for call in every:
+        table = search.table(_names(call))
+        for part in _own_parts(call, table, search.witnesses):
+            search.show(table, part)
+        if not table.whole and (reason := _lacking(call, table)):
+            search.missing = search.missing or reason
+    if len(every) > 1:
+        search.together()
+    return Sides(tuple(search.added), met, search.missing)
+
+
+def _names(call: Call) -> tuple[str, ...]:
+    return tuple(sorted({name for x in call.args if isinstance(x, d.Expr) for name in x.symbols}))
+
+
+def _constants(x: Dim) -> Iterator[int]:
+    if not isinstance(x, d.Expr):
+        yield abs(x)
+        return
+    for monomial, k in x.terms:
+        yield abs(k)
+        for atom in monomial:
+            if isinstance(atom, Call):
+                for arg in atom.args:
+                    yield from _constants(arg)
+
+
+# ---- tables of sizes -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Table:
+    """Sizes, an array by dim. whole: these are all that there are; compared: rows that are, the first `known` of all that
+    are; valid: shapes have no size below 0; price: elements of all nodes."""
+
+    columns: dict[str, Array]
+    whole: bool
+    compared: list[int]
+    known: int
+    valid: Array
+    price: Array
+
+    def values(self, x: Dim) -> Array:
+        """An expression at every row."""
+        if not isinstance(x, d.Expr):
+            return np.full(self.valid.shape, x, dtype=np.int64)
+        out = np.zeros(self.valid.shape, dtype=np.int64)
+        for monomial, k in x.terms:
+            product = np.full(self.valid.shape, k, dtype=np.int64)
+            for atom in monomial:
+                product = product * (self.call(atom) if isinstance(atom, Call) else self.columns[atom.name])
+            out = out + product
+        return out
+
+    def call(self, call: Call) -> Array:
+        found = [self.values(x) for x in call.args]
+        if call.fn == "floordiv":
+            return np.asarray(found[0] // found[1])
+        return np.asarray((np.minimum if call.fn == "min" else np.maximum).reduce(found))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """rows of a table, of which `count` with different keys have to be compared."""
+
+    rows: Array
+    keys: Array
+    count: int
+
+
+def _own_parts(call: Call, table: _Table, witnesses: int) -> Iterator[_Part]:
+    """The parts into which one call splits a table."""
+    index, valid = np.arange(table.valid.size), table.valid
+    if call.fn == "floordiv":
+        a, b = (table.values(x) for x in call.args)
+        quotient = a // b
+        residue = a - quotient * b
+        for seen in _ends(residue, b - residue, valid):
+            yield _Part(valid & seen, quotient, 2)
+        yield _Part(valid, quotient, max(2, witnesses))
+        return
+    order = 1 if call.fn == "min" else -1
+    operands = [order * table.values(x) for x in call.args]
+    for i, x in enumerate(operands):
+        gap = np.minimum.reduce([y - x for k, y in enumerate(operands) if k != i])
+        inside = valid & (gap > 0)
+        if inside.any():
+            yield _Part(inside & (gap == gap[inside].min()), index, 1)
+            yield _Part(inside, index, witnesses + 1)
+        for k in range(i):
+            yield _Part(valid & (gap == 0) & (operands[k] == x), index, 1)
+
+
+def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
+    """Where a residue is 0, 1, b − 1, or the nearest to it that occurs."""
+    lowest = residue[valid].min(initial=np.iinfo(np.int64).max)
+    yield residue == lowest
+    above = valid & (residue > lowest)
+    if above.any():
+        yield residue == residue[above].min()
+        yield to_go == to_go[valid].min()
+
+
+def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
+    """Two small numbers for each row: which operand is taken, or whether a block starts or ends; and whether it is the first."""
+    if call.fn == "floordiv":
+        a, b = (table.values(x) for x in call.args)
+        quotient = a // b
+        residue = a - quotient * b
+        kind = np.where(b - residue == (b - residue)[table.valid].min(initial=1 << 62), 2, 0)
+        kind = np.where(residue == residue[table.valid].min(initial=1 << 62), 1, kind)
+        return kind, (quotient > quotient[table.valid].min(initial=1 << 62)).astype(np.int64)
+    operands = [table.values(x) for x in call.args]
+    taken = np.asarray((np.argmin if call.fn == "min" else np.argmax)(np.stack(operands), axis=0))
+    return taken, np.zeros_like(taken)
+
+
+def _lacking(call: Call, table: _Table) -> str:
+    """What a sample does not show, though bounds allow it."""
+    if call.fn == "floordiv":
+        a, b = call.args
+        quotient, divisor = table.call(call), table.values(b)
+        residue = (table.values(a) - quotient * divisor)[table.valid]
+        low, high = d.bounds(a % b)
+        if not residue.size or (low <= 0 < residue.min()) or (
+                isinstance(b, int) and high >= b - 1 > residue.max()) or np.unique(quotient[table.valid]).size < 2:
+            return f"{call.key[1]} was not seen at both ends of a block"
+        return ""
+    operands = [table.values(x) if call.fn == "min" else -table.values(x) for x in call.args]
+    for i, x in enumerate(operands):
+        others = [k for k in range(len(operands)) if k != i]
+        inside = table.valid & (np.minimum.reduce([operands[k] for k in others]) > x)
+        if inside.any():
+            continue
+        differences = [d.bounds(call.args[k] - call.args[i]) for k in others]
+        if all((high > 0) if call.fn == "min" else (low < 0) for low, high in differences):
+            return f"no sizes that can be looked at make {call.args[i]} what {call.key[1]} is"
+    return ""
+
+
+class _SideSearch:
+    """What is compared so far, and what was added for the calls."""
+
+    def __init__(self, every: Sequence[Call], exprs: Sequence[d.Expr], order: Sequence[Node], tested: Sequence[Mapping[str, int]],
+                 symbols: Mapping[str, tuple[int, int]], met: Mapping[str, set[int]]) -> None:
+        self.calls, self.exprs, self.symbols, self.met = every, exprs, symbols, met
+        shapes = [t.shape for node in order for t in node.types]
+        self.axes = list(dict.fromkeys(x for shape in shapes for x in shape if isinstance(x, d.Expr) and d.bounds(x)[0] < 0))
+        self.sizes = list(dict.fromkeys(x for node in order for t in node.types if isinstance(x := t.size(), d.Expr)))
+        self.tested = [dict(b) for b in tested]
+        self.added: list[dict[str, int]] = []
+        self.missing = ""
+        self.witnesses = min(_MOST_WITNESSES, 1 + max(_degree(x) for x in exprs if calls([x])))
+        self.highest = next((h for h in _HIGHEST if self.fits(h)), 16)
+        self.tables: dict[tuple[str, ...], _Table] = {}
+
+    def fits(self, highest: int) -> bool:
+        """Whether expressions of dims up to a size can be computed in 64 bits."""
+        def most(x: Dim) -> float:
+            if not isinstance(x, d.Expr):
+                return float(abs(x))
+            return sum(abs(k) * math.prod(
+                max(most(y) for y in a.args) if isinstance(a, Call) else float(min(a.hi, highest)) for a in monomial)
+                for monomial, k in x.terms)
+
+        return all(most(x) * highest < 2.0**62 for x in [*self.exprs, *self.sizes, *(y for c in self.calls for y in c.args)])
+
+    def table(self, names: tuple[str, ...]) -> _Table:
+        """Sizes of some dims, the others as first compared, with all that is compared so far at the end."""
+        if names not in self.tables:
+            ranges = {name: (self.symbols[name][0], max(self.symbols[name][0], min(self.symbols[name][1], self.highest)))
+                      for name in names}
+            if math.prod(high - low + 1 for low, high in ranges.values()) * max(4, len(self.calls)) <= _BOX:
+                grid = np.meshgrid(*(np.arange(low, high + 1) for low, high in ranges.values()), indexing="ij")
+                columns = {name: x.reshape(-1) for name, x in zip(names, grid, strict=True)}
+                whole = all(ranges[name] == self.symbols[name] for name in names)
+            else:
+                columns, whole = self.sample(ranges), False
+            self.tables[names] = self.made(columns, whole)
+        table = self.tables[names]
+        if fresh := self.tested[table.known:]:
+            more = self.made({n: np.asarray([b[n] for b in fresh]) for n in self.symbols}, False)
+            table.compared += range(table.valid.size, table.valid.size + len(fresh))
+            table.known += len(fresh)
+            table.columns = {n: np.concatenate([x, more.columns[n]]) for n, x in table.columns.items()}
+            table.valid = np.concatenate([table.valid, np.ones(len(fresh), dtype=np.bool_)])
+            table.price = np.concatenate([table.price, more.price])
+        return table
+
+    def made(self, columns: dict[str, Array], whole: bool) -> _Table:
+        count = next(iter(columns.values())).size
+        columns = {n: columns[n] if n in columns else np.full(count, self.tested[0][n], dtype=np.int64) for n in self.symbols}
+        table = _Table(columns, whole, [], 0, np.ones(count, dtype=np.bool_), np.ones(count))
+        for x in self.axes:
+            table.valid &= table.values(x) >= 0
+        for x in self.sizes:
+            table.price = table.price + table.values(x)
+        return table
+
+    def sample(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
+        """Corners, sizes near numbers of the program, small and any ones, the same at every run."""
+        rng = np.random.default_rng(len(ranges))
+        columns = {}
+        corners = np.asarray(list(itertools.islice(itertools.product((0, 1), repeat=len(ranges)), 256)))
+        for place, (name, (low, high)) in enumerate(ranges.items()):
+            known = {b[name] for b in self.tested}
+            near = {k + e for w in self.met.get(name, ()) for k in (w, 2 * w, 3 * w) for e in (-1, 0, 1)}
+            near = {k for k in {*near, *known, *range(low, low + 17), high} if low <= k <= high}
+            kinds = rng.integers(0, 3, _SAMPLE)
+            small = np.exp(rng.uniform(0.0, math.log(high - low + 2.0), _SAMPLE)).astype(np.int64) - 1 + low
+            some = np.where(kinds == 0, rng.choice(np.asarray(sorted(near)), _SAMPLE),
+                            np.where(kinds == 1, np.minimum(small, high), rng.integers(low, high + 1, _SAMPLE)))
+            columns[name] = np.concatenate([np.where(corners[:, place] == 1, high, low), some])
+        return columns
+
+    def show(self, table: _Table, part: _Part) -> None:
+        """Add the sizes that a part lacks: the cheapest first, then any that do not cost much more."""
+        rows = np.flatnonzero(part.rows)
+        if not rows.size:
+            return
+        seen = {int(part.keys[r]) for r in table.compared if part.rows[r]}
+        if len(seen) >= part.count:
+            return
+        rng = np.random.default_rng(rows.size)
+        while len(seen) < part.count and rows.size:
+            rows = rows[~np.isin(part.keys[rows], list(seen))]
+            if not rows.size:
+                return
+            price = table.price[rows]
+            cheap = rows[price <= (16 * price.min() + 4096 if seen else price.min())]
+            chosen = int(cheap[0] if not seen else rng.choice(cheap))
+            seen.add(int(part.keys[chosen]))
+            if self.add({n: int(x[chosen]) for n, x in table.columns.items()}):
+                table.compared.append(chosen)
+                table.known += 1
+
+    def add(self, binding: dict[str, int]) -> bool:
+        """Whether it was not known."""
+        if binding in self.tested:
+            return False
+        if len(self.added) >= _MOST_ADDED:
+            self.missing = self.missing or "min, max and // of dims have too many sides to compare all of them"
+            return False
+        self.added.append(binding)
+        self.tested.append(binding)
+        return True
+
+    def together(self) -> None:
+        """Parts of all calls at once; of each two of them, where those are too many."""
+        table = self.table(tuple(sorted({name for call in self.calls for name in _names(call)})))
+        each = [_classes(call, table) for call in self.calls]
+        index = np.arange(table.valid.size)
+        joined = np.zeros_like(index)
+        for kind, block in each:
+            joined = np.unique(joined * 2 * (kind.max() + 1) + kind * 2 + block, return_inverse=True)[1].reshape(-1)
+        groups: Iterable[Array] = [joined]
+        if np.unique(joined[table.valid]).size > _MOST_TOGETHER:
+            groups = (x * (y.max() + 1) + y for pair in itertools.combinations(each, 2) for x, y in zip(*pair, strict=True))
+        for group in groups:
+            parts = np.unique(group[table.valid])
+            for part in parts.tolist():
+                count = self.witnesses if parts.size <= _FEW_PARTS else 1
+                if np.count_nonzero(group[table.compared] == part) < count:
+                    self.show(table, _Part(table.valid & (group == part), index, count))
+
+
+def _degree(x: Dim) -> int:
+    """As a polynomial in the dims, within one part."""
+    return max((sum(max(map(_degree, atom.args)) if isinstance(atom, Call) else 1 for atom in monomial)
+                for monomial, _ in x.terms), default=0) if isinstance(x, d.Expr) else 0

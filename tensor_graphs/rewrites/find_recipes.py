@@ -1,0 +1,536 @@
+"""find_recipes: other ways to say pieces of a graph, found by rules; each such piece becomes one node that has them as recipes.
+
+    made = reword(graph)
+    made.graph                  # as it was, but for a part where something else says the same and may be cheaper
+    made.show()                 # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
+
+A graph is saturated as a whole or, where it is large, region by region, each distinct one once. Of what is extracted at the least
+guessed time only the difference counts: the nodes that another graph does without, closed between operands and outputs. What is
+made of them has the words of the graph as its definition, so expanding it gives the graph back; equal places are one question. What
+runs there is chosen later, by price.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, work
+from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.errors import LanguageError, written_at
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, over, part_between
+from tensor_graphs.rewrites.candidate import Offer, Other
+from tensor_graphs.rewrites.egraph import EGraph, View
+from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
+from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid, paid
+from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
+from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
+from tensor_graphs.rewrites.regions import LARGE, regions
+from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
+from tensor_graphs.rewrites.saturate import Budget, saturate
+from tensor_graphs.rewrites.subgraphs import fed
+from tensor_graphs.rewrites.user_rules import digest, user_rules
+
+log = logging.getLogger(__name__)
+
+BRIEF = Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30, seconds=math.inf)
+"""of one region, while somebody waits for a plan: no seconds decide, so the same graph has the same recipes everywhere"""
+
+SEVERAL = 4
+"""graphs extracted for each set of sizes"""
+
+LARGER = 256
+"""the larger of the two sizes of a dim for which graphs are extracted"""
+
+WORTH = 1.0
+"""microseconds by which a recipe is guessed to be cheaper than what stands there: less than one call"""
+
+ROUNDED = 1.25
+"""times the predicted error of what stands there, that a recipe's may be"""
+
+STAYS = 0.3
+"""microseconds by which a step of the graph itself is preferred: what is changed for nothing hides what is gained"""
+
+TIES = 0.01
+"""of the smaller of a step's arithmetic and traffic counts: of two wordings that take as long, the one that reads less"""
+
+MOST_SAID = 64
+"""places of users' rules in one graph that are offered"""
+
+RENAMES = "composite/"
+"""rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
+
+
+@dataclass(frozen=True)
+class Reworded:
+    """parts: how many of each there are. images: what became of each node of the graph, where that is another one."""
+
+    graph: Graph
+    parts: Mapping[PartOp, int] = field(default_factory=dict)
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
+
+    def show(self) -> str:
+        """For people; "" where there is none."""
+        return "; ".join(f"{count} {op.name}" + (f": {', '.join(r.name for r in op.recipes)}" if op.recipes else "")
+                         for op, count in self.parts.items())
+
+
+def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
+           budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
+    """`stating` what `offers` finds."""
+    return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
+
+
+def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> Reworded:
+    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
+
+    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
+    """
+    there = images or {}
+    roots = [there.get(r, r) for r in graph.roots]
+    while found:
+        try:
+            return formed(graph, found, there, roots)
+        except _Circle as e:                                        # two parts, each with an operand of the other
+            found = [o for o in found if o is not e.offer]
+    return Reworded(graph.with_roots(roots), {}, there)
+
+
+def may_be_reworded(graph: Graph, users: bool = False) -> bool:
+    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device.
+    users: among the rules are a user's, which may be about any step."""
+    if any(n.op is leaves.COPY_TO for n in graph.nodes):
+        return False
+    steps = [n for n in graph.nodes if is_paid(n)]
+    return bool(steps) if users else len(steps) > 1 and any(n.op.facts.product for n in steps)
+
+
+def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
+           rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
+    """The pieces of a graph that can be said otherwise, no two with a node in common.
+
+    rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
+    what they find is on file, and is put on file.
+    """
+    from tensor_graphs.rewrites.rules import ALL, allowed
+
+    if rules is None:
+        rules = allowed() if of_users else ALL
+    users = not {r.name for r in rules}.isdisjoint(r.name for r in user_rules())
+
+    def found_in(one: Graph) -> list[Offer]:
+        def search() -> list[Offer]:
+            searched = _RewordSearch(one, rules, budget)
+            made = searched.offers()
+            if rows is not None:
+                rows.notes += searched.notes.values()
+            return made
+
+        if not may_be_reworded(one, users):
+            return []
+        if rows is not None:
+            return rows.kept(one, search, digest() if users else "")
+        accurate = (replace(o, others=tuple(x for x in o.others if compared(o, x).passed)) for o in search())
+        return [o for o in accurate if o.others]
+
+    if not may_be_reworded(graph, users) or sum(map(is_paid, graph.nodes)) <= LARGE:
+        return found_in(graph)
+    known: dict[Graph, list[Offer]] = {}
+    found = []
+    for region in regions(graph).all:
+        if region.graph not in known:
+            known[region.graph] = found_in(region.graph)
+        at = {leaf: region.leaves[str(leaf.attrs["name"])] for leaf in region.graph.nodes if leaf.op in leaves.NAMED_LEAVES}
+        found += [_moved(o, at) for o in known[region.graph]]
+    return found
+
+
+def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
+    """The offer in the graph that its leaves stand for."""
+    def put(node: Node) -> Node:
+        for n in walk([node]):
+            if n not in at:
+                at[n] = apply(n.op, [at[i] for i in n.inputs], n.attrs) if n.inputs else n
+        return at[node]
+
+    return Offer(tuple(map(put, offer.operands)), tuple(map(put, offer.outputs)), frozenset(map(put, offer.inside)),
+                 tuple(replace(o, outputs=tuple(map(put, o.outputs))) for o in offer.others))
+
+
+# ---- one e-graph -----------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Change:
+    """One connected difference between the graph and an extracted one: the classes in it, and how the other one computes them."""
+
+    classes: frozenset[int]
+    choice: Mapping[int, ENode]
+
+
+class _RewordSearch:
+    """What else says the pieces of one graph. A class is the value of the nodes in it, in the graph and in what is extracted."""
+
+    def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
+        self.graph, self.e = graph, EGraph()
+        self.kinds = {r.name: r.numeric_class for r in rules if hasattr(r, "numeric_class")}
+        self.users = {r.name for r in user_rules()} & self.kinds.keys()
+        self.notes: dict[tuple[str, Node], str] = {}
+        """where a user's rule holds and is not offered, for people"""
+        self.ends = add_graph(self.e, graph)
+        self.view = saturate(self.e, rules, budget, (BITWISE, REASSOCIATING)).views[REASSOCIATING]
+        self.fed = fed(graph.nodes)
+        self.readers: dict[Node, list[Node]] = {}
+        for n in graph.nodes:
+            for i in n.inputs:
+                self.readers.setdefault(i, []).append(n)
+        self.nodes: dict[int, list[Node]] = {}
+        self.node_of: dict[Key, Node] = {}
+        for n in graph.nodes:
+            if len(n.types) == 1:
+                self.nodes.setdefault(self.home(n), []).append(n)
+                self.node_of.setdefault(self._key(self.e.terms[self.e.add(n)]), n)
+
+    def home(self, node: Node) -> int:
+        """The class of a node of the graph."""
+        return self.view.find(self.e.add(node))
+
+    def _key(self, term: ENode) -> Key:
+        children = tuple(self.view.find(c) for c in term.children)
+        return (term.op, term.attrs_key, tuple(sorted(children)) if is_commutative(term.op) else children, term.output)
+
+    def offers(self) -> list[Offer]:
+        changes: list[_Change] = []
+        for at in _points(self.graph):
+            cost = _seconds(self.view, at)
+
+            def near(node: ENode, bound: bool, cost: Cost = cost) -> float:
+                taken = cost(node, bound)
+                return taken - STAYS if taken > STAYS and self._key(node) in self.node_of else taken
+
+            for made in Extractor(self.view, *self.ends, near).extract(SEVERAL):
+                # the cheapest first: what holds a whole change that is there already is that one, and more that gains nothing
+                changes += [c for c in self._changes(made.choice) if self._pays(c, cost)
+                            and not any(there.classes < c.classes for there in changes)]
+        changes += self._users_changes()
+        found = []
+        for group in _joined(changes):
+            offer = self._offer(group)
+            if offer is not None:
+                found.append(offer)
+        return found
+
+    def _users_changes(self) -> list[_Change]:
+        """What users' rules say, wherever they hold: a rule that a user declared is a way whatever is guessed of it, as a user's
+        kernel is."""
+        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
+        if not said:
+            return []
+        found: dict[frozenset[int], _Change] = {}
+        extractor = Extractor(self.view, *self.ends, self._own_first)
+        stands = extractor.best()                                   # without what a rule makes an operand of its own
+        for term, home in list(said.items())[:MOST_SAID]:
+            key = self._key(self.e.terms[term])
+            node = next((n for n in self.view.classes[home] if self._key(n) == key), None)
+            other = None if node is None or home not in stands else extractor.chosen(stands, home, node)
+            for change in self._changes(other or stands):
+                if home in change.classes:
+                    found.setdefault(change.classes, change)
+        return list(found.values())
+
+    def _own_first(self, node: ENode, bound: bool) -> float:
+        """A cost by which the graph's own words are extracted."""
+        return paid(node, bound) * (TINY if self._key(node) in self.node_of else 1.0)
+
+    def _changes(self, choice: Mapping[int, ENode]) -> list[_Change]:
+        """The connected differences between the graph and an extracted one."""
+        stays = {c for c, node in choice.items() if self._key(node) in self.node_of}
+        links: dict[int, set[int]] = {c: set() for c in choice if c not in stays}
+        left = [n for c, nodes in self.nodes.items() for n in nodes
+                if n.op.kind != "leaf" and not (c in stays and self.node_of[self._key(choice[c])] is n)]
+        for n in left:
+            links.setdefault(self.home(n), set())
+        new = [(c, choice[c]) for c in choice if c not in stays]
+        for c, node in (*new, *((self.home(n), self.e.terms[self.e.add(n)]) for n in left)):
+            for child in node.children:
+                below = self.view.find(child)
+                if below in links:
+                    links[c].add(below)
+                    links[below].add(c)
+        out, seen = [], set[int]()
+        for start in links:
+            if start not in seen:
+                group, todo = {start}, [start]
+                while todo:
+                    beside = links[todo.pop()] - group
+                    group |= beside
+                    todo += beside
+                seen |= group
+                out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in stays}))
+        return out
+
+    def _pays(self, change: _Change, cost: Cost) -> bool:
+        """Whether the other words are cheaper by guess."""
+        bound = self.view.bound
+        old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
+               for c in change.classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        new = {self._key(node)[:3]: cost(node, bound[c]) for c, node in change.choice.items()}
+        return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
+
+    def _offer(self, group: Sequence[_Change], more: frozenset[Node] = frozenset()) -> Offer | None:
+        """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
+        way leads out of it and back. more: nodes that belong to the piece as well."""
+        classes = frozenset().union(*(c.classes for c in group))
+        inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
+        inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
+        roots = set(self.graph.roots)
+        outputs = tuple(n for n in self.graph.nodes if n in inside and len(n.types) == 1
+                        and (n in roots or any(r not in inside for r in self.readers.get(n, ()))))
+        if not outputs:
+            return None
+        operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in self.fed)
+        others: dict[str, Other] = {}
+        for change in group:
+            made = self._said(change, outputs, inside)
+            if made is None:
+                continue
+            new, read = made
+            handed_on = [(o, n) for o, n in zip(outputs, new, strict=True) if n in read]
+            beside = {n for o, value in handed_on for n in self._beside(o, value)} - inside
+            if beside:
+                return self._offer(group, more | beside)
+            if handed_on:
+                continue
+            operands.update(dict.fromkeys(read))
+            others.setdefault(_steps(new, operands), self._other(outputs, new))
+        if any(n in inside for n in walk(list(operands))):
+            return None
+        every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
+                      outputs, frozenset(inside), tuple(others.values()))
+        own = every.alone(outputs)
+        if own is None or other_dims(outputs, every.operands):
+            return None
+        usable = tuple(o for o in every.others if not all(r.startswith(RENAMES) for r in o.rules)
+                       and (g := every.alone(o.outputs)) is not None and not other_dims(o.outputs, every.operands)
+                       and self._is_accurate(o, g, own))
+        return replace(every, others=usable) if usable else None
+
+    def _is_accurate(self, other: Other, new: Graph, own: Graph) -> bool:
+        """Whether other words are predicted to be about as accurate; where those of a user's rule are not, that is noted."""
+        error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
+        place = next(iter(own.outputs.values()))
+        for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
+            why = f"it is predicted to be off by {error:.1e}, and {allowed:.1e} is allowed ({ROUNDED} times)"
+            self.notes.setdefault((rule, place), f"{rule} holds at {place.op.name} {place.type} and is not offered: {why}")
+        return error <= allowed
+
+    def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
+        """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""
+        made: dict[int, Node] = {}
+        read: dict[Node, None] = {}
+
+        def outside(number: int) -> Node | None:
+            return next((n for n in self.nodes.get(number, ()) if n not in inside), None)
+
+        def build(number: int, above: frozenset[int] = frozenset()) -> Node:
+            if number in made:
+                return made[number]
+            there = outside(number)
+            if there is not None and number not in change.choice:
+                made[number] = there
+                if there in self.fed:
+                    read[there] = None
+                return there
+            if number in above:                                     # words of two graphs together may lead in a circle
+                raise LanguageError("a value is made of itself", fix="other words")
+            term = change.choice.get(number) or self.e.terms[self.e.add(self.nodes[number][0])]
+            below = [build(self.view.find(x), above | {number}) for x in term.children]
+            made[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
+            return made[number]
+
+        try:
+            new = tuple(build(self.home(o)) for o in outputs)
+        except LanguageError:
+            return None
+        return new, list(read)
+
+    def _beside(self, output: Node, value: Node) -> list[Node]:
+        """What joins a piece of which an output is a value from outside, as a part hands no operand on: what makes the value, or
+        else what reads the output."""
+        if value.op.kind != "leaf":
+            return [value]
+        return [] if output in self.graph.roots else self.readers.get(output, [])
+
+    def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
+        steps: dict[RuleStep, None] = {}
+        for old, made in zip(outputs, new, strict=True):
+            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(made))))
+        rules = tuple(dict.fromkeys(s.rule for s in steps))
+        kind = BITWISE if all(self.kinds.get(r, BITWISE) == BITWISE for r in rules) else REASSOCIATING
+        return Other(tuple(new), rules, show_steps(self.e, list(steps)), kind)
+
+
+def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Changes that have a class in common, together."""
+    left = list(changes)
+    while left:
+        group, classes = [left.pop(0)], set[int]()
+        grown = True
+        while grown:
+            classes = set().union(*(c.classes for c in group))
+            more = [c for c in left if c.classes & classes]
+            left = [c for c in left if not c.classes & classes]
+            group, grown = group + more, bool(more)
+        yield group
+
+
+def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
+    """Which steps are taken on which types, in any order: what differs in the order of joined weights alone is one recipe."""
+    return "|".join(sorted(f"{n.op.name} {' '.join(str(i.type) for i in n.inputs)}" for n in between(outputs, operands)
+                           if is_paid(n)))
+
+
+def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
+    """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
+    wordings."""
+    found: dict[Node, None] = {}
+    back = {own: o for o, own in given.items()}
+    for i, outputs in enumerate(wordings):
+        stop = operands if i == 0 else set(back)
+        for n in (*between(outputs, stop), *outputs):
+            for x in n.inputs:
+                if x in stop:
+                    found[x if i == 0 else back[x]] = None
+    return list(found)
+
+
+def _points(graph: Graph) -> list[dict[str, int]]:
+    """The sizes for which graphs are extracted: the smallest, and larger ones."""
+    low = {name: d.bounds(s)[0] for name, s in graph.dims.items()}
+    high = {name: d.clamp(LARGER, s) for name, s in graph.dims.items()}
+    return [low, high] if high != low else [low]
+
+
+def _seconds(view: View, at: Mapping[str, int]) -> Cost:
+    """Guessed microseconds of an e-node: of arithmetic for products, of moving its operands for what else there is. What is
+    computed when the graph is bound costs next to nothing."""
+    rates, device = BACKEND_RATES["c"], DeviceRates()
+    known: dict[Key, float] = {}
+
+    def cost(node: ENode, bound: bool) -> float:
+        if node.op.kind == "leaf" or bound or node.op.facts.view:
+            return TINY
+        if node.key not in known:
+            arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
+            signature = signature_of(apply(node.op, arguments, node.attrs))
+            moved = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))[0]
+            moving, busy = moved / (device.bandwidth * rates.bandwidth_share), _product_flops(signature.graph.nodes, at) / (
+                device.flops * rates.flop_share)
+            known[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
+        return known[node.key]
+
+    return cost
+
+
+def _product_flops(nodes: Sequence[Node], at: Mapping[str, int]) -> float:
+    """Operations of the innermost products alone: what else a composite does is done on its way, and counts nowhere."""
+    total = 0.0
+    for n in nodes:
+        if n.op.facts.product:
+            assert isinstance(n.op, CompositeOp)
+            inside = walk(n.op.define([i.type for i in n.inputs], n.attrs).outputs)
+            signature = signature_of(n)
+            total += _product_flops(inside, at) or work(signature, tuple(sorted((s, at[s]) for s in signature.dim_names)))[1]
+    return total
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+class _Circle(Exception):
+    def __init__(self, offer: Offer) -> None:
+        super().__init__()
+        self.offer = offer
+
+
+def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> Reworded:
+    """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
+    home = {images.get(o, o): offer for offer in found for o in offer.outputs}
+    order = walk(roots)
+    bound, live = known_when_bound(order), fed(order)
+    made: dict[Node, Node] = {}
+    parts: dict[Offer, tuple[Node, ...]] = {}
+    counts: Counter[PartOp] = Counter()
+    known: dict[str, PartOp] = {}
+    pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
+    """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
+
+    def put(node: Node) -> Node:
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            if n in made:
+                stack.pop()
+                continue
+            offer = home.get(n)
+            if offer is None:
+                missing = [i for i in n.inputs if i not in made]
+                if missing:
+                    stack += missing
+                    continue
+                inputs = [made[i] for i in n.inputs]
+                with written_at(n.location):
+                    made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
+                continue
+            if offer not in parts:
+                begun = offer in pending
+                if not begun:
+                    pending[offer] = form(offer)
+                op, operands = pending[offer]
+                missing = [i for i in operands if i not in made]
+                if missing:
+                    if begun:                                       # one of them is made of it
+                        raise _Circle(offer)
+                    stack += reversed(missing)
+                    continue
+                del pending[offer]
+                parts[offer] = apply_part(offer, op, [made[i] for i in operands])
+            for o, part in zip(offer.outputs, parts[offer], strict=True):
+                made[images.get(o, o)] = part
+        return made[node]
+
+    def form(offer: Offer) -> tuple[PartOp | None, list[Node]]:
+        if offer.stands:
+            return None, list(offer.operands)
+        inside = {images.get(n, n) for n in offer.inside}
+        outputs = [images.get(o, o) for o in offer.outputs]
+        given = {images.get(o, o): o for o in offer.operands}
+        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(given)
+        ordered = _in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
+        recipes = []
+        for other in offer.others:
+            written = part_between(other.outputs, [given.get(o, o) for o in ordered])
+            recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
+        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
+        key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
+        return known.setdefault(key, op), ordered
+
+    def apply_part(offer: Offer, op: PartOp | None, operands: Sequence[Node]) -> tuple[Node, ...]:
+        if op is None:
+            return tuple(over(offer.others[0].outputs, offer.operands, operands))
+        with written_at(images.get(offer.outputs[0], offer.outputs[0]).location):
+            node = apply(op, operands, op.attrs)
+        counts[op] += 1
+        return tuple(leaves.item(node, i) for i in range(len(offer.outputs)))
+
+    whole = graph.with_roots([put(r) for r in roots])
+    log.info("reworded %s", {op.name: count for op, count in counts.items()})
+    now = {n: put(images.get(n, n)) for n in graph.nodes}
+    return Reworded(whole, dict(counts), {n: image for n, image in now.items() if image is not n})

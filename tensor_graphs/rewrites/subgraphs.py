@@ -1,0 +1,77 @@
+"""subgraphs: the small parts of a graph that end in a node: one output, few operands, few steps, nothing that leaves and comes
+back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.part import between
+
+MOST_CUTS, MOST_DECISIONS = 160, 4000
+"""Parts that are looked at for one output, and decisions whether a node is an operand."""
+
+
+def inside(node: Node, operands: Collection[Node]) -> set[Node]:
+    """What is computed from the operands on the way to a node, the node included; no leaves."""
+    return {n for n in between([node], operands) if n.op.kind != "leaf"}
+
+
+def fed(nodes: Iterable[Node]) -> set[Node]:
+    """Of nodes, operands before users: those that depend on a leaf with a name. What does not is part of whoever reads it."""
+    found: set[Node] = set()
+    for n in nodes:
+        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
+            found.add(n)
+    return found
+
+
+class Cuts:
+    """The parts of one graph. nodes: of the graph. fed: as `fed` has it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes, self.fed = graph.nodes, fed(graph.nodes)
+        self._bit = {n: 1 << i for i, n in enumerate(graph.nodes)}
+        self._below: dict[Node, int] = {}                           # what a node is made of, as bits
+        for n in graph.nodes:
+            self._below[n] = self._bit[n]
+            for i in n.inputs:
+                self._below[n] |= self._below[i]
+
+    def of(self, node: Node, most_steps: int, most_operands: int,
+           may_be: Callable[[Node], bool] = lambda node: True) -> Iterator[tuple[Node, ...]]:
+        """Sets of operands over which a node is a part of few steps, and from which no way leads out of the part and back; those of
+        the fewest steps first. may_be: which nodes may be operands.
+
+        What may be an operand is decided from the top down: it is one, or it is in the part with its own operands below it. What an
+        operand is made of cannot be in the part.
+        """
+        first = frozenset(i for i in node.inputs if i in self.fed)
+        order = itertools.count()
+        todo: list[tuple[int, int, frozenset[Node], frozenset[Node], int]] = [(1, next(order), frozenset(), first, 0)]
+        yielded = 0
+        while todo and yielded < MOST_CUTS and next(order) < MOST_DECISIONS:
+            steps, _, operands, undecided, below = heappop(todo)
+            if not undecided:
+                part = inside(node, operands)
+                if operands and sum(map(is_step, part)) <= most_steps:
+                    yielded += 1
+                    yield tuple(self.in_order(operands))
+                continue
+            one = max(undecided, key=self._bit.__getitem__)
+            rest = undecided - {one}
+            if len(operands) < most_operands and may_be(one):
+                heappush(todo, (steps, next(order), operands | {one}, rest, below | self._below[one]))
+            if one.op.kind == "leaf" or len(one.types) != 1 or one.op is leaves.ITEM or self._bit[one] & below:
+                continue
+            more = steps + is_step(one)
+            if more <= most_steps:
+                heappush(todo, (more, next(order), operands, rest | {i for i in one.inputs if i in self.fed and i not in operands},
+                                below))
+
+    def in_order(self, nodes: Collection[Node]) -> Sequence[Node]:
+        return sorted(nodes, key=lambda n: self._bit[n])

@@ -1,0 +1,80 @@
+"""checked_call: a run that was checked, and where its arrays lie: where the caller has them, or in room that the frame keeps for
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.device import Device, Memory, transfer_all
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.runtime.device_array import DeviceArray
+from tensor_graphs.runtime.errors import RunError
+from tensor_graphs.runtime.executor import Executor
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.session import Session
+
+Array = np.ndarray | DeviceArray
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run that was checked: who does it, at which sizes, on which arrays (by the name of the input, of the output)."""
+
+    variant: int
+    executor: Executor
+    sizes: tuple[int, ...]
+    arrays: dict[str, Array]
+    results: dict[str, Array]
+
+    def bases(self, frame: Frame) -> dict[int, Memory]:
+        """The memory of inputs and outputs, by base number; of what the host has and a run wants elsewhere, room of the frame's."""
+        e = self.executor
+        found = {}
+        for bases, arrays, devices in ((e.input_bases, self.arrays, e.input_devices),
+                                       (e.output_bases, self.results, e.output_devices)):
+            for name, base in bases.items():
+                array = arrays[name]
+                if isinstance(array, DeviceArray):
+                    found[base] = array.memory
+                elif devices[name] is HOST:
+                    found[base] = memory_of(array)
+                else:
+                    found[base] = frame.room(base, devices[name], array.nbytes)
+        return found
+
+    def elsewhere(self) -> list[int]:
+        """The bases of arrays that lie on other devices: a frame keeps none of them, so that their memory can be had again."""
+        e = self.executor
+        return [base for bases, arrays in ((e.input_bases, self.arrays), (e.output_bases, self.results))
+                for name, base in bases.items() if isinstance(arrays[name], DeviceArray)]
+
+    def send(self, bases: Mapping[int, Memory]) -> None:
+        """Copy the inputs that are given on the host to where the run reads them."""
+        transfer_all(_apart(self.executor.input_bases, self.arrays, bases), HOST)
+
+    def fetch(self, bases: Mapping[int, Memory]) -> None:
+        """Copy the outputs that are wanted on the host from where the run has written them."""
+        transfer_all([(there, here) for here, there in _apart(self.executor.output_bases, self.results, bases)], HOST)
+
+    def state_bases(self, session: Session) -> dict[int, Memory]:
+        """Where a session holds the states that this run reads and writes: on their devices."""
+        on = self.executor.state_devices
+        return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
+
+
+def _apart(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory]) -> list[tuple[Memory, Memory]]:
+    """(memory of the host, where a run has it) of the arrays that the host has and the run wants elsewhere."""
+    return [(memory_of(array), bases[base]) for name, base in numbers.items()
+            if isinstance(array := arrays[name], np.ndarray) and bases[base].device is not HOST and array.nbytes]
+
+
+def check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, fix: str) -> None:
+    """Refuse arrays on another device than the host and the one where they belong. Raises RunError."""
+    for name, array in arrays.items():
+        if isinstance(array, DeviceArray) and array.device is not devices.get(name, array.device):
+            raise RunError(f"{what.format(name)} lies on {array.device.name}, and {where} on {devices[name].name}\n"
+                           f"  fix: an array on the host, or {fix.format(array.device.name)}")

@@ -1,0 +1,46 @@
+"""device_constants: numbers that a program holds (constants, values of dims) as memory of a device; what a device holds as an
+array."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices.cpu import array_view, memory_of
+from tensor_graphs.devices.device import Device, Memory, transfer
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import ArrayValue
+from tensor_graphs.runtime.device_array import DeviceArray
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Window
+
+
+def constant(value: Any, dtype: DType, device: Device) -> Memory:
+    """A constant of a graph, in memory of its own."""
+    array = value.array() if isinstance(value, ArrayValue) else np.asarray(value).astype(dtype.numpy)
+    source = memory_of(np.ascontiguousarray(array))
+    memory = device.allocate(source.nbytes)
+    transfer(source, memory, HOST)
+    return memory
+
+
+def number(value: int, dtype: DType, device: Device) -> Memory:
+    """The value of a dim, as one element."""
+    source = memory_of(np.full(1, value).astype(dtype.numpy))
+    if device is HOST:
+        return source
+    memory = device.allocate(source.nbytes)
+    transfer(source, memory, HOST)
+    return memory
+
+
+def array_of(frame: Frame, w: Window) -> np.ndarray:
+    """What an operand holds: a view on the host, a copy of what is on another device (there it is contiguous)."""
+    memory, (offset, shape, strides) = frame.memory[w.base], frame.shape_of(w)
+    assert memory is not None
+    if memory.device is HOST or 0 in shape:
+        return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, w.dtype)
+    return DeviceArray(memory.device.part(memory, offset, math.prod(shape) * w.dtype.itemsize), shape, w.dtype).numpy()

@@ -1,0 +1,81 @@
+"""row_bounds: whether the rows that a run writes into its states are there, where their numbers are values of an input.
+
+Where a write begins at a dim, the sizes of a run say so (language/conditions.py). Where it begins at an input (a position for each
+sequence), the input's values do, before anything is read or written. An index below 0 writes nothing, and is how a slice is left
+out; one behind the last row would lose what it was given. Numbers that are computed from anything else are not looked at: the op
+drops what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.conditions import written_state
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.errors import Location
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.runtime.errors import RunError
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """A write into `state` along `axis` at the values of `input`, each of them the first of `count` rows."""
+
+    state: str
+    axis: int
+    rows: int
+    input: str
+    count: Dim
+    location: Location | None
+
+
+def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
+    """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
+    found: dict[tuple[str, Dim], GivenRows] = {}
+    for node in graph.nodes:
+        rows = node.op.facts.writes
+        if rows is None or rows.at is None or (state := written_state(node)) is None:
+            continue
+        first = _input_and_count(node.inputs[rows.at])
+        if first is not None:
+            (given, count), axis = first, int(node.attrs["axis"]) % state.rank
+            made = GivenRows(str(state.attrs["name"]), axis, int(state.shape[axis]), str(given.attrs["name"]), count, node.location)
+            before = found.get((made.input, made.count))
+            found[made.input, made.count] = made if before is None or made.rows < before.rows else before
+    return tuple(found.values())
+
+
+def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
+    """(x, c) where an index is the values of the input x, each the first of c rows: x, or x + iota(c). None for another."""
+    if index.op.facts.rearranges or index.op is leaves.COPY_TO:
+        return _input_and_count(index.inputs[0])
+    if index.op is leaves.INPUT:
+        return index, 1
+    if index.op.name == "add":
+        for numbers, start in (index.inputs, index.inputs[::-1]):
+            inner = _input_and_count(start)
+            if numbers.op.name == "iota" and inner is not None and inner[1] == 1 and inner[0].type.size() == 1:
+                return inner[0], numbers.shape[numbers.attrs["axis"]]
+    return None
+
+
+def check_rows(written: tuple[GivenRows, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
+    """Raise RunError where a row lies behind the end of its state. inputs: of a run, by name; binding: the sizes of its dims."""
+    for w in written:
+        array = np.asarray(inputs[w.input])
+        if not array.size:
+            continue
+        first = int(array.item() if array.size == 1 else array.max())
+        count = w.count if isinstance(w.count, int) else int(d.evaluate(w.count, binding))
+        if count and first + count > w.rows:
+            where = f" at {w.location}" if w.location else ""
+            raise RunError(f"write_at_index{where}: the state {w.state!r} has {w.rows} rows along axis {w.axis}, "
+                           f"numbers 0 to {w.rows - 1}; the input {w.input!r} asks for row {first + count - 1}\n"
+                           f"  fix: {w.input} up to {w.rows - count} (below 0: left out), or more rows where the state is made")

@@ -1,0 +1,85 @@
+"""Blocks of which nothing counts are not walked, and what comes out is the same, of queries that see nothing too."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes.one_pass import BLOCK, online
+from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
+from tensor_graphs.codegen.passes.tile_rows import laned
+from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.c import library
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import Definition
+from tensor_graphs.language.node import Node
+from tests.codegen.generated import Library
+from tests.codegen.test_lanes import drawn, qkv
+from tests.codegen.test_online import S, agree, definition_of
+
+CASES: dict[str, Node] = {
+    "causal": tg.attention(*qkv(40, 2, 1, 24), scale=0.3, causal=True, start=S - 40),     # of few keys, the first see nothing
+    "causal from the first key": tg.attention(*qkv(40, 2, 2, 24), scale=0.3, causal=True),
+    "a window": tg.attention(*qkv(40, 2, 2, 24), scale=0.3, causal=True, window=9, start=S - 40),
+    "a window that is not causal": tg.attention(*qkv(40, 2, 2, 24), scale=0.3, window=9, start=40),
+    "behind all keys": tg.attention(*qkv(40, 2, 2, 24), scale=0.3, causal=True, window=9, start=500),
+}
+
+
+def walked(definition: Definition, lanes: bool) -> StageProgram:
+    program = lower(definition)
+    found = online(program)
+    assert found is not None and found.may_skip
+    assert not lanes or laned(program, library.load().tile(4).lanes)
+    assert without_hidden(program, found)
+    return program
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("lanes", [False, True], ids=["rows alone", "lanes"])
+def test_what_is_left_out_changes_nothing(name: str, lanes: bool) -> None:
+    graph, definition = definition_of(CASES[name])
+    program = walked(definition, lanes)
+    for s in (1, 20, BLOCK, 130):
+        values, at = drawn(graph, s, 40)
+        agree(run(program, list(values.values()), at), graph, values, s, 1e-9, at)
+
+
+def test_what_is_left_out_changes_nothing_in_c() -> None:
+    pairs = [definition_of(output) for output in CASES.values()]
+    compiled = Library([walked(definition, lanes) for _, definition in pairs for lanes in (False, True)])
+    for i, (graph, definition) in enumerate(pair for pair in pairs for _ in (False, True)):
+        for s in (1, 20, 300):
+            values, at = drawn(graph, s, 40)
+            agree(compiled.run(i, definition, list(values.values()), at), graph, values, s, 1e-5, at)
+
+
+def test_a_window_walks_the_blocks_it_meets() -> None:
+    program = walked(definition_of(CASES["a window"])[1], True)
+    (blocks,) = {s.within for nest in program.nests for s in nest.stages if s.within is not None}
+    nest = program.nests[-1]
+    last = d.evaluate(blocks.size, {"s": 300, nest.axes[-1].name: 1})
+    assert last == 1 and d.evaluate(blocks.size, {"s": 300, nest.axes[-1].name: 0}) <= 2
+
+
+@pytest.mark.parametrize("output", [
+    tg.attention(*qkv(40, 2, 2, 24), scale=0.3),
+    tg.attention(*qkv(40, 2, 2, 24), tg.input("m", (40, S), tg.bool_), scale=0.3),         # read, and not compared
+], ids=["nothing is hidden", "a mask"])
+def test_what_hides_no_block_is_walked_whole(output: Node) -> None:
+    program = lower(definition_of(output)[1])
+    found = online(program)
+    assert found is not None
+    before = str(program)
+    assert not without_hidden(program, found) and str(program) == before
+
+
+def test_a_row_that_is_read_where_nothing_is_seen_is_walked_whole() -> None:
+    x, w = tg.input("x", (40, S)), tg.input("w", (S, 8))
+    seen = tg.less(tg.cast(tg.iota((40, S), axis=1), tg.i32), tg.cast(tg.iota((40, S), axis=0), tg.i32))
+    some = tg.less(tg.input("at", (40, 1)), 0.0)
+    hidden = tg.where(tg.bit_and(some, tg.equals(seen, False)), -float("inf"), x)
+    found = online(lower(definition_of(tg.softmax(hidden) @ w)[1]))
+    assert found is not None and not found.may_skip                 # where `some` does not hold, all count

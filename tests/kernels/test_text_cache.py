@@ -1,0 +1,94 @@
+"""What a module's text says is parsed once for all processes, and whatever lies where it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from tensor_graphs.kernels import text_cache
+from tensor_graphs.kernels.python_text import ModuleText, parsed
+from tensor_graphs.kernels.text_cache import text_of
+
+DATA = b"""
+import os
+from . import near
+__all__ = ["f"]
+
+def f(x, g=lambda y: y):
+    exec("x")
+    return "table.c", x
+
+class A:
+    @staticmethod
+    def h(): ...
+"""
+
+
+def said(data: bytes = DATA) -> ModuleText:
+    return text_of(data, hashlib.sha256(data).hexdigest())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where texts are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "tensor_graphs" / "texts"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Grows by what is parsed."""
+    seen: list[bytes] = []
+
+    def counting(data: bytes) -> ModuleText:
+        seen.append(data)
+        return parsed(data)
+
+    monkeypatch.setattr(text_cache, "parsed", counting)
+    return seen
+
+
+def test_what_a_text_says_is_the_same_from_its_file(folder: Path, asked: list[bytes]) -> None:
+    first = said()
+    assert first.imports == ((0, "os", None), (1, "", ("near",))) and first.lines == {6: (0, 1), 11: (2,)}
+    assert first.strings == ("table.c",) and first.listed == ("f",) and first.computed == (7,)
+    assert said() == first == parsed(DATA) and len(list(folder.iterdir())) == 1
+    assert asked == [DATA]
+
+
+def test_other_bytes_are_parsed_though_they_say_the_same(folder: Path, asked: list[bytes]) -> None:
+    assert said() == said(DATA + b"# a comment\n") and len(asked) == len(list(folder.iterdir())) == 2
+    assert said().digest != said(DATA.replace(b"return", b"yield")).digest
+
+
+def test_a_damaged_file_is_left_out_and_replaced(folder: Path, asked: list[bytes]) -> None:
+    first = said()
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    for bad in (b"", whole[:-9], whole.replace(b"table.c", b"tablf.c"), whole.partition(b"\n")[2], b"\n", b"\xff" * 99):
+        file.write_bytes(bad)
+        assert said() == first and file.read_bytes() == whole
+    assert len(asked) == 7
+
+
+def test_a_file_that_others_may_write_to_is_left_out(folder: Path, asked: list[bytes]) -> None:
+    first = said()
+    (file,) = folder.iterdir()
+    os.chmod(file, 0o666)
+    assert said() == first and len(asked) == 2 and not file.stat().st_mode & 0o022
+
+
+def test_without_a_folder_texts_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[bytes]) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert said() == said() and len(asked) == 2
+
+
+def test_what_is_no_python_is_refused_each_time(folder: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(SyntaxError):
+            said(b"def (")
+    assert not list(folder.iterdir())
