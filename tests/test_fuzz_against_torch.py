@@ -26,6 +26,7 @@ def test_every_op_has_a_reference() -> None:
     assert ops - {"README", "functions"} <= set(against_torch_ops.OPS)
 
 
+@pytest.mark.long
 def test_the_random_graphs_hold_every_op() -> None:
     seen = {step.op for seed in range(200) for step in program(seed).steps}
     assert set(against_torch_ops.OPS) <= seen

@@ -55,7 +55,7 @@ def failures(seeds: range, only: int | None = None, ungrown: list[int] | None = 
                 yield seed, Failure(case, way, why)
 
 
-@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.long] * (n >= SEEDS // 2)) for n in range(0, SEEDS, BLOCK)])
+@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.long] * (n >= SEEDS // 4)) for n in range(0, SEEDS, BLOCK)])
 def test_random_graphs_give_the_oracles_values_along_every_path(first: int) -> None:
     ungrown: list[int] = []
     for seed, failure in failures(range(first, first + BLOCK), ungrown=ungrown):

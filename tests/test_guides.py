@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("page", ["training.md", "service.md", "strategies.md"])
+@pytest.mark.parametrize("page", [pytest.param("training.md", marks=pytest.mark.long), "service.md",
+                                  pytest.param("strategies.md", marks=pytest.mark.long)])
 def test_each_block_of_a_guide_prints_what_stands_below_it(page: str, folder: Path) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
@@ -41,6 +42,7 @@ def test_each_block_of_a_guide_prints_what_stands_below_it(page: str, folder: Pa
     assert printed == [*(expected.strip("\n") for _, expected in blocks), ""]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_fleet_run_one_after_the_other(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
     commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]

@@ -26,6 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(made["folder"])
 
 
+@pytest.mark.long
 def test_what_a_new_backend_claims_is_right(project: Path, tmp_path: Path) -> None:
     result = tg("conformance", "--module", project / "fast_numbers" / "backend.py", "--out", tmp_path / "tables")
     assert result.returncode == 0, result.stderr

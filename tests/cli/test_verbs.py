@@ -73,6 +73,7 @@ def test_run_generates_the_tokens_of_the_oracle_and_says_what_it_took(gemma: Pat
     assert said["predicted_step_ms"] > 0 and said["predicted_at"]["n"] == said["predicted_at"]["m"] == 1 < said["predicted_at"]["p"]
 
 
+@pytest.mark.long
 def test_random_weights_and_draws_are_repeatable_and_depend_on_their_seeds(gemma: Path) -> None:
     def ids(*more: object, anew: bool = False) -> list[int]:
         said = tg("run", gemma, "--ids", "2,9,10", "--tokens", 8, "--ignore-eos", "--json", *more, anew=anew)
@@ -156,6 +157,7 @@ def test_several_prompts_are_answered_each_on_its_own(wordy: Path, tmp_path: Pat
     assert shown.stderr.count("· compile ") == 1
 
 
+@pytest.mark.long
 def test_bf16_weights_take_half_the_memory(gemma: Path) -> None:
     def parameters(dtype: str) -> int:
         said = document(tg("run", gemma, "--ids", "2", "--tokens", 2, "--json", "--dtype", dtype))

@@ -226,7 +226,7 @@ def test_a_tolerance_that_turns_do_not_reach_is_answered_with_one_that_they_do(d
 @pytest.mark.skipif(cuda.why_missing() is None, reason="the emulated GPU would take the place of the one that is there, on which "
                     "runtime/test_models_on_cuda.py runs loops")
 @pytest.mark.usefixtures("gpu_that_is_none")
-@pytest.mark.parametrize("name", ["rnn", "selective", "gradient"])
+@pytest.mark.parametrize("name", ["rnn", "selective", pytest.param("gradient", marks=pytest.mark.long)])
 def test_kernels_for_gpus_compute_a_recurrence(name: str) -> None:
     graph, backends = selective(3) if name == "selective" else rnn(9 if name == "rnn" else 2), ("cuda", "gencuda")
     if name == "gradient":

@@ -52,6 +52,7 @@ def test_calls_and_memory_of_the_suite_are_as_reviewed(store: Database, snapshot
     snapshot.check("suite.txt", "".join(line(f"{case.kind}: {case.name}", case.graph, store) for case in cases(torch)))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("guessed")
 def test_calls_and_memory_of_models_are_as_reviewed(store: Database, snapshot: Snapshot) -> None:
     snapshot.check("models.txt", "".join(line(name, graph, store, {n: s for n, s in at.items() if n in graph.dims})

@@ -20,7 +20,8 @@ def test_it_is_refused(judge: Judge, each: Pair) -> None:
     assert verdict.status == "INCORRECT_NUMERICAL", verdict.log
 
 
-@pytest.mark.parametrize("each", PAIRS, ids=lambda each: each.name)
+@pytest.mark.parametrize("each", [pytest.param(pair, marks=[pytest.mark.long] * (i % 2)) for i, pair in enumerate(PAIRS)],
+                         ids=lambda each: each.name)
 def test_its_honest_twin_passes(judge: Judge, each: Pair) -> None:
     verdict = examined(judge, each.honest, each)
     assert verdict.status == "PASSED", verdict.log

@@ -108,7 +108,7 @@ def test_a_rule_about_joined_steps_is_a_recipe_of_their_part_and_no_path_is_ther
 
 
 @pytest.mark.parametrize("name", [*wanted(), RULE])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.long] * (n > 2)) for n in range(6)])
 def test_with_one_more_kernel_or_rule_there_are_all_paths_that_there_were_and_none_is_dearer(name: str, seed: int) -> None:
     graph = a_graph(seed)
     before = paths_of(graph, seed, name == RULE)
