@@ -47,12 +47,12 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.node import TensorType, is_step, walk
 from tensor_graphs.meaning.error_measure import unit_roundoff
 from tensor_graphs.meaning.same_math import SAME_MATH
+from tensor_graphs.measure.conformance.backend import keys
+from tensor_graphs.measure.conformance.cases import instances, op_named
+from tensor_graphs.measure.points.inputs import make_inputs
+from tensor_graphs.measure.points.single import plain_plan, prepared_names, single_kernel_plan, with_parameters
 from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.profiling.conformance.backend import keys
-from tensor_graphs.profiling.conformance.cases import instances, op_named
-from tensor_graphs.profiling.measure.inputs import make_inputs
-from tensor_graphs.profiling.measure.single import plain_plan, prepared_names, single_kernel_plan, with_parameters
 
 OTHERS = ("c", "numpy")
 """whose kernels are compared; the first that has one for a part is the measure"""

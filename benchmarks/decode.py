@@ -37,11 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from benchmarks.peers.transformers_decode import TransformersDecoder
-from tensor_graphs.compiler.compile import compile_graph
-from tensor_graphs.compiler.explain import explain
-from tensor_graphs.compiler.intermediates import WANTED
-from tensor_graphs.compiler.request import Wanted
-from tensor_graphs.compiler.roofs import kernel_table
+from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.intermediates import WANTED
+from tensor_graphs.choice.request import Wanted
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
@@ -49,6 +47,8 @@ from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
+from tensor_graphs.views.explain import explain
+from tensor_graphs.views.roofline_chart import kernel_table
 
 GEMMA = "gemma-3-270m"
 PROMPT = 32

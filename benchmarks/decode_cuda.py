@@ -30,15 +30,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks import make_gemma_folder
-from tensor_graphs.compiler.compile import compile_graph
-from tensor_graphs.compiler.explain import explain
-from tensor_graphs.compiler.profile_graph import profile_graph
+from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.kernels.registry import whole_kernels
 from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.runtime.segments.all_steps import AllSteps
 from tensor_graphs.runtime.segments.launches import Launches
+from tensor_graphs.views.explain import explain
 
 PROMPT = [2, 9, 258, 1001, 37, 4400]
 MODES = {"eager": None, "compile": "reduce-overhead", "autotune": "max-autotune"}

@@ -23,16 +23,16 @@ from typing import Any
 
 sys.path.insert(0, str(FilePath(__file__).resolve().parent.parent))
 
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.profile_graph import _price, profile_graph
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.profile_graph import _price, profile_graph
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.rates.calibration import measure_device
+from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
+from tensor_graphs.measure.timing.statistics import Summary, summarise
 from tensor_graphs.paths.path import Path
-from tensor_graphs.profiling.measure.calibration import measure_device
-from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
-from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.measure.samples import Summary, summarise
 from tensor_graphs.records.database import open_database
 
 AT = {"n": 1, "m": 1, "p": 64}

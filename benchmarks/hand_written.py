@@ -39,8 +39,8 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
 from tensor_graphs.meaning.error_measure import measure
-from tensor_graphs.profiling.measure.single import prepared_names, single_kernel_plan, with_parameters
-from tensor_graphs.profiling.measure.turns import settle, warm_up
+from tensor_graphs.measure.points.single import prepared_names, single_kernel_plan, with_parameters
+from tensor_graphs.measure.timing.settle_threads import settle, warm_up
 
 FASTER, MORE_ACCURATE = 1.03, 1.5
 """by so much a kernel by hand is better than a generated one"""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.profiling.measure.bench import LLC_BYTES
-from tensor_graphs.profiling.measure.turns import settle, warm_up
+from tensor_graphs.measure.timing.bench import LLC_BYTES
+from tensor_graphs.measure.timing.settle_threads import settle, warm_up
 
 FLUSHED = 2 * LLC_BYTES
 """bytes read before each turn"""

@@ -31,14 +31,14 @@ import tensor_graphs as tg
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.profiling.distrust.process_tree import descendants
+from tensor_graphs.measure.isolation.process_tree import descendants
 from tensor_graphs.records import schema, upkeep
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
 
 DRAIN = """
 import sys
-from tensor_graphs.profiling.queue.requests import drain_queue
+from tensor_graphs.measure.queue.requests import drain_queue
 from tensor_graphs.records.database import open_database
 print("begun", flush=True)
 with open_database(sys.argv[1]) as database:

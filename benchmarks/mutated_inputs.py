@@ -270,7 +270,7 @@ class Corpus:
     """Valid inputs of every kind, made once in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.choice.compile import compile_graph
         from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
         from tensor_graphs.language.json_writer import graph_to_json
         from tensor_graphs.language.text import parse_graph
@@ -637,15 +637,15 @@ def load() -> None:
     import alembic.command
     import tokenizers
 
+    import tensor_graphs.choice.compile
     import tensor_graphs.cli.main
-    import tensor_graphs.compiler.compile
-    import tensor_graphs.compiler.explain
     import tensor_graphs.frontends.flashinfer
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.frontends.tokenizer
     import tensor_graphs.proof.equality
     import tensor_graphs.rewrites.recipes
-    import tensor_graphs.rewrites.rules  # noqa: F401
+    import tensor_graphs.rewrites.rules
+    import tensor_graphs.views.explain  # noqa: F401
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     assert alembic.command is not None and tokenizers is not None

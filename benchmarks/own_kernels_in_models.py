@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import new_file
 from benchmarks.own_kernels import registered, two_layers
-from tensor_graphs.compiler.choose import GUESS_MARGIN, NEAR, PriceBook, typical_sizes
-from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.compiler.request import Request
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, NEAR, PriceBook, typical_sizes
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.request import Request
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op

@@ -31,20 +31,20 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.intermediates import forms
-from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.compiler.profile_graph import _verified, profile_graph
-from tensor_graphs.compiler.request import Request
-from tensor_graphs.compiler.search import price_points
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.profile_graph import _verified, profile_graph
+from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.search import price_points
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
 from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
-from tensor_graphs.profiling.measure.deployed import Deployed, measure_deployed
-from tensor_graphs.profiling.measure.judge import Judge
 from tensor_graphs.records.database import Database, open_database
 
 BACKENDS = ("c", "numpy")

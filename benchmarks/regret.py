@@ -41,11 +41,11 @@ import numpy as np
 import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from benchmarks.in_turns import Timed, flushing, in_turns
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.request import Request
 from tensor_graphs.cli.options import progress
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.listing import list_paths
-from tensor_graphs.compiler.prepare import prepare
-from tensor_graphs.compiler.request import Request
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.language.node import Node

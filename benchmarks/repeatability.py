@@ -27,9 +27,9 @@ import tensor_graphs as tg
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.profiling.measure.calibration import measure_device
-from tensor_graphs.profiling.measure.judge import Asked, Judge
-from tensor_graphs.profiling.measure.samples import thinned
+from tensor_graphs.measure.judge import Asked, Judge
+from tensor_graphs.measure.rates.calibration import measure_device
+from tensor_graphs.measure.timing.statistics import thinned
 from tensor_graphs.records.database import open_database
 
 NEIGHBOUR = """

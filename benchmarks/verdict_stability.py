@@ -31,10 +31,10 @@ from tensor_graphs.kernels.registry import kernel_named, load_backend
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.distrust.replies import Told
-from tensor_graphs.profiling.measure.bench import Bench
-from tensor_graphs.profiling.measure.inputs import Point
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.measure.isolation.replies import Told
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.points.inputs import Point
+from tensor_graphs.measure.timing.bench import Bench
 from tensor_graphs.records.database import open_database
 
 Arrays = Sequence[np.ndarray]

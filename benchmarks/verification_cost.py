@@ -24,18 +24,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.arguments import at_least, new_file
-from tensor_graphs.compiler import search
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice import search
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.measure.isolation import process_tree
+from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.points.changed_rows import Updated
+from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.models.gemma3 import GEMMA3
 from tensor_graphs.models.transformer import decoder_graph
-from tensor_graphs.profiling.distrust import process_tree
-from tensor_graphs.profiling.measure.inputs import Point
-from tensor_graphs.profiling.measure.judge import Asked, Judge, Verdict
-from tensor_graphs.profiling.measure.updated_rows import Updated
 
 LISTED = 25
 

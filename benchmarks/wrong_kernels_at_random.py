@@ -1,4 +1,4 @@
-"""Does a wrong kernel ever pass? Every family of tests/profiling/wrong_at_random.py, at so many seeds each; and the right ones.
+"""Does a wrong kernel ever pass? Every family of tests/measure/wrong_at_random.py, at so many seeds each; and the right ones.
 
     python benchmarks/wrong_kernels_at_random.py --seeds 20
 
@@ -23,9 +23,9 @@ from rich.progress import track
 
 from benchmarks.arguments import at_least
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.measure.judge import Judge
 from tensor_graphs.records.database import open_database
-from tests.profiling.wrong_at_random import FAMILIES, NODES, TOOLS, kernel_of, right_kernel
+from tests.measure.wrong_at_random import FAMILIES, NODES, TOOLS, kernel_of, right_kernel
 
 TYPICAL = 20
 

@@ -7,7 +7,7 @@
 
 This page re-exports what a user types. In: Python calls.  Out: graphs, and from `tg.compile` something to run. The
 rooms, in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
-profiling, tuning, compiler, models, frontends, cli. Each one's docstring is the sign on its door.
+measure, tuning, choice, views, models, frontends, cli. Each one's docstring is the sign on its door.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
 are first used. Some names shadow Python's own (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
@@ -109,10 +109,9 @@ for _name, _value in list(globals().items()):           # ops and leaves: a wron
         del globals()[_name]                            # a file of the library, which came with its ops
 
 if TYPE_CHECKING:
-    from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.compiler.explain import explain as explain
-    from tensor_graphs.compiler.listing import list_paths as list_paths
-    from tensor_graphs.compiler.profile_graph import profile_graph
+    from tensor_graphs.choice.compile import compile_graph
+    from tensor_graphs.choice.listing import list_paths as list_paths
+    from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.conversation import Conversation as Conversation
     from tensor_graphs.frontends.generate import generate as generate
     from tensor_graphs.frontends.generate import stream as stream
@@ -128,6 +127,7 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.arrays import device_array as device_array
     from tensor_graphs.runtime.compiled_graph import bind as bind
     from tensor_graphs.runtime.device_array import DeviceArray as DeviceArray
+    from tensor_graphs.views.explain import explain as explain
 
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
@@ -136,19 +136,19 @@ LAZY: dict[str, tuple[str, str]] = {
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
-    "compile": ("tensor_graphs.compiler.compile", "compile_graph"),
+    "compile": ("tensor_graphs.choice.compile", "compile_graph"),
     "cuda_kernel": ("tensor_graphs.kernels.cuda.cuda_kernel", "cuda_kernel"),
     "device_array": ("tensor_graphs.runtime.arrays", "device_array"),
     "equal": ("tensor_graphs.proof.equality", "equal"),
-    "explain": ("tensor_graphs.compiler.explain", "explain"),
+    "explain": ("tensor_graphs.views.explain", "explain"),
     "generate": ("tensor_graphs.frontends.generate", "generate"),
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.host_kernel", "host_kernel"),
-    "list_paths": ("tensor_graphs.compiler.listing", "list_paths"),
+    "list_paths": ("tensor_graphs.choice.listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
-    "profile": ("tensor_graphs.compiler.profile_graph", "profile_graph"),
+    "profile": ("tensor_graphs.choice.profile_graph", "profile_graph"),
     "vjp": ("tensor_graphs.language.autodiff", "vjp"),
     "stream": ("tensor_graphs.frontends.generate", "stream"),
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tensor_graphs.profiling.measure.reference_stream import SHARED
+from tensor_graphs.measure.timing.reference_stream import SHARED
 from tensor_graphs.rewrites import user_rules
 
 if TYPE_CHECKING:

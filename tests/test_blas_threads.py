@@ -12,12 +12,12 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs import blas_threads
 from tensor_graphs.blas_threads import TICKS, VARIABLE
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import open_database
-from tests.compiler.conftest import add_row
+from tests.choice.conftest import add_row
 
 ROOT = Path(__file__).parents[1]
 

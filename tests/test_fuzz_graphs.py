@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler import prepare
+from tensor_graphs.choice import prepare
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.part import PartRecipe, part_between
 from tensor_graphs.paths import lower

@@ -13,7 +13,7 @@ import tensor_graphs as tg
 from benchmarks.cpu_graphs import Case, cases
 from benchmarks.in_turns import Timed, in_turns
 from benchmarks.kernels_cpu import as_array, error_of, misses, summary, torch_call
-from tensor_graphs.profiling.measure import turns
+from tensor_graphs.measure.timing import settle_threads
 
 CASES = cases(torch)
 LARGE = 1 << 20
@@ -67,7 +67,7 @@ def test_the_error_of_an_output_that_is_off_is_seen() -> None:
 
 
 def test_each_has_as_many_turns_and_a_cold_run_follows_a_warm_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "AWAKE_SECONDS", 0.0)
+    monkeypatch.setattr(settle_threads, "AWAKE_SECONDS", 0.0)
     said: list[str] = []
     everyone = [Timed(lambda n=n: said.append(f"warm {n}"), lambda n=n: said.append(f"cold {n}")) for n in "ab"]  # type: ignore[misc]
     in_turns(everyone, 2, np.ones(4))

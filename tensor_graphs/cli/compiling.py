@@ -11,7 +11,7 @@ from tensor_graphs.cli.graphs import within
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.compiler.request import Wanted
+    from tensor_graphs.choice.request import Wanted
     from tensor_graphs.frontends.huggingface import LoadedModel
     from tensor_graphs.paths.plan import Plan
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -56,8 +56,8 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
         library.ahead()                         # two threads, as all that comes next keeps one processor busy
     model.begin()
     with phase(IMPORT):
-        from tensor_graphs.compiler import plan_file
-        from tensor_graphs.compiler.request import Request, as_given
+        from tensor_graphs.choice import plan_file
+        from tensor_graphs.choice.request import Request, as_given
         from tensor_graphs.runtime.compiled_graph import bind
         from tensor_graphs.runtime.threads import set_threads
 
@@ -73,7 +73,7 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     made = None if kept is None else kept.read()
     if made is None:
         with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
-            from tensor_graphs.compiler.compile import answer
+            from tensor_graphs.choice.compile import answer
         with options.status("compiling", quiet) as update:
             made = answer(replace(asked, database=options.database(database, pinned=plan is not None)), update)
     seconds = time.perf_counter() - started

@@ -32,9 +32,9 @@ def conformance(
     json: options.Json = False,
 ) -> None:
     """Compare every kernel of a backend with the oracle, op by op and dtype by dtype. Exit code 1 when one is wrong."""
-    from tensor_graphs.profiling.conformance.backend import judge_backend, kernels_of, keys
-    from tensor_graphs.profiling.conformance.table import document, json_text, markdown
-    from tensor_graphs.profiling.measure.judge import Judge
+    from tensor_graphs.measure.conformance.backend import judge_backend, kernels_of, keys
+    from tensor_graphs.measure.conformance.table import document, json_text, markdown
+    from tensor_graphs.measure.judge import Judge
     from tensor_graphs.records.database import open_database
 
     name = _backend(backend, module)

@@ -27,8 +27,8 @@ def dump(
     json: options.Json = False,
 ) -> None:
     """Write every measurement as one flat row: part, kernel, features, times, errors, environment."""
-    from tensor_graphs.profiling.dataset import rows
-    from tensor_graphs.profiling.dataset_files import require_suffix, write
+    from tensor_graphs.measure.dataset import rows
+    from tensor_graphs.measure.dataset_files import require_suffix, write
 
     require_suffix(file)
     options.check_new(file, force)
@@ -54,8 +54,8 @@ def replay(
 ) -> None:
     """Measure the kernels of a dataset's rows again, store what is found, and show it beside the rows. Exit code 1 where a kernel
     that passed does not any more."""
-    from tensor_graphs.profiling.dataset import Replayed, replay
-    from tensor_graphs.profiling.measure.judge import Judge
+    from tensor_graphs.measure.dataset import Replayed, replay
+    from tensor_graphs.measure.judge import Judge
 
     if file.suffix in (".csv", ".parquet"):
         raise options.NotPossible(f"{file} is a table, and rows are read from JSON lines\n  fix: tg dataset dump FILE.jsonl")

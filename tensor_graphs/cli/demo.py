@@ -35,9 +35,9 @@ def demo(
     from tensor_graphs.cli.embed import embeddings, print_similarities
     from tensor_graphs.cli.graphs import STEP
     from tensor_graphs.cli.run import document, generate_and_show, print_text
-    from tensor_graphs.compiler.summary import summarise
     from tensor_graphs.frontends.huggingface import load_model
     from tensor_graphs.frontends.sampling import Sampling
+    from tensor_graphs.views.summary import summarise
 
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:

@@ -37,10 +37,10 @@ def devices(
     from tensor_graphs.devices.known import HOST
     from tensor_graphs.devices.known import devices as known_devices
     from tensor_graphs.kernels.registry import BACKENDS, device_of, load_backend, why_missing
-    from tensor_graphs.profiling.measure.calibration import measure_device
-    from tensor_graphs.profiling.measure.gpu_speeds import no_kernel
-    from tensor_graphs.profiling.measure.links import NAMES as LINK
-    from tensor_graphs.profiling.measure.speeds import FLOPS, flops_kernel
+    from tensor_graphs.measure.rates.calibration import measure_device
+    from tensor_graphs.measure.rates.gpu import no_kernel
+    from tensor_graphs.measure.rates.links import NAMES as LINK
+    from tensor_graphs.measure.rates.table import FLOPS, flops_kernel
     from tensor_graphs.records import NoDatabase, queries
 
     try:
@@ -155,8 +155,8 @@ def table(
     """
     from tensor_graphs.costs.known_rates import FLOPS as F32
     from tensor_graphs.costs.known_rates import READ, RUN
-    from tensor_graphs.profiling.measure.gpu_speeds import CLOCK, PRODUCTS
-    from tensor_graphs.profiling.measure.speeds import CALL, COPY, FLOPS, working_set
+    from tensor_graphs.measure.rates.gpu import CLOCK, PRODUCTS
+    from tensor_graphs.measure.rates.table import CALL, COPY, FLOPS, working_set
 
     if peaks is None:
         where, heading, flops, unit, scaled, last = "", "", tuple(FLOPS), "Gflop/s", 1e-9, {RUN: "run [µs]"}
@@ -209,7 +209,7 @@ def _number(value: float) -> str:
 
 def _ago(stamps: Sequence[datetime], now: datetime) -> str:
     """The age of the oldest: `3 days ago`."""
-    from tensor_graphs.compiler.explain import age
+    from tensor_graphs.views.explain import age
 
     if not stamps:
         return "never"
@@ -223,7 +223,7 @@ def _seconds(constant: DeviceConstant, now: datetime) -> float | None:
 
 def _order(item: tuple[str, Any]) -> tuple[bool, str, int]:
     """Names without a working set first, then by name and working set."""
-    from tensor_graphs.profiling.measure.speeds import working_set
+    from tensor_graphs.measure.rates.table import working_set
 
     size = working_set(item[0])
     return (False, item[0], 0) if size is None else (True, *size)

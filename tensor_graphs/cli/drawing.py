@@ -20,7 +20,7 @@ Dot = Annotated[
 def check(svg: Path | None) -> None:
     """Raise DiagramError where --svg is asked for and Graphviz is missing: before anything that takes long."""
     if svg is not None:
-        from tensor_graphs.compiler.diagram import placer
+        from tensor_graphs.views.diagram import placer
 
         placer()
 
@@ -30,6 +30,6 @@ def write(text: str, svg: Path | None, dot: Path | None) -> None:
     if dot is not None:
         options.write_file(dot, text, "--dot")
     if svg is not None:
-        from tensor_graphs.compiler.diagram import laid_out
+        from tensor_graphs.views.diagram import laid_out
 
         options.write_file(svg, laid_out(text), "--svg")

@@ -12,7 +12,7 @@ from tensor_graphs.cli.compiling import ready
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.compiler.request import Wanted
+    from tensor_graphs.choice.request import Wanted
 
 
 def register(app: typer.Typer) -> None:

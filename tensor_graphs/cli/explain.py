@@ -56,10 +56,10 @@ def explain(
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
     with phase(IMPORT):
-        from tensor_graphs.compiler.compare import compare
-        from tensor_graphs.compiler.compile import compile_graph
-        from tensor_graphs.compiler.explain import explain as explain_text
-        from tensor_graphs.compiler.explain import explain_data
+        from tensor_graphs.choice.compile import compile_graph
+        from tensor_graphs.views.compare import compare
+        from tensor_graphs.views.explain import explain as explain_text
+        from tensor_graphs.views.explain import explain_data
 
     if (kernels or roofline is not None) and diff is not None:
         raise options.UsageError("--kernels and --roofline are of one plan\n  fix: without --diff")
@@ -87,7 +87,7 @@ def explain(
                 print("\n".join(found.lines(rows)))
             return
         if kernels or roofline is not None:
-            from tensor_graphs.compiler.roofs import kernel_table, picture
+            from tensor_graphs.views.roofline_chart import kernel_table, picture
 
             table = kernel_table(made, store, typical(graph, at), threads)
             if roofline is not None:

@@ -42,11 +42,11 @@ def list_paths(
 ) -> None:
     """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
-    from tensor_graphs.compiler.choose import GUESS_MARGIN
-    from tensor_graphs.compiler.listing import list_paths as enumerate_paths
-    from tensor_graphs.compiler.listing import not_offered
-    from tensor_graphs.compiler.pareto import picture
-    from tensor_graphs.compiler.prepare import prepare
+    from tensor_graphs.choice.cost_table import GUESS_MARGIN
+    from tensor_graphs.choice.listing import list_paths as enumerate_paths
+    from tensor_graphs.choice.listing import not_offered
+    from tensor_graphs.choice.prepare import prepare
+    from tensor_graphs.views.pareto import picture
 
     graph = graph_of(source, dtype, max_positions)
     names = options.backends(backends)

@@ -28,7 +28,7 @@ from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.language.subgraph import NAME, Body
 from tensor_graphs.language.text_writer import print_graph
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.profiling.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops
+from tensor_graphs.measure.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}
 """op -> the function of `tg` that makes it, where the names differ"""

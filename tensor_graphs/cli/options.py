@@ -19,9 +19,9 @@ from tensor_graphs.phases import IMPORT, phase
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tensor_graphs.compiler.summary import PlanSummary
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
+    from tensor_graphs.views.summary import PlanSummary
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
 DatabaseAt = Annotated[
@@ -70,7 +70,7 @@ GraphTolerance = Annotated[
 
 def _intermediates(value: str) -> Any:
     if value != "auto":
-        from tensor_graphs.compiler.intermediates import WANTED
+        from tensor_graphs.choice.intermediates import WANTED
 
         if value not in WANTED:
             raise UsageError(f"--intermediates {value}: no way to keep values between ops\n  fix: one of {', '.join(WANTED)}")

@@ -46,7 +46,7 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Choose the paths of a graph, print them on one screen, and write them to a file that --plan runs again."""
-    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.choice.compile import compile_graph
 
     if pin is not None:
         options.check_new(pin, force)                               # before anything is compared
@@ -62,7 +62,7 @@ def plan(
     if pin is not None:
         pinned.save(pin, overwrite=force)
     if svg is not None or dot is not None:
-        from tensor_graphs.compiler.diagram import of_plan
+        from tensor_graphs.views.diagram import of_plan
 
         drawing.write(of_plan(made, typical(graph, at), Path(source).name), svg, dot)
     if json:

@@ -12,8 +12,8 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
-    from tensor_graphs.profiling.queue.ahead import Ahead
-    from tensor_graphs.profiling.queue.report import Answered
+    from tensor_graphs.measure.queue.ahead import Ahead
+    from tensor_graphs.measure.queue.report import Answered
 
 
 def register(app: typer.Typer) -> None:
@@ -73,8 +73,8 @@ def profile(
 ) -> None:
     """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there. With --kernel or --op
     each verdict is a line, and the exit code is 1 where a kernel is wrong."""
-    from tensor_graphs.compiler.profile_graph import profile_graph
-    from tensor_graphs.profiling.queue.report import LEFT, NOT_OFFERED
+    from tensor_graphs.choice.profile_graph import profile_graph
+    from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED
 
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db)

@@ -50,7 +50,7 @@ def show(
     if expand:
         graph = write_out(graph)
     if svg is not None or dot is not None:
-        from tensor_graphs.compiler.diagram import of_graph
+        from tensor_graphs.views.diagram import of_graph
 
         drawing.write(of_graph(graph, Path(source).name), svg, dot)
         if not json:
@@ -76,10 +76,10 @@ def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int
     """The text of a kernel by its name alone, or of what a plan of the graph runs."""
     from dataclasses import asdict
 
-    from tensor_graphs.compiler.source import texts_in, texts_named
+    from tensor_graphs.views.kernel_text import texts_in, texts_named
 
     if source:
-        from tensor_graphs.compiler.compile import compile_graph
+        from tensor_graphs.choice.compile import compile_graph
 
         graph = graph_of(source, dtype, max_positions)
         sizes = typical(graph, at)

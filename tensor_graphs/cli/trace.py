@@ -34,8 +34,8 @@ def trace(
     json: options.Json = False,
 ) -> None:
     """Run a graph once, step by step, on random values, and write when each step began and ended."""
-    from tensor_graphs.compiler.compile import compile_graph
-    from tensor_graphs.compiler.timeline import timeline
+    from tensor_graphs.choice.compile import compile_graph
+    from tensor_graphs.views.timeline import timeline
 
     graph = graph_of(source, dtype, max_positions)
     store = options.database(db, pinned=plan is not None)

@@ -22,11 +22,11 @@ from tensor_graphs.records.rows import FIXED as FIXED
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
 VERIFIER = "7"
-"""version of the comparison (profiling/judge.py); another version asks every question again"""
+"""version of the comparison (measure/judge.py); another version asks every question again"""
 
 
 class Described(Protocol):
-    """Where the values of an operand come from (profiling/descriptors.py)."""
+    """Where the values of an operand come from (measure/points/descriptors.py)."""
 
     def to_json(self) -> dict[str, Any]: ...
 

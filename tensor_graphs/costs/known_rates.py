@@ -1,4 +1,4 @@
-"""known_rates: what memory, arithmetic and links were measured to deliver here; profiling/measure/calibration.py files it."""
+"""known_rates: what memory, arithmetic and links were measured to deliver here; measure/rates/calibration.py files it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.profiling.measure.inputs import make_inputs
+from tensor_graphs.measure.points.inputs import make_inputs
 
 COLD_BYTES, MOST_SETS = 32 << 20, 8
 """operands lie at another place in each run, until so many bytes were seen: what was used last is not in the nearest cache"""

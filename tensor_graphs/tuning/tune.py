@@ -16,9 +16,9 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, i
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.profiling.measure.judge import Judge
-from tensor_graphs.profiling.queue.questions import Question, answer
-from tensor_graphs.profiling.queue.report import TunedPart
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.queue.questions import Question, answer
+from tensor_graphs.measure.queue.report import TunedPart
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.tuning.ranked import ranked

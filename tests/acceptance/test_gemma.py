@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Gemma3ForCausalLM
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.errors import SamplingError
 from tensor_graphs.frontends.generate import generate
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.huggingface import load_model
 from tensor_graphs.runtime.compiled_graph import bind
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.huggingface import model_graph
 from tensor_graphs.records.location import default_path
 

@@ -34,7 +34,7 @@ def status(field: str) -> int:
 
 
 def main(database: str) -> None:
-    from tensor_graphs.compiler.compile import compile_graph
+    from tensor_graphs.choice.compile import compile_graph
     from tensor_graphs.frontends.generate import generate
     from tensor_graphs.frontends.huggingface import load_model
     from tensor_graphs.runtime.compiled_graph import bind

@@ -9,8 +9,8 @@ import tensor_graphs
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import open_database
+from tests.choice.conftest import add_row
 from tests.cli.command import assert_complains, document, tg
-from tests.compiler.conftest import add_row
 
 
 def test_what_is_dumped_can_be_replayed(tmp_path: Path) -> None:

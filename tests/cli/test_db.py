@@ -27,10 +27,10 @@ import typer.main
 from safetensors.numpy import save_file
 
 from benchmarks.kill_the_profiler import ask as ask_questions
+from tensor_graphs.choice.listing import signatures_of
+from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
-from tensor_graphs.compiler.listing import signatures_of
-from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -44,15 +44,15 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.measure.failing_point import kept
+from tensor_graphs.measure.points.descriptors import read_descriptor
+from tensor_graphs.measure.points.inputs import Point
+from tensor_graphs.measure.timing.deployed import described
 from tensor_graphs.paths.path import Path as RunPath
-from tensor_graphs.profiling.measure.deployed import described
-from tensor_graphs.profiling.measure.descriptors import read_descriptor
-from tensor_graphs.profiling.measure.failing_point import kept
-from tensor_graphs.profiling.measure.inputs import Point
 from tensor_graphs.records import ImplementationRecord, SourceRecord, TraceRecord, open_database, queries, upkeep
 from tensor_graphs.records.schema import REVISION
+from tests.choice.part_kernels import FUSED, registered
 from tests.cli.command import ROOT, TG, assert_complains, document, environment, tg
-from tests.compiler.part_kernels import FUSED, registered
 
 GRAPH = parse_graph("tg 1\ndim n 1..64\ninput x f32[n, 32]\noutput y = softmax(x)\n")
 SIGNATURE = signature_of(GRAPH.outputs["y"])

@@ -9,7 +9,7 @@ import pytest
 
 from tensor_graphs.cli.devices import table
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.profiling.measure.speeds import WORKING_SETS, memory_names, sized
+from tensor_graphs.measure.rates.table import WORKING_SETS, memory_names, sized
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.rows import DeviceConstant
 from tests.cli.command import document, tg

@@ -79,14 +79,14 @@ def serve(sock: socket.socket) -> None:
 if __name__ == "__main__":
     import typer._adapters  # noqa: F401
 
-    import tensor_graphs.compiler.compile
-    import tensor_graphs.compiler.explain
-    import tensor_graphs.compiler.search
+    import tensor_graphs.choice.compile
+    import tensor_graphs.choice.search
     import tensor_graphs.frontends.generate
     import tensor_graphs.frontends.huggingface
     import tensor_graphs.proof.equality
     import tensor_graphs.rewrites.recipes
-    import tensor_graphs.rewrites.rules  # noqa: F401
+    import tensor_graphs.rewrites.rules
+    import tensor_graphs.views.explain  # noqa: F401
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend
     from tensor_graphs.language.atomic import ATOMIC

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.codegen.decoder import decoder_of
 from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.whole import Attention, Likeliest, NormRows
-from tensor_graphs.compiler.prepare import prepare
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
 from tensor_graphs.models.rope import Rope

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.choose import GUESS_MARGIN, PriceBook
-from tensor_graphs.compiler.compile import compile_graph
-from tensor_graphs.compiler.request import Request
+from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.request import Request
 from tensor_graphs.costs import learned, training
 from tensor_graphs.costs.features import features_of
 from tensor_graphs.costs.filing import graph_record
@@ -39,7 +39,7 @@ from tensor_graphs.devices.sealing import keep
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import Database, open_database
-from tests.compiler.conftest import add_row
+from tests.choice.conftest import add_row
 
 pytestmark = pytest.mark.processes
 
@@ -245,7 +245,7 @@ def test_without_lightgbm_training_says_what_to_install(samples: list[Sample], m
 
 def test_asking_a_model_imports_no_lightgbm() -> None:
     heavy = "{'lightgbm', 'tensor_graphs.costs.trees'}"
-    code = f"import sys, tensor_graphs.compiler.choose; raise SystemExit(bool({heavy} & set(sys.modules)))"
+    code = f"import sys, tensor_graphs.choice.cost_table; raise SystemExit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

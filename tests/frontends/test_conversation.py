@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import tensor_graphs as tg
 from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.conversation import Conversation
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, TokenizerError

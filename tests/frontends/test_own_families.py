@@ -13,7 +13,7 @@ import pytest
 import torch
 from family_cases import DECODERS
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.errors import ConfigError, FamilyRowError
 from tensor_graphs.frontends.families import LLAMA
 from tensor_graphs.frontends.generate import generate

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -30,7 +30,7 @@ from tensor_graphs.rewrites.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.row_bounds import check_rows, given_rows
 from tensor_graphs.runtime.session import Session
-from tests.compiler.part_kernels import FUSED, registered
+from tests.choice.part_kernels import FUSED, registered
 from tests.fuzzing.grow import Hint, grown, leaf_values
 from tests.fuzzing.oracle import Answer, leaves_of
 from tests.plans import plan_of, poison

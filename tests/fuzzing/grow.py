@@ -1,6 +1,6 @@
 """grow: a random graph of a seed, over every op there is, and values for its leaves.
 
-An op's operands, attributes and dtypes come from the package's own table of cases (profiling/conformance/cases.py), so a new op is
+An op's operands, attributes and dtypes come from the package's own table of cases (measure/conformance/cases.py), so a new op is
 met as soon as it has its row there. What is drawn here is how ops are put together: operands are mostly values that the graph has
 already, maybe behind a view, a cast or a copy of another shape; else new inputs, parameters, states and constants.
 """
@@ -26,8 +26,8 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.conformance.cases import CaseDraw, applied, case, op_named, ops
-from tensor_graphs.profiling.measure.extremes import integer_values
+from tensor_graphs.measure.conformance.cases import CaseDraw, applied, case, op_named, ops
+from tensor_graphs.measure.points.extremes import integer_values
 
 N, M = tg.dim("n", 0, 9), tg.dim("m", 1, 6)
 SIZES: tuple[Dim, ...] = (1, 1, 2, 3, 4, 4, 5, 8, 8, 0, 17, N, N, N, M, M, N + 1, 2 * M, N // 2, N + M, d.dim_min(N, 4),
@@ -321,7 +321,7 @@ class Grower(CaseDraw):
                        weight(*[1] * (x.rank - 2), 8, 1) if x.rank > 2 else weight(8, 1))]
 
     def part(self) -> Sequence[Node]:
-        """What somebody may have registered a kernel for (tests/compiler/part_kernels.py), in the library's words."""
+        """What somebody may have registered a kernel for (tests/choice/part_kernels.py), in the library's words."""
         x = self.some(2)
         if x.rank != 2 or not d.is_static(x.shape[1]) or not x.shape[1] or x.dtype != f32 or d.bounds(x.shape[0])[0] < 1:
             x = self.leaf((self.r.choice((M, 4)), 8), f32)

@@ -5,7 +5,7 @@ is evaluated some times more, as it is written, every operation that rounds move
 as if in another order, once as it is rounded, and once as exact kernels would have it: each composite in real numbers, its result
 stored in its dtype. How far a value moves then stands for its running error; where one of those
 evaluations has another integer, a NaN or an infinity, the value depends on rounding, and nobody is held to it. What NaN and
-infinities do not matter to may be what follows from the rest (profiling/measure/adversarial.py says why).
+infinities do not matter to may be what follows from the rest (measure/points/adversarial.py says why).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.meaning.algebra import Array, At, Jittered, Real, narrow
 from tensor_graphs.meaning.error_measure import measure, unit_roundoff
 from tensor_graphs.meaning.interpreter import _Walk
-from tensor_graphs.profiling.measure.adversarial import INFLUENCE, REPLACED
-from tensor_graphs.profiling.measure.judge import NOTICED
+from tensor_graphs.measure.judge import NOTICED
+from tensor_graphs.measure.points.adversarial import INFLUENCE, REPLACED
 
 SAMPLES, MORE_SAMPLES = 6, 24
 """evaluations with other roundings; and those that are made besides before a result is called wrong, as few say little of the tails

@@ -1,4 +1,4 @@
-"""cases: the package's cases (profiling/conformance/cases.py) with random sizes and values, operands behind views of all sorts.
+"""cases: the package's cases (measure/conformance/cases.py) with random sizes and values, operands behind views of all sorts.
 
 A new op, or a new attribute of one, goes there: the tables that `tg conformance` writes and these tests draw from one list.
 """
@@ -12,8 +12,8 @@ import numpy as np
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.conformance import cases as conformance_cases
-from tensor_graphs.profiling.conformance.cases import applied, case, ops
+from tensor_graphs.measure.conformance import cases as conformance_cases
+from tensor_graphs.measure.conformance.cases import applied, case, ops
 
 __all__ = ["CASES", "Draw", "applied"]
 

@@ -14,8 +14,8 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.conformance.cases import op_named
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.measure.conformance.cases import op_named
+from tensor_graphs.measure.points.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import CASES, Draw, applied
 from tests.plans import poison, worst_error

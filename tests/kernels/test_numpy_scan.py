@@ -12,8 +12,8 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy import scan
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.profiling.measure.inputs import Point, point_inputs
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.points.inputs import Point, point_inputs
 from tensor_graphs.records.database import open_database
 from tensor_graphs.rewrites.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph

@@ -23,7 +23,7 @@ MAY_LIST = {
     "codegen": "what is written for each of the 27 ops, as a backend's table",
     "proof": "what is known of a value is carried through each of the 27 ops by a rule of its own, as an algebra carries numbers",
     "cli/op_pages.py": "examples for the pages of docs/ops",
-    "profiling/conformance/cases.py": "an instance of each op",
+    "measure/conformance/cases.py": "an instance of each op",
 }
 """where ops are listed, and why that is no fact about them"""
 

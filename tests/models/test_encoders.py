@@ -16,7 +16,7 @@ import torch
 from family_cases import ENCODERS, VOCABULARY, Case
 from test_families import ROW_MUTANTS, fact, marked, relative_error
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.families import FAMILIES, MODEL_TYPES
 from tensor_graphs.frontends.huggingface import LoadedModel, load_model
 from tensor_graphs.meaning.interpreter import interpret

@@ -15,7 +15,7 @@ import pytest
 import torch
 from family_cases import DECODERS, VOCABULARY, Case
 
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.frontends.families import FAMILIES
 from tensor_graphs.frontends.generate import generate

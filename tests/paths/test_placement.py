@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.listing import signatures_of
+from tensor_graphs.choice.listing import signatures_of
 from tensor_graphs.kernels.kernel import Kernel, Transfer
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of

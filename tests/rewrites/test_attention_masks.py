@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.node import Node, walk

@@ -12,7 +12,7 @@ from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.conformance.cases import op_named
+from tensor_graphs.measure.conformance.cases import op_named
 from tensor_graphs.rewrites.admission import admit
 from tensor_graphs.rewrites.extract import paid_nodes
 from tensor_graphs.rewrites.rule import BITWISE, make_rule

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.prepare import prepare
+from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.kernels.kernel import HostCall, Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, register, unregister
 from tensor_graphs.kernels.signature import Signature

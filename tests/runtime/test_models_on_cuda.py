@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.compiler.compile import compile_graph
+from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.bert import BertSpec, bert_graph

@@ -30,7 +30,7 @@ def drain(
     json: options.Json = False,
 ) -> None:
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
-    from tensor_graphs.profiling.queue.requests import Waiting, drain_queue
+    from tensor_graphs.measure.queue.requests import Waiting, drain_queue
     from tensor_graphs.records import claims
 
     store = options.database(db, create=False)

@@ -370,7 +370,7 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
 def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
     """What a file calls the canonical dims of its graph as a whole, as written and as it is compiled, and of the ops in it, by key:
     an op that stands at several dims has several names for one."""
-    from tensor_graphs.compiler.listing import signatures_of
+    from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 
     found: dict[str, dict[tuple[str, ...], None]] = {}
@@ -386,9 +386,9 @@ def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...]
 
 def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
     """A file's graph as written, prepared, and as it is compiled."""
-    from tensor_graphs.compiler.intermediates import forms
-    from tensor_graphs.compiler.prepare import prepare
-    from tensor_graphs.compiler.request import Request
+    from tensor_graphs.choice.intermediates import forms
+    from tensor_graphs.choice.prepare import prepare
+    from tensor_graphs.choice.request import Request
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
@@ -399,7 +399,7 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
     """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
     were recognised, wider intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
     numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
-    from tensor_graphs.compiler.listing import signatures_of
+    from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of
     from tensor_graphs.language.part import PartOp

@@ -27,8 +27,8 @@ def replay(
     from tensor_graphs.kernels.one_op import signature_of_graph
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
-    from tensor_graphs.profiling.measure.descriptors import InputError
-    from tensor_graphs.profiling.measure.failing_point import FailingPointError, beyond_one_call, compared, inputs_of
+    from tensor_graphs.measure.failing_point import FailingPointError, beyond_one_call, compared, inputs_of
+    from tensor_graphs.measure.points.descriptors import InputError
     from tensor_graphs.records import MissingRecord, queries
     from tensor_graphs.records.logs import reason_of
 

@@ -14,7 +14,7 @@ import typer
 from tensor_graphs.cli import options
 
 if TYPE_CHECKING:
-    from tensor_graphs.profiling.measure.judge import Judge
+    from tensor_graphs.measure.judge import Judge
     from tensor_graphs.records.database import Database
     from tensor_graphs.records.queries import FullTrace
 
@@ -31,7 +31,7 @@ def retry(
 ) -> None:
     """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
     time too), and store what it finds. Exit code 1 if anything fails."""
-    from tensor_graphs.profiling.measure.judge import Judge
+    from tensor_graphs.measure.judge import Judge
 
     store = options.database(db, create=False)
     todo = _last_here(store, what, threads)
@@ -110,8 +110,8 @@ def _identity_today(name: str) -> str | None:
 
 def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
-    from tensor_graphs.profiling.dataset import NotAgain, asked_again
-    from tensor_graphs.profiling.measure.descriptors import given_of
+    from tensor_graphs.measure.dataset import NotAgain, asked_again
+    from tensor_graphs.measure.points.descriptors import given_of
     from tensor_graphs.records import queries
     from tensor_graphs.records.logs import reason_of
     from tensor_graphs.records.rows import REFUTING

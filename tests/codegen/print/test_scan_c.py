@@ -8,13 +8,13 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import loops
 from tensor_graphs.codegen.print import scan_c
-from tensor_graphs.compiler.source import texts_in
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import apply
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.measure.points.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.views.kernel_text import texts_in
 from tests.language.test_scan import LENGTHS, rnn, values
 
 N = tg.dim("n", 0, 128)

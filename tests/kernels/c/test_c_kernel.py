@@ -27,10 +27,10 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.distrust.replies import Reply
-from tensor_graphs.profiling.distrust.worker_process import CRASHED
-from tensor_graphs.profiling.measure.judge import Judge, _Hearing
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.measure.isolation.replies import Reply
+from tensor_graphs.measure.isolation.worker_process import CRASHED
+from tensor_graphs.measure.judge import Judge, _Hearing
+from tensor_graphs.measure.points.single import single_kernel_plan
 from tensor_graphs.records.database import open_database
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.profiling.measure.inputs import make_inputs
-from tensor_graphs.profiling.measure.single import single_kernel_plan
+from tensor_graphs.measure.points.inputs import make_inputs
+from tensor_graphs.measure.points.single import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.c.test_native import poisoned
 

@@ -22,7 +22,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated, launched
-from tests.profiling.fewer_bits_kernels import rounded
+from tests.measure.fewer_bits_kernels import rounded
 
 N = tg.dim("n", 0, 5000)
 KINDS = [(tg.bf16, tg.bf16), (tg.f16, tg.f16), (tg.f32, tg.bf16), (tg.f32, tg.f32)]

@@ -22,7 +22,7 @@ from tensor_graphs.kernels.triton.machine import Machine
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.profiling.measure.judge import Judge
+from tensor_graphs.measure.judge import Judge
 from tensor_graphs.records.database import open_database
 from tests.cli.command import document
 from tests.cli.command import tg as command
@@ -261,7 +261,7 @@ def test_a_path_of_its_kernels_is_one_replay_and_gives_the_same_at_other_sizes()
 
 @pytest.fixture
 def own() -> Iterator[Any]:
-    from tests.compiler.part_kernels import registered
+    from tests.choice.part_kernels import registered
     from tests.kernels.triton import own_kernels
 
     with registered(*own_kernels.MADE):

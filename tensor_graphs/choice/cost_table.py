@@ -1,0 +1,415 @@
+"""cost_table: what may be used, and at which price. Rows of the database first; where there is no row, a guess that says so.
+
+A kernel may be used for a signature when a verdict is on file here: it was compared with the oracle at several sizes, passed, and
+its error is within the tolerance. Without a verdict it is a candidate: the compiler has it verified before it uses it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.choice.request import Request
+from tensor_graphs.costs import learned
+from tensor_graphs.costs.filing import (
+    VERIFIER,
+    environment_of,
+    part_environment,
+    part_implementation,
+    path_environment,
+    path_workload,
+    timed_workload,
+    timing_key,
+    verdict_key,
+    verify_workload,
+)
+from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, says_of
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.kernels.import_spec import out_of_reach
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.meaning.same_math import same_math_limit
+from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
+from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.paths.plan import given_sizes, midpoint
+from tensor_graphs.phases import phase
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.generation import generation
+from tensor_graphs.records.known import KnownTime, latest_traces, times_at, trace_conditions, why_failed
+
+if TYPE_CHECKING:
+    from tensor_graphs.costs.trees import Estimate
+
+log = logging.getLogger(__name__)
+
+COPY_SECONDS = 0.3e-6
+"""of a call that copies, beside what moves"""
+
+GUESS_MARGIN = 2.0
+"""a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope.
+Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
+this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
+before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
+does; a backend without a row there, whose roofline is more than twice as fast, may. Rows of kernels that are no part of this
+package raise no guess: such a kernel may be just bad."""
+
+UNKNOWN_HAND = 1.5
+"""… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are
+those of its own kernels. About what one kernel in place of two saves, so that a plain loop that somebody registers for several ops
+does not win by that guess alone, and is still listed among the first paths"""
+
+NEAR = 0.97
+"""of a price, by which another one has to be lower to say more than that rows vary"""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A path that was run as a whole. seconds: of a run, as it is compared with others; row: that says what it took."""
+
+    path: GraphPath
+    seconds: float
+    row: KnownTime
+
+    @property
+    def took(self) -> float:
+        """Seconds of a run, as the row has them."""
+        return (self.row.median_ms or 0.0) * 1e-3
+
+
+@dataclass
+class PriceBook:
+    """What the database knows about kernels in this machine's environments, and guesses for the rest.
+
+    threads: rows of so many threads count (None: of the default number). margin: factor on guesses; 1 where the next measurement is
+    sought, GUESS_MARGIN where a plan is chosen. graph: that is asked about, where it is one.
+    """
+
+    database: Database
+    backends: tuple[str, ...]
+    tolerance: float
+    threads: int | None = None
+    margin: float = 1.0
+    graph: weakref.ref[Graph] | None = None
+    assuming: tuple[str, ...] = ()
+    """what a caller takes for granted of values"""
+    known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
+    """environment key -> times of parts as a whole, read when they are asked for"""
+    generation: str = ""
+    """of the rows that were read (records/generation.py)"""
+    rates: dict[str, DeviceRates] = field(default_factory=dict)
+    """of each device, by name"""
+    links: dict[tuple[str, str], LinkRates] = field(default_factory=dict)
+    """of copies between the host and another device, by (source, target)"""
+    _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
+    """workload key -> (backend, row) of all times there"""
+    _tried: dict[str, list[Tried]] = field(default_factory=dict, repr=False)
+    """workload key -> `tried`, looked up once"""
+    _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
+    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(kernel's identity, signature key) -> why it is not used in this process: its compiler or the judge failed; no row says so"""
+    _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
+    """(identity, workload key) -> what the learned model says, asked once"""
+    _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
+    """kernel name -> `out_of_reach`, looked up once"""
+    _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    """(identity, workload key) -> `logged`, looked up once"""
+
+    @classmethod
+    def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
+        """What is known where a request would run."""
+        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
+                   request.assumed).load()
+
+    @phase("rows")
+    def load(self) -> PriceBook:
+        """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
+        self.generation = generation(self.database)                 # before they are read: rows that come meanwhile are newer
+        for backend in self.backends:
+            if why_missing(backend) is None:
+                environment = environment_of(backend, self.threads)
+                if hasattr(backend_module(backend), "TUNED"):       # a door: most backends have what they have
+                    from tensor_graphs.choice.tuned_kernels import know_tuned
+
+                    know_tuned(self.database, backend, environment)
+                self.known[backend] = latest_traces(self.database, environment, "cold", verifier=VERIFIER)
+                self.in_graph[backend] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
+        self.parts.clear()
+        self._tried.clear()
+        here = [name for name in self.backends if why_missing(name) is None]
+        for device in {device_of(name) for name in here}:
+            ours = [name for name in here if device_of(name) is device]
+            self.rates[device.name] = known_rates(self.database, ours, self.threads) or prior_rates(device)
+            if not device.is_host:
+                self.links |= known_links(self.database, device, ours, self.threads)
+        self._timed_on = None
+        self._off.clear()
+        self._unreachable.clear()
+        self._logged.clear()
+        return self
+
+    def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
+        """What is known of this kernel on this signature at all sizes; None: it was never compared."""
+        return self.known.get(kernel.backend, {}).get(verdict_key(kernel, signature))
+
+    def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
+        """What is known of it at these sizes."""
+        return self.known.get(kernel.backend, {}).get(timing_key(kernel, signature, binding))
+
+    def timed(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[KnownTime, bool] | None:
+        """The row that prices it, and whether it was measured in its place in a whole graph, which counts before one on its own."""
+        key = timing_key(kernel, signature, binding)
+        found = self.in_graph.get(kernel.backend, {}).get(key)
+        if found is not None and found.median_ms is not None:
+            return found, True
+        row = self.time(kernel, signature, binding)
+        return None if row is None or row.median_ms is None else (row, False)
+
+    def error(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
+        """The worst error ever seen, over all sizes compared and at these sizes; None when it was never compared."""
+        rows = (self.verdict(kernel, signature), self.time(kernel, signature, binding))
+        errors = [r.worst_relative_error for r in rows if r is not None and r.worst_relative_error is not None]
+        return max(errors, default=None)
+
+    def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
+        lacking = [name for name in kernel.assuming if name not in self.assuming]
+        if lacking:
+            return f"it assumes {' and '.join(lacking)}, which is not assumed here"
+        reason = self.why_wrong(kernel, signature, binding)
+        if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
+            from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits
+
+            reason = too_coarse(self.graph(), kernel.precision, self.tolerance, self.backends) or reason
+        if reason is not None:
+            return reason
+        error = self.error(kernel, signature, binding)
+        if error is None or not error <= self.tolerance:
+            return f"its error {error:.2g} is beyond the tolerance {self.tolerance:.2g}"
+        return None
+
+    def refusal(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """As `why_not`, for people: with the line of the log that says why it failed."""
+        reason = self.why_not(kernel, signature, binding)
+        logged = "" if reason is None else self.logged(kernel, signature, binding)
+        return f"{reason}: {logged}" if logged else reason
+
+    def logged(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str:
+        """The line of the log that says why a kernel failed, over all sizes or else at these; "" where it did not, or nothing was
+        logged."""
+        at = {verify_workload(signature).key: self.verdict(kernel, signature),
+              timed_workload(signature, binding).key: self.time(kernel, signature, binding)}
+        for workload, row in at.items():
+            if row is not None and (row.status != "PASSED" or row.refuted):
+                key = kernel.identity, workload
+                if key not in self._logged:
+                    why = why_failed(self.database, environment_of(kernel.backend, self.threads), *key)
+                    order = kernel.composite.order if isinstance(kernel.composite, PartOp) else ()
+                    self._logged[key] = f"{why}; its operands come as {', '.join(order)}" if why and len(order) > 1 else why
+                return self._logged[key]
+        return ""
+
+    def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
+        """As `why_not`, whatever the tolerance."""
+        if kernel.name not in self._unreachable:
+            self._unreachable[kernel.name] = out_of_reach(kernel)
+        unreachable = self._unreachable[kernel.name]
+        if unreachable is not None:                                 # a verdict is none about what it has read since
+            return unreachable
+        why = self.left_out.get((kernel.identity, signature.key)) if self.left_out else None
+        if why is not None:
+            return why
+        v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
+        if v is None:
+            return "it was made for a question that was not asked here" if kernel.remade else "unverified"
+        for found, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
+            if found is None or (found is row and found.only_timed):
+                continue
+            if not found.passed or found.refuted or found.status not in ("PASSED", "INCORRECT_NUMERICAL"):
+                return f"{found.status} {where}"
+            error = found.worst_relative_error
+            if error is None or not error <= same_math_limit(signature.spec.outputs, kernel.precision):
+                return f"{found.status} {where}: error {error}"
+        return None
+
+    def price(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Price | None:
+        """A price, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
+        reason = self.why_not(kernel, signature, binding)
+        if reason is not None and not (optimistic and reason == "unverified"):
+            return None
+        error = self.error(kernel, signature, binding)
+        timed = self.timed(kernel, signature, binding)
+        if timed is not None:
+            row, in_graph = timed
+            assert row.median_ms is not None
+            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
+                         in_graph)
+        guessed = self.guess(kernel, signature, binding)
+        if guessed.learned:
+            return replace(guessed, error=error)
+        off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
+        note = guessed.note if off == 1 else f"estimate (roofline × {guessed.margin:g} × {off:.3g}, as trace {trace} took)"
+        return replace(guessed, seconds=guessed.seconds * off, error=error, note=note)
+
+    def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
+        """The price of a kernel as if no time of its op were known: what the learned model says, where there is one, else the
+        roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
+        at = {n: int(binding[n]) for n in signature.dim_names}
+        moved, steps = says_of(kernel, signature.spec, at)
+        model = learned.of_calls() if device_of(kernel.backend).is_host else None
+        roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
+        if model is None or not kernel.ours:
+            margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
+            note = "estimate (roofline)" if margin == 1 else f"estimate (roofline × {margin:g})"
+            return Price(roofline * margin, False, None, note, margin=margin)
+        key = kernel.identity, timed_workload(signature, binding).key
+        if key not in self._estimates:
+            self._estimates[key] = model.of_call(signature, at, kernel.backend, kernel.name, roofline, moved, steps)
+        found = self._estimates[key]
+        margin = math.exp(found.spread) if self.margin > 1 else 1.0
+        return Price(roofline * math.exp(found.off) * margin, False, None,
+                     f"estimate ({model.origin}, × {margin:.2g})", margin=margin, learned=True)
+
+    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
+        """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
+        return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
+                     link=partial(self.link, binding), around=self.device.run_seconds)
+
+    def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
+        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those that a
+        device timed are compared by its clock: what the host does around them varies from one profile to the next by more than
+        a short kernel takes. It counts as in the run of the fastest of them, which the host's clock compares with other paths."""
+        workload = path_workload(graph, binding).key
+        if workload not in self._tried:
+            here = [name for name in self.backends if why_missing(name) is None]
+            allowed = {path_environment(some, self.threads).key() for n in range(len(here))
+                       for some in itertools.combinations(here, n + 1)}
+            rows = [row for place, row in times_at(self.database, workload, "in_graph", verifier=VERIFIER)
+                    if place in allowed and row.median_ms is not None and row.status == "PASSED" and not row.refuted]
+            found = []
+            if rows:                                                # a door: most graphs were never run as a whole
+                from tensor_graphs.paths.path_reader import path_from_json
+
+                said = trace_conditions(self.database, *(row.trace_id for row in rows))
+                found = [Tried(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
+                         if "path" in said[row.trace_id]]           # a kernel of the only op is filed at the same workload
+                told = [(each, _around(said[each.row.trace_id], each.took)) for each in found]
+                _, of_fastest = min(((each.took - around, around) for each, around in told if around is not None),
+                                    default=(0.0, 0.0))
+                found = [each if around is None else replace(each, seconds=each.took - around + of_fastest)
+                         for each, around in told]
+            self._tried[workload] = sorted(found, key=lambda each: each.seconds)
+        return self._tried[workload]
+
+    def as_run(self, graph: Graph, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """The path with what a run took as a whole, where it was run at these sizes."""
+        took = next((each.took for each in self.tried(graph, binding) if each.path.id == path.id), None)
+        return path if took is None else replace(path, seconds=took, measured=True)
+
+    def as_tried(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
+        cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
+        found = []
+        for each in self.tried(graph, binding):
+            error = each.row.worst_relative_error if each.path.all_steps else 0.0
+            if error is not None and error <= self.tolerance and (priced := paths.still(each.path)) is not None:
+                found.append((each.seconds + paths.charge(priced), priced))
+        if not found:
+            return cheapest
+        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
+        if unknown and cheapest.cost < NEAR * min(p.cost for _, p in found):
+            return cheapest
+        best, path = min(found, key=lambda each: each[0])
+        close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
+        return min(close, key=lambda p: (p.kernel_calls, p.cost), default=path)
+
+    def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
+        """What a part took as a whole, in its place, when these kernels computed it this way."""
+        row = self.whole_row(binding, part, way, steps)
+        return None if row is None or row.median_ms is None else Price(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
+
+    def whole_row(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> KnownTime | None:
+        """The row that says so; only one that counts."""
+        if not steps:                                               # all of it is known when the graph is bound
+            return None
+        environment = part_environment(steps, self.threads)
+        if environment.key() not in self.parts:
+            self.parts[environment.key()] = latest_traces(self.database, environment, "in_graph", verifier=VERIFIER)
+        computed = part_implementation(part, way.target(part), steps).source_hash
+        row = self.parts[environment.key()].get((computed, timed_workload(part, binding).key))
+        return None if row is None or row.median_ms is None or row.status != "PASSED" or row.refuted else row
+
+    @property
+    def device(self) -> DeviceRates:
+        """The rates of the host."""
+        return self.rates.get(HOST.name, DeviceRates())
+
+    def link(self, binding: Mapping[str, int], source: str, target: str, t: TensorType) -> float:
+        """Seconds that a copy of a value from one device to another takes, about; between two that are no host, by way of it."""
+        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        hops = [(source, target)] if HOST.name in (source, target) else [(source, HOST.name), (HOST.name, target)]
+        return sum(self.links.get(hop, LinkRates()).seconds(nbytes) for hop in hops)
+
+    def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
+        """Seconds that a copy of a value takes, about: on the host, unless no backend in use runs there."""
+        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        devices = [device_of(name) for name in self.backends]
+        if devices and not any(each.is_host for each in devices):
+            device, rates = self.rates.get(devices[0].name, prior_rates(devices[0])), BACKEND_RATES["cuda"]
+            return rates.call_seconds + 2.0 * nbytes / (device.bandwidth * rates.bandwidth_share)
+        return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
+
+    def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
+        """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
+        at = {n: int(binding[n]) for n in signature.dim_names}
+        moved, steps = says_of(kernel, signature.spec, at)
+        return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
+
+    def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
+        """How many times its roofline the best of the package's kernels takes that were timed on this signature at these sizes, 1
+        at least, and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
+        if self._timed_on is None:
+            self._timed_on = {}
+            for name, known in self.known.items():
+                placed = {key: row for key, row in self.in_graph.get(name, {}).items() if row.median_ms is not None}
+                for (_, workload), row in {**known, **placed}.items():
+                    if row.median_ms is not None and row.status == "PASSED" and not row.refuted:
+                        self._timed_on.setdefault(workload, []).append((name, row))
+        workload = timed_workload(signature, binding).key
+        if (backend, workload) not in self._off:
+            rows = self._timed_on.get(workload, [])
+            ours = {k.identity: k for k in all_kernels(self.backends) if k.ours and k.computes(signature.spec)} if rows else {}
+            rows = [(name, row) for name, row in rows if row.source_hash in ours]
+            rows = [(name, row) for name, row in rows if name == backend] or rows
+            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, ours[row.source_hash]), row.trace_id)
+                     for name, row in rows if row.median_ms is not None]
+            off, trace = min(found, default=(1.0, 0))
+            self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
+        return self._off[backend, workload]
+
+
+def _around(said: Mapping[str, Any], took: float) -> float | None:
+    """Seconds of what a path took that the host did around a device, by what was stored beside its row; None where the host timed
+    it all, and of what can be no part of it."""
+    told = said.get("around_ms")
+    if not isinstance(told, int | float) or isinstance(told, bool) or not 0 <= told * 1e-3 <= took:
+        return None
+    return told * 1e-3
+
+
+def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The sizes at which a graph is priced: given ones, else the middle of each dim's range. Raises PlanError."""
+    return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")

@@ -1,0 +1,36 @@
+"""evidence: why one signature is computed as it is, with the rows that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tensor_graphs.paths.plan import Evidence
+
+
+@dataclass(frozen=True)
+class Choice(Evidence):
+    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
+
+    times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
+    covered: what the comparison covered, in a line. derivation: of a recipe, step by step.
+    """
+
+    trace: int | None = None
+    measured_at: datetime | None = None
+    verdict_trace: int | None = None
+    times: int = 0
+    agreeing: int = 0
+    doubt: str = ""
+    covered: str = ""
+    derivation: str = ""
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """One line of what a comparison covered, as its row has it (measure/points/cover.py)."""
+    sizes = ", ".join(f"{name}: {text}" for name, text in found.get("sizes", {}).items()) or "its only size"
+    more = f", and {found['and']}" if "and" in found else ""
+    return (f"{found.get('points', '?')} points: {sizes} | {', '.join(found.get('values', ())) or 'ordinary values'} | "
+            f"{', '.join(found.get('layouts', ())) or 'aligned'} operands{more}")

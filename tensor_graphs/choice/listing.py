@@ -1,0 +1,166 @@
+"""listing: every path of a graph, and what is on none of them, with the reason."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensor_graphs.arguments import whole
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook, typical_sizes
+from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.refusals import with_reasons
+from tensor_graphs.choice.request import Request, Wanted
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, left_out
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.calls import worded
+from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.paths.path import NoPathError, Paths, Price
+from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.no_match import why_nowhere
+
+if TYPE_CHECKING:
+    from tensor_graphs.paths.counting import PathCount
+
+
+@worded
+def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
+               database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
+               all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
+               limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False,
+               assuming: str | Sequence[str] = ()) -> PathListing:
+    """Every path of a graph, lazily: the cheapest first, those with a swap of a small step that moves less than 1 % of the time
+    last; of several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None)
+    unless told not to.
+
+    limit: at most so many; there may be millions, and its `total` says how many. Its repr shows the first few that are left, and
+    how to go on. measured: only those whose steps all have measurements at these sizes.
+    tolerance, intermediates, simplify, threads, assuming: as in `compile_graph`. What a path may not use at all,
+    `not_offered` names.
+    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
+    where there is no path.
+    """
+    graph = require_graph(graph, "list_paths")
+    limit = None if limit is None else whole("limit", limit, 1)
+    request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify,
+                      assuming=assuming)
+    prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
+    graph = prepared.graph
+    book = PriceBook.of(request, GUESS_MARGIN)
+    binding = typical_sizes(graph, at)
+    table = by_op(all_kernels(request.here))
+    refused: NoPathError | None = None
+
+    def price(kernel: Kernel, s: Signature) -> Price | None:
+        found = book.price(kernel, s, binding, all_kernels_count)
+        return None if found is None or (measured and not found.measured) else found
+
+    for form in forms(graph, request):
+        paths = book.paths(form.graph, table, binding, price)
+        try:
+            paths.cheapest()
+        except NoPathError as e:                                    # nothing within the tolerance computes this form
+            if measured:
+                refused = NoPathError("no path has a measurement of each of its steps here\n"
+                                      "  fix: tg profile measures; without measured=True (--measured) estimates are listed too")
+                continue
+            refused = refused or with_reasons(e, paths, book, table, binding)
+        else:
+            return PathListing(itertools.islice(_by_worth(paths, book, binding), limit), prepared.parts, partial(_count, paths))
+    assert refused is not None                                      # there is one form at least
+    raise refused
+
+
+def _by_worth(paths: Paths, book: PriceBook, binding: Mapping[str, int]) -> Iterator[GraphPath]:
+    """All paths by worth: those that were run as a whole by what they took, among the others by cost."""
+    tried = (paths.still(each.path) for each in book.tried(paths.graph, binding) if not each.path.all_steps)
+    ran = {path.id: book.as_run(paths.graph, path, binding) for path in tried if path is not None}
+    others = (path for path in paths if path.id not in ran)
+    return heapq.merge(sorted(ran.values(), key=lambda path: path.seconds), others, key=lambda path: (
+        path.small, path.seconds if path.id in ran else path.cost + paths.around))
+
+
+def _count(paths: Paths) -> PathCount:
+    from tensor_graphs.paths.counting import count_paths  # when it is asked for: an import takes time
+
+    return count_paths(paths)
+
+
+SHOWN = 3
+"""paths in the repr of a listing"""
+
+
+class PathListing(Iterator[GraphPath]):
+    """Paths, each once, as they are found; its repr shows the next ones and takes none away. parts: the pieces that kernels of
+    graphs compute, for people. total: the number of all paths, whatever the limit; counted when it is first asked for."""
+
+    def __init__(self, paths: Iterator[GraphPath], parts: str, count: Callable[[], PathCount]) -> None:
+        self.parts, self._paths, self._count = parts, paths, count
+        self._ahead: deque[GraphPath] = deque()
+
+    @cached_property
+    def total(self) -> PathCount:
+        return self._count()
+
+    def __next__(self) -> GraphPath:
+        return self._ahead.popleft() if self._ahead else next(self._paths)
+
+    def __repr__(self) -> str:
+        self._ahead += itertools.islice(self._paths, max(0, SHOWN + 1 - len(self._ahead)))
+        if not self._ahead:
+            return "<paths: none left>"
+        more = len(self._ahead) > SHOWN
+        return "\n".join(["<paths, the cheapest first:", *(f"  {line}" for line in self.parts.splitlines()),
+                          *(f"  {path!r}" for path in itertools.islice(self._ahead, SHOWN)), *(["  …"] if more else []),
+                          "  their steps: for path in tg.list_paths(graph, limit=10): print(path)>"])
+
+
+def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
+    """For people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does not meet,
+    and those of graphs that occur nowhere in it. None of them is on any path."""
+    request = Request(graph, backends=backends)
+    here, notes = request.here, request.notes
+    if simplify:
+        notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
+    table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
+    found: dict[str, str] = {}
+    if table:
+        for s in signatures_of(prepare(graph, simplify, backends=here).graph):
+            found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
+    return [*notes, *found.values()]
+
+
+def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
+    """The kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
+    kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
+    if not kernels:
+        return
+    formed = prepare(graph, recipes=False).graph
+    specs = [s.spec for s in signatures_of(formed)]
+    for k in kernels:
+        if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
+            told = why_nowhere((graph, formed), k.composite)
+            yield k, f"its graph was found nowhere in this one: {told.why} (fix: {told.fix})"
+
+
+def signatures_of(graph: Graph) -> list[Signature]:
+    """Every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way down.
+    Each once."""
+    paths = Paths(graph, {}, lambda kernel, signature: None)
+    found: dict[str, Signature] = {}
+    todo = [s for s, _ in reversed(paths.top)]
+    while todo:
+        s = todo.pop()
+        if s.key not in found:
+            found[s.key] = s
+            for way in reversed(paths.alternatives(s)):
+                todo += [i for i, _ in reversed(paths.inner(s, way))]
+    return list(found.values())

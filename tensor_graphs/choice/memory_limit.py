@@ -1,0 +1,76 @@
+"""memory_limit: whether a plan fits into the memory it may use at the largest sizes asked for, and up to which sizes it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.memory import place
+from tensor_graphs.paths.plan import Plan
+
+STEPS = 4096
+"""in how many steps all dims are made smaller together, where no single one is enough"""
+
+
+def check_room(plan: Plan) -> None:
+    """Raise PlanError when the plan, at its largest sizes, needs more than its capacity: how much, for what, and what would fit."""
+    for binding in _largest_per_variant(plan, plan.largest):
+        text = plan.over_capacity(binding)
+        if text is not None:
+            raise PlanError(f"{text}\n  fix: {_fix(plan)}")
+
+
+def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:
+    """The largest sizes at which each variant is used, the last one first; one variant serves its cell."""
+    found = [v.cell.largest(largest) for v in reversed(plan.variants)]
+    return [each for each in found if all(size <= largest[n] for n, size in each.items())]
+
+
+def fits(plan: Plan, largest: Mapping[str, int]) -> bool:
+    """Whether the plan would fit if it were laid out for these largest sizes."""
+    bindings = _largest_per_variant(plan, largest)
+    variants = tuple(replace(v, layout=place(v.layout.intervals, v.cell.largest(largest)))
+                     for v in plan.variants)
+    smaller = replace(plan, variants=variants, largest=dict(largest))
+    return all(smaller.over_capacity(b) is None for b in bindings)
+
+
+def _fix(plan: Plan) -> str:
+    """The largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
+    names = sorted(plan.graph.dims, key=lambda n: (n not in plan.table_dims, n))
+    lowest = {n: d.bounds(s)[0] for n, s in plan.graph.dims.items()}
+    cache = ", a shorter cache" if plan.graph.states else ""
+    for name in names:
+        found = _highest(lambda v, n=name: fits(plan, {**plan.largest, n: v}), lowest[name], plan.largest[name])  # type: ignore[misc]
+        if found is not None:
+            return _said({name: found}) + f"{cache}, or a higher memory limit"
+    if names:
+        def between(step: int) -> dict[str, int]:
+            return {n: lowest[n] + (plan.largest[n] - lowest[n]) * step // STEPS for n in names}
+
+        step = _highest(lambda s: fits(plan, between(s)), 0, STEPS)
+        if step is not None:
+            return _said(between(step)) + f"{cache}, or a higher memory limit"
+    what = "at its sizes" if not names else "at the smallest sizes either"
+    return f"a higher memory limit{cache.replace(',', ' or', 1)}: it does not fit {what}"
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    given = ", ".join(f'"{n}": {v}' for n, v in sizes.items())
+    typed = ",".join(f"{n}={v}" for n, v in sizes.items())
+    return f"largest={{{given}}} ({typed} is the most that fits; tg explain: --largest {typed})"
+
+
+def _highest(good: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The highest int in low..high that is good, if the good ones come first; None when low is not."""
+    if not good(low):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if good(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,177 @@
+"""outliers: which times of the database may be those of a busy machine, why, and how little the kernel may take then.
+
+Whatever happens on a machine slows a kernel down and never speeds it up. A row that is far above what other rows lead to expect,
+or that was measured while something disturbed or not long before or after that, may therefore hide a faster kernel: `tg profile`
+measures it again where that could change the choice, and a plan that rests on it says so. A second row that agrees, from another
+time in which nothing disturbed, settles the matter.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.measuring import may_have_been_disturbed
+from tensor_graphs.costs.filing import timed_workload
+from tensor_graphs.costs.roofline import uncertainty
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import matching
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.records.known import AGREE, KnownTime, circumstances, in_busy_times
+
+FAR = 3.0
+"""a time is far from another where it is this many times as long: guesses by the roofline are off by 2 to 5 and for a backend's
+kernels alike, so that their ratios to it differ less"""
+
+SLOW_REFERENCE = 1.4
+"""a machine was slower where the reference stream took this many times what it takes at best"""
+
+BUSY = 15.0
+"""seconds before and after a row that something disturbed, in which others may have been disturbed too: a neighbour that comes and
+goes leaves moments in which the reference stream, which works on one core, is as fast as ever and a kernel on all cores is not"""
+
+OLD = timedelta(days=30)
+
+SETTLED, ENOUGH = 2, 3
+"""rows that agree: so many settle a doubt; so many are enough where a rival is close"""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """why: for people. least: seconds that the kernel may take after all."""
+
+    why: str
+    least: float
+
+
+@dataclass
+class Doubts:
+    """What is to be said against the rows of a book. signatures, points: of the graph in question, whose rows are compared."""
+
+    book: PriceBook
+    table: Mapping[str, list[Kernel]]
+    signatures: Sequence[Signature]
+    points: Sequence[Mapping[str, int]]
+    _seen: dict[int, tuple[datetime, Mapping[str, Any]]] = field(default_factory=dict)
+    """when and under which conditions, by trace"""
+    _busy: set[int] = field(default_factory=set)
+    """traces of busy times"""
+    _ratios: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+
+    def look_at(self, rows: Iterable[KnownTime]) -> None:
+        """Read what is stored beside these rows, in one go."""
+        wanted = {row.trace_id for row in rows} - self._seen.keys()
+        self._seen.update(circumstances(self.book.database, *wanted))
+        self._busy.update(in_busy_times(self.book.database, *wanted, seconds=BUSY))
+
+    def quiet(self, row: KnownTime) -> bool | None:
+        """Whether nothing disturbed the runs of a row; None where it does not say."""
+        said = self._conditions(row)
+        over = said.get("over_reference", said)
+        found = over.get("quiet") if isinstance(over, Mapping) else None
+        return found if isinstance(found, bool) else None
+
+    def of(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Doubt | None:
+        """Why the row that prices this kernel here may be too slow; None: it is not suspect, or there is none."""
+        timed = self.book.timed(kernel, signature, binding)
+        if timed is None or timed[0].median_ms is None:
+            return None
+        row, in_place = timed
+        median = timed[0].median_ms * 1e-3
+        least = self.book.roofline(kernel.backend, signature, binding, kernel) * (1.0 - uncertainty(kernel.backend))
+        quiet = self.quiet(row)
+        why = "measured while something disturbed" if quiet is False else ""
+        if not why and row.agreeing < SETTLED:
+            why = self._slow_machine(row) or self._far(kernel, signature, binding, row, in_place)
+        if not why and row.trace_id in self._busy:
+            why = f"measured within {BUSY:.0f} s of a row that something disturbed"
+        if why:
+            return Doubt(f"trace {row.trace_id}: {why}", least) if least < median else None
+        if datetime.now(UTC) - self.when(row) > OLD:
+            return Doubt(f"trace {row.trace_id}: older than {OLD.days} days", median / AGREE)
+        return None
+
+    def least(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
+        """Seconds that a timed kernel may take at least, by its row: by what is doubtful about it, else by its interval, until
+        enough rows agree. None: it has no row."""
+        timed = self.book.timed(kernel, signature, binding)
+        if timed is None or timed[0].median_ms is None:
+            return None
+        doubt = self.of(kernel, signature, binding)
+        if doubt is not None:
+            return doubt.least
+        row, median = timed[0], timed[0].median_ms * 1e-3
+        interval = self._conditions(row).get("in_place" if timed[1] else "cold")
+        if row.agreeing >= ENOUGH or not isinstance(interval, Mapping) or not isinstance(interval.get("low"), float):
+            return median
+        return min(median, max(float(interval["low"]) * 1e-3, median / AGREE))
+
+    def _slow_machine(self, row: KnownTime) -> str:
+        if not may_have_been_disturbed():
+            return ""
+        own = _reference(self._conditions(row))
+        if own is None:
+            return ""
+        best = min(found[1] for _, said in self._seen.values() if (found := _reference(said)) is not None and found[0] == own[0])
+        return f"the reference stream took {own[1] / best:.2g} × what it takes at best" if own[1] > SLOW_REFERENCE * best else ""
+
+    def _far(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], row: KnownTime, in_place: bool) -> str:
+        if in_place:
+            alone = self.book.time(kernel, signature, binding)
+            if alone is None or alone.median_ms is None or row.median_ms is None or row.median_ms <= FAR * alone.median_ms:
+                return ""
+            times = row.median_ms / (alone.median_ms or 1e-9)
+            return f"in its place it took {times:.2g} × what it takes alone (trace {alone.trace_id})"
+        here = timed_workload(signature, binding).key
+        own = self._ratio(kernel, signature, binding)
+        elsewhere = [r for (workload, _), r in self._of_kernel(kernel).items() if workload != here]
+        if own is not None and elsewhere and own > FAR * statistics.median_low(elsewhere):
+            return f"{own / statistics.median_low(elsewhere):.2g} × what its times at other sizes lead to expect"
+        rivals = [r for k in matching(signature.spec, self.table) if k.identity != kernel.identity
+                  and (r := self._ratio(k, signature, binding)) is not None]
+        if own is not None and rivals and own > FAR * min(rivals):
+            return f"{own / min(rivals):.2g} × as far above its roofline as another kernel"
+        return ""
+
+    def _of_kernel(self, kernel: Kernel) -> dict[tuple[str, str], float]:
+        """Times of a kernel over its roofline, of all that the graph asks of it."""
+        if kernel.identity not in self._ratios:
+            found: dict[tuple[str, str], float] = {}
+            for signature in self.signatures:
+                if kernel.computes(signature.spec) and kernel in matching(signature.spec, self.table):
+                    for binding in self.points:
+                        ratio = self._ratio(kernel, signature, binding)
+                        if ratio is not None:
+                            found[timed_workload(signature, binding).key, kernel.identity] = ratio
+            self._ratios[kernel.identity] = found
+        return self._ratios[kernel.identity]
+
+    def _ratio(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
+        row = self.book.time(kernel, signature, binding)
+        if row is None or row.median_ms is None or row.status != "PASSED":
+            return None
+        return row.median_ms * 1e-3 / self.book.roofline(kernel.backend, signature, binding, kernel)
+
+    def _conditions(self, row: KnownTime) -> Mapping[str, Any]:
+        return self._circumstances(row)[1]
+
+    def when(self, row: KnownTime) -> datetime:
+        """A row was measured."""
+        return self._circumstances(row)[0]
+
+    def _circumstances(self, row: KnownTime) -> tuple[datetime, Mapping[str, Any]]:
+        if row.trace_id not in self._seen:
+            self.look_at([row])
+        return self._seen[row.trace_id]
+
+
+def _reference(conditions: Mapping[str, Any]) -> tuple[str, float] | None:
+    """What the reference stream took while this was measured: its kind, and its median [ms]."""
+    match conditions:
+        case {"reference": {"kind": str(kind), "median": float(median)}} if median > 0:
+            return kind, median
+    return None

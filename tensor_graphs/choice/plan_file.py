@@ -1,0 +1,158 @@
+"""plan_file: the plan of a request, kept in the user's cache folder: the same request in the same environment needs no search.
+
+    file = of(Request(graph, …))        # None: nothing is kept for it
+    plan = file.read()                  # None: search, then file.write(plan)
+
+The name of a file is a digest of all that a plan follows from, but for the rows of the database: the graph, the request, this
+package's code, every kernel that there is (by identity), the software and the hardware. In the file stands the generation of the
+database (records/generation.py) that the plan rests on; rows that were added since make it stale. A stale or damaged file is
+left out, and replaced. Nothing heavy is imported here: who finds a plan needs neither the rewriting nor the judge nor SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensor_graphs import blas_threads
+from tensor_graphs.arguments import switch
+from tensor_graphs.choice.request import Request
+from tensor_graphs.costs import learned
+from tensor_graphs.devices.environment import fingerprint
+from tensor_graphs.devices.sealed_files import read, user_place
+from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
+from tensor_graphs.language.errors import NOWHERE, written_at
+from tensor_graphs.language.json_writer import graph_to_json
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.phases import phase
+from tensor_graphs.records import open_database
+from tensor_graphs.records.generation import generation, of_file
+from tensor_graphs.records.location import default_target, file_of
+from tensor_graphs.rewrites import user_rules
+
+if TYPE_CHECKING:
+    from tensor_graphs.records.database import Database
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "TENSOR_GRAPHS_PLANS"
+"""the environment variable: "off" to keep no plans, and use none"""
+
+MOST_BYTES = 64 << 20
+"""of all plans together; those that were not used for the longest time go"""
+
+FORMAT = b"tensor_graphs plan 2\n"
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """Where the plan of one request is kept."""
+
+    path: Path
+    request: Request
+
+    @phase("read plan")
+    def read(self) -> Plan | None:
+        """The plan, where one is there that rests on the rows that the database has now."""
+        content = read(self.path)
+        if content is None:
+            log.debug("no plan is on file for this request")
+            return None
+        try:
+            head, rests_on, made = content.split(b"\n", 2)
+            if head + b"\n" != FORMAT:
+                raise ValueError("it is of another version")
+            now = self._generation()
+            if now is None or now.encode() != rests_on:
+                raise ValueError("the database has other rows by now")
+            with written_at(NOWHERE):                               # lines move; who asks follows the graph that is given
+                plan: Plan = pickle.loads(made)
+        except Exception as e:                                      # of bytes that may be anything, reading may raise anything
+            log.debug("the plan in %s is left out: %s", self.path, e)
+            return None
+        log.info("the plan is taken from %s", self.path)
+        from tensor_graphs.choice.node_map import Images  # a door: of a plan that is chosen they are known
+
+        return replace(plan, images=Images(self.request, plan), given=self.request.graph)
+
+    def _generation(self) -> str | None:
+        named = self.request.database
+        if named is None or isinstance(named, str | Path):
+            file = file_of(named)
+            if file is not None:
+                return of_file(file)
+            with open_database(named) as database:
+                return generation(database)
+        return generation(named)
+
+    @phase("keep plan")
+    def write(self, plan: Plan) -> None:
+        """Keep a plan."""
+        try:
+            made = pickle.dumps(plan)
+        except Exception as e:                                      # a part that cannot be pickled: anyone's composite
+            log.debug("the plan is not kept: %s", e)
+            return
+        from tensor_graphs.devices.sealing import keep  # a door: who reads a plan writes none
+
+        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", made], MOST_BYTES)
+
+
+def of(request: Request) -> PlanFile | None:
+    """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, a
+    path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody
+    knows, and ArgumentError where the variable says neither on nor off."""
+    graph, database = request.graph, request.database
+    if request.path is not None:
+        return None
+    if not switch(VARIABLE, unless_said=True):
+        return None
+    if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
+        return None
+    with phase("read plan"):
+        names = request.names
+        what = {
+            "graph": (graph.structural_key, graph_to_json(graph)),
+            "asked": request.decides(),
+            "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
+            "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
+            "rules": user_rules.digest(),
+            "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
+            "database": _place(database),
+        }
+        path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")
+        return None if path is None else PlanFile(path, request)
+
+
+def _in_memory(database: Database | str | Path | None) -> bool:
+    return database is not None and not isinstance(database, str | Path) and database.location == ":memory:"
+
+
+def _place(database: Database | str | Path | None) -> str:
+    """The same for a database and for its name."""
+    if database is None or isinstance(database, str | Path):
+        file = file_of(database)
+        return str(default_target() if database is None else database) if file is None else os.path.realpath(file)
+    return os.path.realpath(database.location) if database.is_sqlite else database.location
+
+
+@functools.cache
+def _environment(backend: str) -> str:
+    return fingerprint(backend, libs=dict(backend_module(backend).versions())).key()
+
+
+@functools.cache
+def _package() -> str:
+    """A digest of this package's code."""
+    root = Path(__file__).resolve().parent.parent
+    made = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        made.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return made.hexdigest()

@@ -1,0 +1,730 @@
+"""profile_graph: which measurements would settle the choices of a graph, asked of `measure` until a budget is spent."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.arguments import function, names, number, whole
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
+from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.profile_kernels import profile_kernels
+from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
+from tensor_graphs.choice.request import Request, Wanted
+from tensor_graphs.choice.search import asked_points, price_points
+from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
+from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
+from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.roofline import uncertainty, work
+from tensor_graphs.errors import close_to, listed
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, matching
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.calls import worded
+from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.graph import Graph, require_graph
+from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.points.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
+from tensor_graphs.measure.queue.ahead import Ahead, Pace, ahead_of, question_seconds
+from tensor_graphs.measure.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
+from tensor_graphs.measure.queue.report import Answered, ProfileReport, Rests
+from tensor_graphs.measure.queue.requests import settle_queue
+from tensor_graphs.measure.rates.calibration import correct_flops, measure_device, seconds_due
+from tensor_graphs.measure.timing.deployed import NotDeployed, what_runs
+from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
+from tensor_graphs.records.database import Database
+from tensor_graphs.tuning.strategies import Strategy
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 6
+"""how often another path may turn out the cheapest before the search for it ends"""
+
+MANY_RUNS = 20.0
+"""runs of a path that measuring it as a whole costs, about"""
+
+MOST_ASKED = 2
+"""times that one profile measures the same kernel alone, and again as many that it runs it in its place"""
+
+WORTH_ASKING = 0.02
+"""of a path's time: what may save less is not measured again"""
+
+WARMER = 1.25
+"""times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
+
+PROMISING = 2.0
+"""times less than what is kept a kernel takes by its guess, from which on it is asked about as if the plan used it"""
+
+CLOSE = 1.5
+"""times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
+
+FINAL = 0.25
+"""of the budget, kept for whole paths"""
+
+LEAST_SEARCH, SEARCHING = 2.0, 0.25
+"""seconds, and of the budget, that finding out what to measure may take in any case; else as long as was announced"""
+
+Asked = Counter[tuple[str, ...]]
+"""how often one profile has asked: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
+
+OnStep = Callable[[int, int, str], None]
+"""(done, total, what) for a progress bar"""
+
+OnStart = Callable[[Ahead], None]
+"""what a profile takes beside its budget, about; called before anything is measured, where that is something"""
+
+OnVerdict = Callable[[Answered], None]
+"""what was found of one kernel"""
+
+
+def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: Asked | None = None,
+                 again: bool = False) -> list[Question]:
+    """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
+
+    A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
+    of a kernel that the path has chosen, its share of the time × how uncertain that is; nothing, where it cannot become cheaper
+    than what is chosen.
+
+    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
+    changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
+    with those too, as another workload. Raises NoPathError when nothing may be used.
+
+    What has a row is asked again where the row is in doubt, or a rival's too close, and that could change the choice (`_doubtful`);
+    so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
+    """
+    asked = Counter() if asked is None else asked
+    book = PriceBook.of(request)
+    table = by_op(all_kernels(request.here))
+    out: list[Question] = []
+    points = price_points(graph, request.at, request.largest)
+    for binding in points:
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
+        path = paths.cheapest()
+        reached = {s.key: s for s in paths.known()}
+        for key, calls in path.calls.items():
+            s = reached[key]
+            sizes, best = {n: int(binding[n]) for n in s.dim_names}, paths.best(s)[0]
+            for kernel in matching(s.spec, table):
+                if not calls and kernel.name != path.choices[key]:
+                    continue                                        # computed once, when the graph is bound: one will do
+                price, why = book.price(kernel, s, binding, True), "asked for" if again else ""
+                if price is None and _may_pass_later(book, kernel, s, binding):
+                    price, why = book.guess(kernel, s, binding), "it did not pass, as on a busy machine"
+                if price is not None:
+                    least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
+                    share = max(0.0, best - least) * calls / max(path.cost, 1e-9)      # every range of sizes counts alike
+                    rows = book.verdict(kernel, s), book.time(kernel, s, binding)
+                    known_good = not again and all(row is None or row.passed for row in rows)
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
+        out += _doubtful(book, paths, path, _doubts(book, paths, table, points), binding, asked)
+        for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
+            sizes = {n: int(binding[n]) for n in s.dim_names}
+            for kernel in matching(s.spec, table):
+                price = book.price(kernel, s, binding, True)
+                if price is not None:
+                    share = price.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
+                    out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
+    return out
+
+
+Ways = list[tuple[Signature, Alternative]]
+"""how a path computes each signature that it reaches"""
+
+
+def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
+           book: PriceBook) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
+    """At each of these sizes the path that `compile_graph` would use at the book's prices. Raises NoPathError."""
+    table = by_op(all_kernels(book.backends))
+    for binding in points:
+        paths = book.paths(graph, table, binding, partial(_price, book, binding))
+        path = book.as_tried(graph, paths, paths.cheapest(), binding)
+        signatures = {s.key: s for s in paths.known()}
+        yield binding, paths, path, [(signatures[key], way) for key, way in paths.kernels(path).items()]
+
+
+def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
+    """The kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
+
+    A question's worth is the kernel's share of its path's time. Raises NoPathError.
+    """
+    out: list[Question] = []
+    for binding, _, path, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+        for s, way in ways:
+            if way.kernel is not None and not way.price.measured and path.calls[s.key]:
+                share = way.price.seconds * path.calls[s.key] / max(path.cost, 1e-9)
+                out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
+    return sorted(out, key=lambda q: -q.worth)
+
+
+def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
+    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what was measured of a
+    kernel that `compile_graph` would use at these sizes in their place, or of the steps of a definition; those first that may save
+    most. It keeps what it has, as the guesses for rivals go up where one was too low; but how slow one backend's kernel is says
+    little of another's.
+
+    A question's worth is the share of its path's time that may be saved. Raises NoPathError.
+    """
+    book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(request.here))
+    plain = replace(book, margin=1.0)
+    out: list[Question] = []
+    for binding, paths, path, ways in _plans(graph, points, book):
+        for s, way in ways:
+            kept, calls = paths.seconds(s, way), path.calls[s.key]
+            if not calls or (way.kernel is not None and not way.price.measured):
+                continue
+            for kernel in matching(s.spec, table):
+                price = plain.price(kernel, s, binding, True)
+                if price is not None and not price.measured and price.seconds * PROMISING < kept:
+                    saved = (kept - price.seconds) * calls / max(path.cost, 1e-9)
+                    if saved > WORTH_ASKING:
+                        out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
+    return sorted(out, key=lambda q: -q.worth)
+
+
+def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
+             request: Request) -> tuple[Rests, ...]:
+    """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
+    plans = _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN))
+    return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
+
+
+def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> dict[str, float]:
+    """Backend of the host -> the most flop/s that a product of f32 of the plans for these sizes was measured to do. Raises
+    NoPathError."""
+    out: dict[str, float] = {}
+    for binding, _, _, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+        for s, way in ways:
+            facts = s.spec.op.facts
+            if (way.kernel is not None and way.price.measured and device_of(way.kernel.backend).is_host and facts.product
+                    and not facts.closed and {t.dtype for t in s.spec.inputs if t.dtype.is_float} == {f32}):
+                speed = work(s, tuple((n, int(binding[n])) for n in s.dim_names))[1] / way.price.seconds
+                out[way.kernel.backend] = max(out.get(way.kernel.backend, 0.0), speed)
+    return out
+
+
+def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
+    """The share of the path's time that these questions may save at one of these sizes: of each signature the most."""
+    saved = []
+    for point in points:
+        most: dict[str, float] = {}
+        for q in left:
+            if not q.again and all(point[n] == size for n, size in q.binding.items()):
+                most[q.signature.key] = max(most.get(q.signature.key, 0.0), q.worth)
+        saved.append(min(1.0, sum(most.values())))
+    return max(saved, default=0.0)
+
+
+def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
+    """The same question; not to be asked again where this profile has asked it so often."""
+    return replace(q, again="") if asked[question_key(q)] >= most else q
+
+
+def _may_pass_later(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    rows = book.verdict(kernel, signature), book.time(kernel, signature, binding)
+    failed = [row for row in rows if row is not None and row.status != "PASSED"]
+    return bool(failed) and all(map(may_pass_later, failed))
+
+
+def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding: Mapping[str, int],
+              asked: Asked) -> list[Question]:
+    """What is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of that
+    which would be the fastest of all; and those that they compete with, where their intervals meet.
+
+    A kernel that was timed in its place is asked about there (`in_place`): that time counts.
+    """
+    def hope(kernel: Kernel, signature: Signature) -> Price | None:
+        price, left = book.price(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
+        timed = book.timed(kernel, signature, binding)
+        if price is None or timed is None or timed[1] or not left:
+            return price
+        if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
+            return price                                            # others might be faster than it, it need not be
+        return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
+
+    hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
+    best = hopeful.cheapest()
+    if best.cost > path.cost * (1.0 - WORTH_ASKING):
+        return []
+    out: dict[tuple[str, str], Question] = {}
+    signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
+    for key, way in hopeful.kernels(best).items():
+        s, kept = signatures[key], paths.best(signatures[key])[1]
+        honest = None if way.kernel is None else book.price(way.kernel, s, binding, True)
+        if way.kernel is None or honest is None or way.price.seconds >= honest.seconds:
+            continue
+        saved = (honest.seconds - way.price.seconds) * best.calls[key] / max(path.cost, 1e-9)
+        doubt = doubts.of(way.kernel, s, binding)
+        for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
+            timed = None if kernel is None else book.timed(kernel, s, binding)
+            if kernel is not None and timed is not None and not timed[1] and asked[timing_key(kernel, s, binding)] < MOST_ASKED:
+                why = "its interval meets a rival's" if doubt is None else doubt.why
+                q = Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved, again=why)
+                out[question_key(q)] = q
+    return list(out.values())
+
+
+def _doubts(book: PriceBook, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Doubts:
+    doubts = Doubts(book, table, paths.known(), points)
+    found = (book.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
+    doubts.look_at(timed[0] for timed in found if timed is not None)
+    return doubts
+
+
+def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
+    """The ops that read an input whose values are given and fit at these sizes, and what their operands are given; each once."""
+    out: list[tuple[Signature, Given]] = []
+    leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in given}
+    fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
+               if leaf is not None and _fits(name, descriptor, leaf, binding) is None}
+    for node in graph.nodes:
+        if is_step(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
+            s = signature_of(node)
+            names = list(s.graph.inputs)
+            found = s, tuple((names[i], fitting[x]) for i, x in read)
+            if found not in out:
+                out.append(found)
+    return out
+
+
+def _fits(name: str, descriptor: Descriptor, leaf: Node, binding: Mapping[str, int]) -> InputError | None:
+    try:
+        check(name, descriptor, leaf.type.at(binding))
+    except InputError as e:
+        return e
+    return None
+
+
+def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | Descriptor], bindings: Sequence[Mapping[str, int]],
+                 ) -> Given:
+    """The descriptors of those inputs and parameters whose values are not random, each of which fits at one binding at least.
+
+    Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
+    """
+    out = []
+    for name, said in sorted(inputs.items(), key=str):
+        leaf = graph.inputs.get(name, graph.parameters.get(name))
+        if leaf is None:
+            known = [*graph.inputs, *graph.parameters]
+            near = close_to(name, known)
+            raise InputError(f"the graph has no input or parameter named {name!r}\n  fix: "
+                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known)}"))
+        descriptor = read_descriptor(name, said)
+        if descriptor != RANDOM:
+            problems = [_fits(name, descriptor, leaf, b) for b in bindings]
+            if all(problems):
+                raise next(p for p in problems if p is not None)
+            out.append((name, descriptor))
+    return tuple(out)
+
+
+def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float,
+             say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
+    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there; and
+    the path that would be the cheapest if what is in doubt, and what was timed alone only, were as fast as may be.
+
+    end: of the budget, on the clock of time.perf_counter. asked: so far in this profile. again: each path is run, known or not.
+    Returns how many steps were measured.
+    """
+    if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
+        return 0
+    asked = Counter() if asked is None else asked
+    table = by_op(all_kernels(request.here))
+    measured = 0
+    guessed: Path | None = None
+    for _ in range(ROUNDS):
+        book = PriceBook.of(request, GUESS_MARGIN)
+        paths = book.paths(graph, table, binding, partial(_verified, book, binding))
+        path = paths.cheapest()
+        doubts = _doubts(book, paths, table, [binding])
+        hopes = book.paths(graph, table, binding, partial(_in_place_at_best, book, doubts, asked, binding))
+        hopeful = hopes.cheapest()
+        signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
+
+        def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
+                    signatures: Mapping[str, Signature] = signatures) -> bool:
+            steps = {key for key, a in found.kernels(of).items() if a.kernel is not None
+                     and _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)}
+            return _runs_any(graph, of, steps, _open_parts(book, found, of, binding, asked))
+
+        several = {path.id: (paths, path)} if unknown(paths, path) else {}
+        if hopeful.cost < path.cost * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
+            several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
+        rival = _reworded(paths, path)
+        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(book, paths, rival, binding, asked))):
+            several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
+        if not several or path.cost * MANY_RUNS > end - time.perf_counter():
+            break
+        if guessed is None:                                         # so that what is chosen later was compared with it in one run
+            plain = book.paths(graph, table, binding, partial(_guess, book, binding))
+            guessed = plain.cheapest()
+            several.setdefault(guessed.id, (plain, guessed))
+            signatures |= {s.key: s for s in plain.known()}
+        found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
+        asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
+        asked.update({_part_key(each, binding) for of, found in several.values() for each in parts_on(of, found)})
+        say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
+        try:
+            measured += run_in_place(judge, graph, list(several.values()), signatures, binding, request.here)
+        except NotDeployed as e:
+            log.warning("the path %s could not be measured as a whole: %s", path.id, e)
+            if not isinstance(e, Wrong):
+                break
+            guessed = None                                          # other paths are the cheapest now
+    return measured
+
+
+def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, str]]) -> bool:
+    """Whether a run along the path computes any of these steps, or something of these parts."""
+    if not steps and not parts:
+        return False
+    running, places = what_runs(graph, path)
+    return bool(steps & running or parts & places)
+
+
+def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
+    """The keys and ways of the path's parts that were never measured as a whole the way they are computed there, where another way
+    is close."""
+    close = set(_rivals(paths, path))
+    return {(s.key, way.name) for s, way, steps in parts_on(paths, path)
+            if s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
+            and book.whole_row(binding, s, way, steps) is None}
+
+
+def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
+    """For each part of the path that has recipes: the cheapest other wording, where it is CLOSE to the one that is chosen."""
+    found = {}
+    for s, way, _ in parts_on(paths, path):
+        others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
+        seconds, other = min(others, key=lambda each: each[0])
+        if seconds <= CLOSE * paths.seconds(s, way):
+            found[s] = other
+    return found
+
+
+def _reworded(paths: Paths, path: Path) -> Path | None:
+    """The path with those wordings instead, to be run beside it; None where there are none."""
+    rivals = _rivals(paths, path)
+    return paths.reworded(path, rivals) if rivals else None
+
+
+def _part_key(part: tuple[Signature, Alternative, Steps], binding: Mapping[str, int]) -> tuple[str, ...]:
+    s, way, steps = part
+    return part_implementation(s, way.target(s), steps).source_hash, timed_workload(s, binding).key, "in place"
+
+
+def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[str, ...]:
+    return (*timing_key(kernel, signature, binding), "in place")
+
+
+def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel, signature: Signature, binding: Mapping[str, int],
+                   again: bool) -> bool:
+    """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
+    ran = asked[_step_key(kernel, signature, binding)]
+    if not _known_in_graph(book, kernel, signature, binding):
+        return ran < MOST_ASKED
+    return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
+
+
+def _in_place_at_best(book: PriceBook, doubts: Doubts, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
+                      signature: Signature) -> Price | None:
+    """What a kernel takes in its place if all that is open about it turns out well."""
+    price = book.price(kernel, signature, binding)
+    if price is None or not price.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
+        return price
+    if not _known_in_graph(book, kernel, signature, binding):
+        return replace(price, seconds=price.seconds / WARMER)
+    doubt = doubts.of(kernel, signature, binding)
+    return price if doubt is None else replace(price, seconds=min(price.seconds, doubt.least))
+
+
+def _known_in_graph(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    timed = book.timed(kernel, signature, binding)
+    return timed is not None and timed[1]
+
+
+def _verified(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    return book.price(kernel, signature, binding)
+
+
+def _guess(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    """The price of a kernel that may be used, as if nothing had been timed."""
+    return None if book.why_not(kernel, signature, binding) is not None else book.guess(kernel, signature, binding)
+
+
+def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    return book.price(kernel, signature, binding, True)
+
+
+def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | None = None, backends: Sequence[str] | None = None,
+                  database: Database | str | FilePath | None = None, tolerance: float | None = None,
+                  at: Mapping[str, int] | None = None, largest: Mapping[str, int] | None = None, threads: int | None = None,
+                  timeout: float | None = None, on_step: OnStep | None = None,
+                  inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
+                  kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0,
+                  strategy: str | Strategy | None = None,
+                  intermediates: Wanted = "auto", on_start: OnStart | None = None,
+                  assuming: str | Sequence[str] = ()) -> ProfileReport:
+    """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
+
+    The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
+    most, the device's own constants, the start of a worker) is reported beside it. Of any budget at least one question is answered;
+    a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that takes turns with others
+    is measured in one process at least, and in no further one.
+
+    What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
+    which the graph is priced) are measured before any other, the dearest first. They may exceed the budget by what comparing and
+    timing them is expected to take, by twice the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, given to on_start
+    before anything is measured, where it is anything. After that nothing more is begun. Before them, once something was measured,
+    come those that by their guesses take half as long as what the plan uses; after them those that plans for other sizes use, and
+    then all others by what they may save.
+    `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
+
+    kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
+    verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
+    paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
+    tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
+    machine allows (tune_graph.py). strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
+
+    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
+    one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
+    those of kernels on their own; again until nothing is cheaper. In the end, in the last quarter of the budget, the paths that may
+    be the fastest are run as a whole in turns, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row
+    measured so far; the next call goes on from there.
+
+    What has a row is measured again where the row is in doubt (outliers.py says why) and that could change the choice; the better
+    time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
+
+    per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
+    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
+    Raises NoPathError when nothing may be used from the start, ArgumentError.
+
+    inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
+    FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
+    and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
+    """
+    request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
+                      intermediates=intermediates, assuming=assuming)
+    budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
+    tune = number("tune", tune, "seconds, 0 or more")
+    for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):
+        if value is not None:
+            number(name, value, "seconds, 0.001 or more, or leave it out", 0.001)
+    function("on_step", on_step, "how much is done, how much there is, and what comes next")
+    function("on_start", on_start, "what the profile takes beside its budget")
+    function("on_verdict", on_verdict, "each verdict")
+    kernels = names("kernels", kernels, "names of kernels, as [\"numpy.softmax\"]")
+    ops = names("ops", ops, "names of ops, as [\"softmax\"]")
+    paths = whole("paths", paths)
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InputError(f"inputs is {inputs!r}\n  fix: by name, {{\"x\": \"random\"}}")
+    if kernels or ops:
+        if inputs:
+            raise InputError("values of inputs are for whole graphs, and single kernels are measured on random ones\n"
+                             "  fix: inputs, or kernels and ops")
+        return profile_kernels(request, kernels, ops, budget=budget, per_kernel=per_kernel, timeout=timeout, again=again,
+                               on_step=on_step, on_verdict=on_verdict)
+    if paths:
+        if inputs:
+            raise InputError("whole paths are measured on random values\n  fix: inputs, or paths")
+        return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
+    strategy = require_strategy(strategy)
+    pace = Pace()
+    store, here, tolerance = request.store, request.here, request.allowed
+    graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
+    report = ProfileReport()
+    spent = Stopwatch()
+    given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
+    seen: set[tuple[str, str]] = set()
+    begun_with: set[tuple[str, str]] | None = None
+    used: set[Descriptor] = set()
+    counted: Asked = Counter()
+    done, total, ended = 0, 0, False
+    promised = False                                                # whether what promises to be faster was asked about
+    apart = (1.0 - FINAL) * budget
+    opening = looked = 0.0                                          # seconds that looking for questions took: last, and so far
+
+    def say(what: str) -> None:
+        if on_step is not None:
+            on_step(done, done, what)
+
+    def ask(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], at_least: int,
+            repeated: Set[tuple[str, str]] = frozenset()) -> None:
+        nonlocal done
+        with spent:
+            for q, status in _answers(judge, todo, must, apart - spent.seconds, report.ahead.beyond, per_kernel, at_least):
+                done += 1
+                counted[question_key(q)] += 1
+                report.again += question_key(q) in repeated
+                report.left = max(0, report.left - 1)
+                report.statuses[status] = report.statuses.get(status, 0) + 1
+                report.measured += status == "PASSED"
+                report.failed += status != "PASSED"
+                if on_step is not None:
+                    on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
+
+    def run_whole(judge: Judge, graph: Graph) -> int:
+        """The finalists, then what the fastest holds that was never timed alone. How many ran."""
+        left = budget - spent.seconds
+        most = left + report.ahead.beyond
+        if min(budget, most) <= 0:
+            return 0
+        with spent:
+            seconds = min(most, max(left, FINAL * budget))
+            end = time.perf_counter() + seconds
+            bindings = itertools.takewhile(lambda _: time.perf_counter() < end + most - seconds,
+                                           itertools.chain(*asked_points(graph, at, largest)))
+            ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds) for binding in bindings)
+        report.paths += ran
+        if ran:
+            plan = unanswered(store, needed(graph, points[0], request), VERIFIER, threads)
+            ask(judge, plan, {question_key(q) for q in plan}, 0)
+        return ran
+
+    def look_ahead() -> Ahead:
+        """What comparing and timing the plan asked for takes, and measuring the device. Raises NoPathError."""
+        first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
+        compared = verified(store, {q.kernel.backend for q in first}, threads)
+        return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
+                        pace=pace, budget=budget, apart=apart, most=min(MOST_MORE, 2.0 * budget))
+
+    def searched() -> float:
+        return pace.seconds - report.device_seconds - spent.seconds
+
+    def may_search() -> bool:
+        """Whether looking for questions once more takes no longer than was announced, or little of the budget."""
+        return looked + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
+
+    def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
+        """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
+        that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
+        nonlocal opening, looked
+        began = time.perf_counter()
+        every = questions_of(form.graph, request, given=given, asked=counted, again=again)
+        tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
+        hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
+        hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
+        first = next(tiers, [])
+        plan = [*hopes, *first] or next(tiers, [])
+        due = {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
+        opening = time.perf_counter() - began
+        looked += opening
+        return every, hopes, first, plan, due
+
+    try:
+        tried = forms(graph, request)                                                       # what is measured is what would be run
+        form = next(tried)
+        points = asked_points(form.graph, at, largest)
+        reached: Mapping[str, float] = {}
+        with contextlib.suppress(NoPathError):                      # then another form may have one, below
+            reached = _reached(form.graph, points[0], request)
+            report.ahead = look_ahead()
+            looked = pace.seconds
+            if on_start is not None and str(report.ahead):
+                on_start(report.ahead)
+        begun = time.perf_counter()
+        if [*measure_device(store, here, threads=threads), *correct_flops(store, reached, threads)]:
+            report.device_seconds = time.perf_counter() - begun
+        with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
+            while not seen or may_search():
+                try:
+                    asked, hopes, first, plan, due = open_now()
+                except NoPathError:
+                    other = next(tried, None)
+                    if other is not None:
+                        form = other
+                        continue
+                    if not seen:
+                        raise
+                    break                                           # what was measured leaves nothing to use: no question is left
+                used |= {descriptor for q in asked for _, descriptor in q.given}
+                report.unused = tuple(name for name, descriptor in given if descriptor not in used)
+                left, must = list(due.values()), {question_key(q) for q in (*hopes, *first)}
+                todo = plan or left
+                begun_with = set(due) if begun_with is None else begun_with
+                new = {question_key(q) for q in asked} - seen
+                seen |= new
+                report.already_known += len(new - due.keys())
+                report.left = len(left)
+                total = done + len(left)
+                if todo and budget > 0:
+                    judge.ready()
+                before = done
+                repeated = {question_key(q) for q in left if q.again}
+                at_least = 1 if budget > 0 and (not done or (hopes and not promised)) else 0
+                promised = promised or bool(hopes)
+                ask(judge, todo, must, at_least, repeated)
+                if done - before < len(todo):
+                    report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
+                    break
+                if not todo:                                        # times in place may make another path the cheapest: ask again
+                    with spent:
+                        end = time.perf_counter() + apart - spent.seconds
+                        steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
+                                    for binding in price_points(form.graph, at, largest))
+                    report.deployed += steps
+                    ended = not steps
+                    if ended and (not run_whole(judge, form.graph) or again or spent.seconds >= budget):
+                        break                                       # whole paths, too, may make another one the cheapest
+            if not ended:
+                run_whole(judge, form.graph)
+            if tune > 0:
+                report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
+        settle_queue(store, here, threads)
+        with contextlib.suppress(NoPathError):
+            report.rests = rests_on(form.graph, *points, request)
+            if report.left and done and may_search():               # what the next call begins with: rows change what is asked
+                *_, due = open_now()
+                report.left, report.arisen = len(due), len(due.keys() - (begun_with or set()))
+                report.may_save = _may_save([q for q in due.values() if not counted[question_key(q)]], points[0])
+    except KeyboardInterrupt:
+        report.interrupted = True
+    report.seconds, report.search_seconds = pace.seconds, searched()
+    report.over_seconds = max(0.0, spent.seconds - budget)
+    return report
+
+
+def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,
+             per_kernel: float | None, at_least: int) -> Iterator[tuple[Question, str]]:
+    """`answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds: each that is expected
+    to end by then."""
+    end = time.perf_counter() + budget + more
+    answered = set()
+    for q, status in answer(judge, todo, budget=budget, per_kernel=per_kernel, at_least=at_least):
+        answered.add(question_key(q))
+        yield q, status
+    compared = verified(judge.database, {q.kernel.backend for q in todo}, judge.threads)
+    for q in todo:
+        expected = sum(question_seconds(q, compared, per_kernel))
+        if question_key(q) in must - answered and time.perf_counter() + expected < end:
+            yield from answer(judge, [q], budget=0.0, per_kernel=per_kernel, at_least=1)
+
+
+class Stopwatch:
+    """The time that passed inside its `with` blocks, in all of those that have ended."""
+
+    def __init__(self) -> None:
+        self.seconds = self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._begun
+
+
+if not TYPE_CHECKING:                                                # a checker of types reads the signature as it stands there
+    profile_graph = worded(profile_graph, "profile")

@@ -1,0 +1,280 @@
+"""profile_paths: whole paths, measured where they run: those that are listed first, and the one that is written out the furthest.
+
+What `profile_graph` does with the paths that may be the fastest (finalists.py) is done here with many: each is run as a whole, and
+the times of its steps in their places are stored, as is that of the whole. A kernel without a verdict is compared with the oracle
+first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
+
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.search import asked_points
+from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
+from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import all_kernels, by_op
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.conditions import all_hold, conditions_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import walk
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.queue.report import LEFT, ProfileReport, Walked
+from tensor_graphs.measure.timing.deployed import (
+    NotDeployed,
+    PartRow,
+    measure_deployed,
+    measure_whole,
+    record_deployed,
+    record_parts,
+    record_whole,
+    refute,
+)
+from tensor_graphs.paths.path import EXPAND, Alternative, Path, Paths, Price, Steps
+
+TOGETHER = 3
+"""paths that are run in turns, beside the first of all"""
+
+MOST_WRITTEN = 64 << 20
+"""bytes of a value inside a definition, from which on it is not written out: the products of a head of 262,144 rows fill it"""
+
+ROUNDS, SECONDS = 4, 3.0
+"""turns of each of these for the time of the whole, and seconds after which no turn begins"""
+
+RAN, REFUSED, FAILED = "RAN", "REFUSED", "FAILED"
+
+
+class Wrong(NotDeployed):
+    """A run in place was wrong, and the kernel that is to blame is on file as such."""
+
+
+def run_in_place(judge: Judge, graph: Graph, several: Sequence[tuple[Paths, Path]], signatures: Mapping[str, Signature],
+                 binding: Mapping[str, int], backends: Sequence[str]) -> int:
+    """Run paths of one graph in turns and store what their steps and parts took, each in its place. -> how many steps were stored.
+
+    Raises NotDeployed where they cannot be run, and Wrong.
+    """
+    kernels = kernels_of(several)
+    at = {n: int(s) for n, s in binding.items()}
+    try:
+        found = measure_deployed(judge, graph, [each for _, each in several], kernels, at, backends)
+    except NotDeployed as e:
+        if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
+            raise Wrong(str(e), e.path) from e
+        raise
+    steps = record_deployed(judge, found, kernels, signatures, at, VERIFIER)
+    record_parts(judge, found, {(each.id, s.key, way.name): _part_row(s, way, its, judge.threads)
+                                for of, each in several for s, way, its in parts_on(of, each)}, at)
+    return steps
+
+
+def kernels_of(several: Sequence[tuple[Paths, Path]]) -> dict[str, Kernel]:
+    """All that these paths run, by name."""
+    return {a.name: a.kernel for of, each in several for a in of.kernels(each).values() if a.kernel is not None}
+
+
+def parts_on(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Steps]]:
+    """The parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
+    chosen = paths.kernels(path)
+    found = []
+    for s in paths.known():                                         # parts inside of others, too
+        if isinstance(s.spec.op, PartOp) and s.spec.op.recipes and s.key in chosen and chosen[s.key].kernel is None:
+            steps = paths.steps(s, chosen[s.key], lambda i: chosen.get(i.key))
+            if steps:
+                found.append((s, chosen[s.key], steps))
+    return found
+
+
+def _part_row(part: Signature, way: Alternative, steps: Steps, threads: int | None) -> PartRow:
+    target = way.target(part)
+    return PartRow(part, target, part_implementation(part, target, steps), part_environment(steps, threads))
+
+
+def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout: float | None = None, again: bool = False,
+                  on_step: Callable[[int, int, str], None] | None = None) -> ProfileReport:
+    """Measure the first `count` paths of a graph as wholes, and the one that is written out the furthest, at the sizes in `at` (at
+    all that it is priced at, where `at` says none); of a graph of one op also each kernel, and the definition in steps, of each
+    backend alone. `ProfileReport.walked` has what each took.
+
+    A path that was measured here before is not measured again, unless `again`; those that the budget [s] leaves are left, and the
+    next call goes on with them: one path at least is measured. Interrupting it keeps what was measured. Raises NoPathError.
+    """
+    started = time.perf_counter()
+    store, here, threads = request.store, request.here, request.threads
+    graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request)).graph
+    points = [p for p in asked_points(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
+    book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(here))
+    report = ProfileReport()
+    walks = [_PathWalk(graph, book, table, binding, count, request, again) for binding in points]
+    total = sum(len(w.open) for w in walks)
+    report.already_known = sum(len(w.walked) for w in walks)
+    done = 0
+    try:
+        if total and budget > 0:
+            with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
+                judge.ready()
+                report.search_seconds = time.perf_counter() - started
+                end = time.perf_counter() + budget
+                for w in walks:
+                    while w.open and (time.perf_counter() < end or not done):
+                        if on_step is not None:
+                            on_step(done, total, f"path {w.open[0].id} of {len(w.listed)}")
+                        before = len(w.open)
+                        report.deployed += w.some(judge)
+                        done += before - len(w.open)
+    except KeyboardInterrupt:
+        report.interrupted = True
+    if on_step is not None:
+        on_step(done, total, "")
+    book.load()
+    for w in walks:
+        report.walked += w.told()
+    report.measured = sum(w.status == RAN and not w.known for w in report.walked)
+    report.failed = sum(w.status in (FAILED, REFUSED) for w in report.walked)
+    report.left = sum(w.status == LEFT for w in report.walked)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+class _PathWalk:
+    """The paths of one graph at one binding. open: those that are still to be measured, in their order."""
+
+    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
+                 request: Request, again: bool) -> None:
+        self.graph, self.book, self.binding, self.backends = graph, book, binding, request.here
+        self.paths = book.paths(graph, table, binding, partial(_candidate, book, binding))
+        self.listed = list(itertools.islice(self.paths, count))
+        if not self.listed:
+            self.paths.cheapest()                                   # which says why there is none
+        listed = {p.id for p in self.listed}
+        self.listed += [p for p in self._of_each_backend() if p.id not in listed]
+        written = written_out(self.paths, self._small)
+        if written is not None and all(written.id != p.id for p in self.listed):
+            self.listed.append(written)
+        self.written = None if written is None else written.id
+        self.signatures = {s.key: s for s in self.paths.known()}
+        self.walked: dict[str, Walked] = {}
+        known = {} if again else {tried.path.id: tried.took for tried in book.tried(graph, binding)}
+        for p in self.listed:
+            if p.id in known:
+                self._say(p, RAN, known[p.id], known=True)
+        self.open = [p for p in self.listed if p.id not in self.walked]
+
+    def _of_each_backend(self) -> list[Path]:
+        """Of a graph of one op, for each backend alone, each of its kernels, and the definition in its steps."""
+        found: dict[str, Path] = {}
+        for backend in self.backends if len(self.paths.top) == 1 else ():
+            paths = self.book.paths(self.graph, by_op(all_kernels((backend,))), self.binding, partial(_candidate, self.book,
+                                                                                                     self.binding))
+            ((s, _),) = paths.top
+            for way in paths.alternatives(s):
+                named = way.name == EXPAND and paths.seconds(s, way) < math.inf and self._small(s)
+                if (way.kernel is not None or named) and (path := paths.reworded(paths.cheapest(), {s: way})) is not None:
+                    found[path.id] = path
+        return list(found.values())
+
+    def _small(self, s: Signature) -> bool:
+        """Whether no value inside its definition is large at these sizes."""
+        assert isinstance(s.spec.op, CompositeOp)
+        inside = [n for n in walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs) if n.inputs and not n.op.facts.view]
+        return all(int(d.evaluate(t.nbytes(), self.binding)) <= MOST_WRITTEN for n in inside for t in n.types)
+
+    def _say(self, path: Path, status: str, seconds: float | None = None, beside: float | None = None, why: str = "",
+             known: bool = False) -> None:
+        self.walked[path.id] = Walked(path.id, dict(self.binding), path.seconds, status, seconds, beside, why, known,
+                                      path.id == self.written)
+
+    def some(self, judge: Judge) -> int:
+        """Measure the next few, beside the first of the list. -> how many steps were stored."""
+        group, self.open = self.open[:TOGETHER], self.open[TOGETHER:]
+        group = [p for p in group if self._usable(judge, p)]
+        first = self.listed[0]
+        ran = first.id in self.walked and self.walked[first.id].status == RAN
+        if group and group[0] is not first and ran and self._usable(judge, first):
+            group = [first, *group]
+        return self._run(judge, group) if group else 0
+
+    def _usable(self, judge: Judge, path: Path) -> bool:
+        """Whether its kernels are right, here and within the tolerance; those without a verdict are compared first."""
+        ways = [(a.kernel, self.signatures[key]) for key, a in self.paths.kernels(path).items() if a.kernel is not None]
+        pending = [(kernel, s) for kernel, s in ways if self.book.verdict(kernel, s) is None]
+        for kernel, s in pending:
+            at = {n: int(self.binding[n]) for n in s.dim_names}
+            judge.record(kernel, s, judge.examine(kernel, s, at), None)
+        if pending:
+            self.book.load()
+        for kernel, s in ways:
+            why = self.book.refusal(kernel, s, self.binding)
+            if why is not None:
+                self._say(path, REFUSED, why=f"{kernel.name} on {s.title()}: {why}")
+                return False
+        return True
+
+    def _run(self, judge: Judge, group: Sequence[Path]) -> int:
+        try:
+            several = [(self.paths, p) for p in group]
+            steps = run_in_place(judge, self.graph, several, self.signatures, self.binding, self.backends)
+            kernels = kernels_of(several)
+            at = {n: int(s) for n, s in self.binding.items()}
+            found = measure_whole(judge, self.graph, group, kernels, at, self.backends, ROUNDS, SECONDS)
+            record_whole(judge, self.graph, found, kernels, at, self.backends)
+        except NotDeployed as e:
+            if len(group) > 1:                                      # one of them may be to blame: each alone
+                return sum(self._run(judge, [p]) for p in group)
+            self._say(group[0], FAILED, why=str(e))
+            return 0
+        wholes = [median(each.whole) for each in found]
+        for each, whole in zip(found, wholes, strict=True):
+            if each.path.id not in self.walked or self.walked[each.path.id].status != RAN:
+                self._say(each.path, RAN, whole, whole / wholes[0] if group[0] is self.listed[0] else None)
+        return steps
+
+    def told(self) -> list[Walked]:
+        """Of each path in the order of the list what is known of it now, with the share of its time that was measured in place."""
+        for p in self.listed:
+            if p.id not in self.walked:
+                self._say(p, LEFT)
+        found = []
+        for p in self.listed:
+            total = placed = 0.0
+            for key, a in self.paths.kernels(p).items():
+                if a.kernel is None or not p.calls[key]:
+                    continue
+                timed = self.book.timed(a.kernel, self.signatures[key], self.binding)
+                seconds = p.calls[key] * (a.seconds if timed is None or timed[0].median_ms is None else timed[0].median_ms * 1e-3)
+                total += seconds
+                placed += seconds if timed is not None and timed[1] else 0.0
+            found.append(self.walked[p.id].with_share(placed / total if total else 1.0, total))
+        return found
+
+
+def written_out(paths: Paths, may: Callable[[Signature], bool]) -> Path | None:
+    """The path on which each composite runs by its definition, all the way down, where `may` lets it and something computes what is
+    inside; elsewhere the cheapest way. None where there is no such path. Raises NoPathError."""
+    picks: dict[Signature, Alternative] = {}
+    done: set[Signature] = set()
+    todo = [s for s, _ in paths.top]
+    while todo:
+        s = todo.pop()
+        way = None if s in done else next((a for a in paths.alternatives(s) if a.name == EXPAND), None)
+        done.add(s)
+        if way is not None and may(s) and paths.seconds(s, way) < math.inf:
+            picks[s] = way
+            todo += [i for i, _ in paths.inner(s, way)]
+    return paths.reworded(paths.cheapest(), picks)
+
+
+def _candidate(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+    return book.price(kernel, signature, binding, True)

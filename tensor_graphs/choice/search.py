@@ -1,0 +1,447 @@
+"""search: the cheapest path of a prepared graph, all of whose kernels are right, as a plan.
+
+The walk: signatures of the graph → candidates → the cheapest path by price → every kernel on it verified (if it has no verdict
+yet) → repeat until the cheapest path holds verified kernels only → instructions → memory plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensor_graphs import blas_threads
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.evidence import Choice, in_words
+from tensor_graphs.choice.form import Intermediates
+from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.measuring import calibrate, compare_all, foresee, open_judge
+from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.prepare import PreparedGraph
+from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.size_samples import Samples, samples_of
+from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.roofline import uncertainty
+from tensor_graphs.kernels.kernel import Kernel, made_together
+from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.composites.products import dot, linear
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.part import PartOp, steps_said
+from tensor_graphs.paths.cells import Cell
+from tensor_graphs.paths.lowered import lowered
+from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
+from tensor_graphs.paths.path import Path as GraphPath
+from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
+from tensor_graphs.phases import phase
+from tensor_graphs.records.errors import CorruptDatabase
+from tensor_graphs.records.known import KnownTime, trace_conditions
+from tensor_graphs.records.rows import ProfileRequest
+
+if TYPE_CHECKING:
+    from tensor_graphs.measure.judge import Judge
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+MOVES = 64 << 20
+"""bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
+
+
+@phase("choose")
+def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
+    """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
+    NoPathError and PlanError."""
+    if decided is not None and request.intermediates == "auto":
+        return _plan(request, prepared, decided, progress)
+    refused: dict[bool, NoPathError] = {}
+    for form in forms(prepared.graph, request):
+        try:
+            return _plan(request, prepared, form, progress)
+        except NoPathError as e:
+            refused[form.wide] = e
+    raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
+
+
+def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
+    """The plan of one form of the graph. Raises NoPathError and PlanError."""
+    started = time.perf_counter()
+    graph, at, path, here = decided.graph, request.at, request.path, request.here
+    sizes = _largest(graph, request.largest)
+    if path is None and _moves(graph, sizes) > MOVES:
+        with phase("calibrate"):
+            calibrate(request.store, here, request.threads)
+    book = PriceBook.of(request, GUESS_MARGIN)
+    table = by_op(all_kernels(here))
+    samples = samples_of(graph, sizes, at)
+    pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
+    points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
+    with _Chooser(graph, book, table, request.threads, progress or (lambda text: None), points) as chooser:
+        if pinned is not None:
+            chosen = [(cell, binding, chooser.given(found, binding)) for cell, binding, found in pinned]
+        else:
+            assert path is None or isinstance(path, GraphPath)
+            chosen = _chosen(samples, chooser, path)
+    variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
+    with phase("database"):
+        missing = chooser.queue_misses(file=pinned is None)
+    notes = (*request.notes, *_threads_in_the_way(variants))
+    plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
+                missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
+                book.generation)
+    if plan.capacity is not None or plan.elsewhere:
+        from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
+
+        check_room(plan)
+    log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
+             len(variants[0].program.instructions), time.perf_counter() - started)
+    return plan
+
+
+def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Bytes that a run reads or writes at least, at its largest sizes."""
+    leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
+    return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
+
+
+def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """A note where numpy's threads will spin behind its products while native kernels run."""
+    used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
+    mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
+    if not (blas_threads.LATE and mixed):
+        return ()
+    note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "
+            f"that follow; import tensor_graphs first, or set {blas_threads.VARIABLE}={blas_threads.TICKS}")
+    return (note,)
+
+
+def price_points(graph: Graph, at: Mapping[str, int] | None = None,
+                 largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+    """The sizes at which `compile_graph` asks for prices (table.py)."""
+    return list(samples_of(graph, _largest(graph, largest), at).points.values())
+
+
+def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
+                 largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """`price_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
+    samples = samples_of(graph, _largest(graph, largest), at)
+    asked = [p for i, p in samples.points.items() if i in samples.asked]
+    rest = [p for i, p in samples.points.items() if i not in samples.asked]
+    return (asked, rest) if asked else (rest, [])
+
+
+def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
+    return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, given, "largest")
+
+
+def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
+    """The cells of the box, at which sizes the path of each was priced (where a caller names some of the cell, there; of a cell
+    without a sample, at the next one that has this path), and the path."""
+    if path is None:
+        found = chooser.cheapest(samples.points)
+    else:
+        found = {i: chooser.given(path, sizes) for i, sizes in samples.points.items()}
+    ways = list({tuple(sorted(each.choices.items())): each for each in found.values()}.values())
+    number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
+    winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in found.items()}
+
+    index = {tuple(sizes[n] for n in samples.box.dims): i for i, sizes in samples.points.items()}
+
+    def cost(way: int, sizes: tuple[int, ...]) -> float:
+        i = index[sizes]
+        return chooser.seconds(found[i] if winners[i] == way else ways[way], samples.points[i])
+
+    chosen, cells = [], [(samples.box, 0)]
+    if len(ways) > 1:
+        from tensor_graphs.choice.size_map import Between, cells_of  # a door: most graphs have one way at all sizes
+
+        cells = cells_of(samples.box, samples.axes, winners, Between(samples.axes, cost, samples.points))
+    for cell, way in cells:
+        own = [i for i, sizes in samples.points.items() if winners[i] == way]
+        at = min(own, key=lambda i: (cell.distance(samples.points[i]), i not in samples.asked))
+        chosen.append((cell, samples.points[at], found[at]))
+    return chosen
+
+
+Question = tuple[Kernel, Signature, dict[str, int]]
+"""a comparison of a kernel on a signature that is used at these sizes"""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The cheapest path at some sizes (None: there is none yet), and the kernels that have to be compared first."""
+
+    binding: Mapping[str, int]
+    paths: Paths
+    path: GraphPath | None
+    pending: Sequence[tuple[Kernel, Signature]]
+
+    def questions(self) -> list[Question]:
+        return [(kernel, signature, {n: int(self.binding[n]) for n in signature.dim_names}) for kernel, signature in self.pending]
+
+
+def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(binding.items()))
+
+
+class _Chooser:
+    """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
+
+    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], threads: int | None,
+                 progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
+        self.graph, self.book, self.table, self.threads, self.progress, self.points = graph, book, table, threads, progress, points
+        self.judge: Judge | None = None
+        self.misses: dict[tuple[str, str], ProfileRequest] = {}
+        self.hopes: dict[tuple[str, str], ProfileRequest] = {}
+        self.signatures: dict[str, Signature] = {}
+        self.unmeasured: dict[str, Signature] = {}
+        self.compared: set[tuple[str, str]] = set()
+        self.priced: dict[tuple[tuple[str, int], ...], Paths] = {}
+        """sizes -> the paths of which the cheapest was chosen there"""
+
+    def __enter__(self) -> _Chooser:
+        return self
+
+    @phase("verify")
+    def __exit__(self, *_: object) -> None:
+        if self.judge is not None:
+            self.judge.close()
+            self.judge = None
+
+    def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
+        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.price(k, s, binding, optimistic))
+
+    def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
+        """At each of some sizes the cheapest path on which every kernel has a verdict; verifies what it must.
+
+        What is missing at all of them is compared together: of a few kernels at a time, the last one that takes long leaves most
+        workers idle.
+        """
+        found: dict[tuple[int, ...], GraphPath] = {}
+        while left := points.keys() - found.keys():
+            planned = {i: self._planned(binding) for i, binding in points.items() if i in left}
+            if not self._built([each for each in planned.values() if each.path is not None]):
+                continue                                            # prices have changed
+            for i, each in planned.items():
+                if each.path is not None and not each.pending:
+                    found[i] = each.path
+                    self.priced[_key(each.binding)] = each.paths
+            self._compare([question for each in planned.values() for question in each.questions()])
+        return {i: found[i] for i in points}                        # as they were asked, however many rounds each took
+
+    def _planned(self, binding: Mapping[str, int]) -> _Planned:
+        """The cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known first.
+        Raises NoPathError where that is nothing either."""
+        paths = self.paths(binding, optimistic=True)
+        try:
+            path = paths.cheapest()
+        except NoPathError as e:
+            # what can still be used must be known too, or the advice would only reach as far as the next refusal
+            unverified = self._unverified(paths)
+            if not unverified:
+                from tensor_graphs.choice.refusals import with_reasons  # a door: most graphs have a path
+
+                raise with_reasons(e, paths, self.book, self.table, binding) from None
+            return _Planned(binding, paths, None, unverified)
+        path = self.book.as_tried(self.graph, paths, path, binding)
+        return _Planned(binding, paths, path, self._pending(paths, path))
+
+    def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
+        """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
+        paths = self.priced[_key(binding)]
+        priced = paths.still(path)
+        if priced is None:
+            return math.inf
+        ran = self._whole(path, binding)
+        return priced.cost if ran is None else ran.seconds + paths.charge(priced)
+
+    def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+        """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
+        paths = self.paths(binding, optimistic=True)
+        try:
+            self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
+            paths = self.paths(binding, optimistic=False)
+            return paths.priced(path)
+        except StalePathError as e:
+            from tensor_graphs.choice.replay import explained  # the same door: the path was given
+
+            signature = next((s for s in paths.known() if s.key == e.key), None)
+            raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
+
+    def _built(self, planned: Sequence[_Planned]) -> bool:
+        """`_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
+        questions = [question for each in planned for question in each.questions()]
+        if not questions:
+            return self._build(planned)
+        with ThreadPoolExecutor(1) as beside:
+            built = beside.submit(self._build, planned)
+            judge = self._open()
+            judge.begin()
+            foresee(judge, questions, built.done)
+            with phase("compile C"):
+                return built.result()
+
+    def _build(self, planned: Sequence[_Planned]) -> bool:
+        """Have what the kernels of paths run compiled, together; False where some of it cannot be, so that prices have changed."""
+        wanted = {(a.kernel.identity, key): (a.kernel, self._signature(each.paths, key))
+                  for each in planned if each.path is not None for key, a in each.paths.kernels(each.path).items()
+                  if a.kernel is not None and a.kernel.together is not None}
+        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted.values()])
+        for (kernel, signature), why in zip(wanted.values(), whys, strict=True):
+            if why is not None:
+                log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
+                self.book.left_out[kernel.identity, signature.key] = f"it cannot be built: {why}"
+        return not any(whys)
+
+    def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
+        """The kernels of a path that have no verdict."""
+        return [(a.kernel, signature) for key, a in paths.kernels(path).items()
+                if a.kernel is not None and self.book.verdict(a.kernel, signature := self._signature(paths, key)) is None]
+
+    def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
+        """The kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have none."""
+        found: dict[str, tuple[Kernel, Signature]] = {}
+        stack = [s for s, _ in paths.top]
+        seen: set[str] = set()
+        while stack:
+            s = stack.pop()
+            way = paths.best(s)[1]
+            if s.key in seen or (way is None and not isinstance(s.spec.op, PartOp)):
+                continue
+            seen.add(s.key)
+            if way is None:
+                stack.extend(i for i, _ in paths.within(s))
+            elif way.kernel is None:
+                stack.extend(i for i, _ in paths.inner(s, way))
+            elif self.book.verdict(way.kernel, s) is None:
+                found[s.key] = way.kernel, s
+        return list(found.values())
+
+    @phase("verify")
+    def _open(self) -> Judge:
+        """The judge."""
+        if self.judge is None:
+            self.judge = open_judge(self.book.database, self.threads, self.book.device)
+        return self.judge
+
+    @phase("verify")
+    def _compare(self, questions: Sequence[Question]) -> bool:
+        """Have kernels compared with the oracle, each once; True when there were any."""
+        pending: dict[tuple[str, str], Question] = {}
+        for kernel, signature, at in questions:
+            pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
+        if not pending:
+            return False
+        self.book.left_out |= compare_all(self._open(), list(pending.values()), self.progress)
+        self.book.load()
+        again = next((question for asked, question in pending.items() if asked in self.compared), None)
+        if again is not None:                                       # or this would go on for ever
+            file, (kernel, signature, _) = self.book.database.location, again
+            raise CorruptDatabase(f"{file}: what was just filed of {kernel.name} on {signature.title()} is not found there\n"
+                                  "  fix: another database (--db): rows of this one were changed from outside")
+        self.compared |= pending.keys()
+        return True
+
+    def _signature(self, paths: Paths, key: str) -> Signature:
+        if key not in self.signatures:
+            for s in paths.known():
+                self.signatures[s.key] = s
+        return self.signatures[key]
+
+    def variant(self, cell: Cell, binding: Mapping[str, int], largest: Mapping[str, int], path: GraphPath,
+                backends: Sequence[str]) -> Variant:
+        """Lower a path and lay out its memory."""
+        paths = self.paths(binding, optimistic=False)
+        chosen = paths.kernels(path)
+
+        def kernel_of(key: str) -> Kernel:
+            kernel = chosen[key].kernel
+            assert kernel is not None
+            return kernel
+
+        made = lowered(self.graph, path, kernel_of, backends, largest)
+        evidence = []
+        everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
+
+        rows: dict[str, KnownTime] = {}
+        for key, a in chosen.items():
+            if a.kernel is not None and a.price.measured:
+                timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
+                assert timed is not None
+                rows[key] = timed[0]
+            elif a.kernel is None and a.price.measured:             # a part, as a whole
+                steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
+                whole = self.book.whole_row(binding, self._signature(paths, key), a, steps or ())
+                rows |= {} if whole is None else {key: whole}
+        doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
+        doubts.look_at(rows.values())
+        verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
+                    if a.kernel is not None}
+        compared = trace_conditions(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
+        for key, a in chosen.items():
+            signature = self._signature(paths, key)
+            cost, seconds = everything.seconds(signature, a) - a.charge, everything.expected(signature, a)
+            measured = a.price.measured and a.kernel is not None
+            ranked = sorted((everything.seconds(signature, o), i, o) for i, o in enumerate(everything.alternatives(signature)))
+            others = [(o.name, everything.expected(signature, o), o.price.measured) for its, _, o in ranked
+                      if o.name != a.name and its < math.inf]
+            refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
+                            if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
+            refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
+            verdict = verdicts.get(key)
+            found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
+            row = rows.get(key)
+            doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
+            evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
+                                   _said(a), tuple(others), refused, 1.0 if measured else a.price.margin,
+                                   steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
+                                   None if row is None else row.trace_id, None if row is None else doubts.when(row),
+                                   None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
+                                   0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
+                                   in_words(found) if found else "", a.recipe.derivation if a.recipe is not None else ""))
+            calls = path.calls.get(key, 1)
+            if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
+                self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
+                          f"chosen by an estimate for {signature.title()}")
+            elif a.kernel is not None and calls:                    # a guess displaces no row: what it may save has to be measured
+                for o in everything.alternatives(signature):
+                    if o.kernel is not None and not o.price.measured:
+                        saved = cost - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
+                        if saved > 0:
+                            self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
+                                      f"may be faster than {a.name} for {signature.title()}")
+        return Variant(cell, self.book.as_run(self.graph, path, binding), made.program, made.layout, made.kernels, tuple(evidence),
+                       dict(binding), self.book.device.run_seconds, self._whole(path, binding))
+
+    def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
+        tried = self.book.tried(self.graph, binding)
+        return next((WholeRun(each.took, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
+
+    def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
+             priority: float, reason: str) -> None:
+        workload = timed_workload(signature, binding)
+        asked[kernel.identity, workload.key] = ProfileRequest(
+            implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), priority=priority, reason=reason)
+        self.unmeasured[signature.key] = signature
+
+    def queue_misses(self, *, file: bool) -> tuple[str, ...]:
+        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people. file: not
+        of a pin, which no measurement changes."""
+        if file and self.unmeasured:
+            for signature in self.unmeasured.values():
+                self.book.database.ensure_graph(graph_record(signature))
+            self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
+        return tuple(r.reason for r in self.misses.values())
+
+
+def _said(a: Alternative) -> str:
+    if a.kernel is not None:
+        return a.price.note
+    return "runs its definition" if a.recipe is None else f"runs what {', '.join(a.recipe.rules)} make of it"

@@ -1,0 +1,88 @@
+"""size_samples: the sizes at which a graph is priced and measured: a few on each dim of the box that its plan serves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.conditions import Condition, all_hold, conditions_of
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.cells import MOST_DIMS, Cell
+from tensor_graphs.paths.plan import given_sizes, midpoint
+
+Index = tuple[int, ...]
+"""of a sample: a number for each axis"""
+
+PIECES = {1: (2, 5, 17, 65), 2: (2, 9, 65), 3: (2, 33)}
+"""number of dims in a box -> where the pieces of an axis begin, beside its lowest size; a sample in each"""
+
+MOST_TOGETHER = 4096
+"""product of the sizes of a sample: a large batch of long rows would take all the time there is to be measured"""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where a graph is priced. box: the sizes that its plan serves; axes: the sizes of the samples on each of its dims; points:
+    sample -> sizes of all dims of the graph; asked: those that a caller named sizes for, if any."""
+
+    box: Cell
+    axes: tuple[tuple[int, ...], ...]
+    points: Mapping[Index, dict[str, int]]
+    asked: frozenset[Index]
+
+
+def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None) -> Samples:
+    """The sizes at which `compile_graph` asks for prices: up to the largest that the graph will be used at, as kernels that only
+    larger ones need would be compared for nobody. Raises PlanError for sizes in `at` that no run can have."""
+    at = given_sizes(graph, at, "at")
+    typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
+    dims = table_dims(graph)
+    box = Cell.of({n: (low, max(low, min(high, largest[n]))) for n in dims for low, high in [d.bounds(graph.dims[n])]})
+    axes = tuple(tuple(_on_axis(low, high, at.get(n), len(dims))) for n, low, high in box.ranges)
+    asked, conditions = [n for n in dims if n in at], conditions_of(graph.roots)
+    points, named = {}, set()
+    for index in itertools.product(*(range(len(axis)) for axis in axes)):
+        sizes = {n: axis[i] for n, axis, i in zip(dims, axes, index, strict=True)}
+        wanted = bool(asked) and all(sizes[n] == at[n] for n in asked)
+        if wanted or not any(index) or len(dims) < 2 or math.prod(sizes.values()) <= MOST_TOGETHER:
+            points[index] = _runnable(graph, conditions, typical, sizes, at)
+            named |= {index} if wanted else set()
+    return Samples(box, axes, points, frozenset(named))
+
+
+def table_dims(graph: Graph) -> tuple[str, ...]:
+    """The dims over which kernels are tabled: those in the inputs' shapes, of many those with the widest ranges."""
+    found = {str(x) for node in graph.inputs.values() for s in node.shape for x in d.symbols(s)}
+
+    def width(name: str) -> float:
+        low, high = d.bounds(graph.dims[name])
+        return high / max(low, 1)
+
+    widest = sorted(found, key=lambda n: (-width(n), n))[:MOST_DIMS]
+    return tuple(n for n in graph.dims if n in widest)
+
+
+def _on_axis(low: int, high: int, wanted: int | None, dims: int) -> Iterator[int]:
+    """The samples' sizes on an axis: one in each piece, there the one that is wanted."""
+    cuts = [low, *(c for c in PIECES[dims] if low < c <= high)]
+    for first, following in itertools.pairwise((*cuts, high + 1)):
+        last = following - 1
+        yield wanted if wanted is not None and first <= wanted <= last else min(last, 4 * first if first > 4 else last)
+
+
+def _runnable(graph: Graph, conditions: Sequence[Condition], typical: Mapping[str, int], sizes: Mapping[str, int],
+              at: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of all dims for a sample: the other dims so that a run has them, where that is possible."""
+    binding = {**typical, **sizes}
+    for name, symbol in graph.dims.items():                         # dims that may not exceed one of the box (m ≤ n) follow it
+        alike = [size for n, size in sizes.items() if d.bounds(graph.dims[n]) == d.bounds(symbol)]
+        if name not in sizes and name not in at and alike:
+            binding[name] = min(binding[name], *alike)
+    if not all_hold(conditions, binding):                           # n + p ≤ 256: what was not asked for gives way first
+        lowest = {n: d.bounds(s)[0] for n, s in graph.dims.items()} | dict(sizes)
+        asked = {**lowest, **{n: typical[n] for n in at if n not in sizes}}
+        binding = next((b for b in (asked, lowest) if all_hold(conditions, b)), binding)
+    return binding

@@ -1,0 +1,45 @@
+"""tolerance_floor: tolerances that no kernel can meet, refused before anything is compared: an output of f32 holds what f32 can
+hold.
+
+One run of the oracle on random inputs, rounded to the dtype of the output, is the best that any kernel could give. It is asked only
+where the tolerance is far below one rounding; near it, what the kernels were measured to reach decides (compile.py).
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.choice.cost_table import typical_sizes
+from tensor_graphs.choice.measuring import least_error
+from tensor_graphs.costs.rounding import unit_roundoff
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.paths.path import NoPathError
+
+FAR_BELOW = 1024.0
+"""times smaller than one rounding: nothing that is rounded on random numbers comes near"""
+
+MOST_ELEMENTS = 1 << 20
+"""of the operands and results of an op that the oracle is asked about; it takes some milliseconds"""
+
+
+def check_reach(graph: Graph, tolerance: float) -> None:
+    """Raise NoPathError for a tolerance far below what rounding an output of the graph to its dtype costs."""
+    sizes = typical_sizes(graph)
+    for root in graph.roots:
+        node = root.inputs[0] if root.op is leaves.ITEM else root
+        rounding = unit_roundoff(node)
+        narrow = sorted({t.dtype for t in node.types if t.dtype.is_float and t.dtype.itemsize < 8}, key=str)
+        if not narrow or not tolerance * FAR_BELOW < rounding:
+            continue
+        signature = signature_of(node)
+        least = _least_error(signature, {n: sizes[n] for n in signature.dim_names})
+        if least > tolerance:
+            raise NoPathError(f"no path is within the tolerance {tolerance:.2g}\n"
+                              f"  {signature.title()}: rounding its exact result to {narrow[0]} costs {least:.1e} by itself\n"
+                              f"  fix: a tolerance of {2 * rounding:.1e} or more, or operands and outputs of f64")
+
+
+def _least_error(signature: Signature, binding: dict[str, int]) -> float:
+    """As `least_error`; 0 where asking takes long."""
+    types = [node.type.at(binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
+    return least_error(signature, binding) if sum(int(t.size()) for t in types) <= MOST_ELEMENTS else 0.0

@@ -1,0 +1,109 @@
+"""tune_graph: which parts of a graph are worth a search for schedules, and for how long: calls × the time above the roofline."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.request import Request
+from tensor_graphs.errors import TensorGraphsError, close_to
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.queue.report import TunedPart
+from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError, known, register
+from tensor_graphs.tuning.tune import LOOPS, tune
+
+LEAST_LEFT = 0.1
+"""of a kernel's time: rates were measured in other moments, so a kernel may be faster than its roofline"""
+
+log = logging.getLogger(__name__)
+
+LEAST_SECONDS = 2.0
+"""of a search: a run of the compiler takes a tenth of a second, and a site has some four actions"""
+
+CLOSE = 1.5
+"""times the chosen kernel's price, up to which the loops of the rules are worth a search"""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A signature at some sizes, and seconds of a run that a better schedule might save there at most."""
+
+    signature: Signature
+    binding: Mapping[str, int]
+    seconds: float
+
+
+def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
+    """What generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
+    book = PriceBook.of(request, GUESS_MARGIN)
+    table = by_op(all_kernels(request.here))
+    found: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
+    for point in points:
+        def price(kernel: object, signature: Signature, point: Mapping[str, int] = point) -> object:
+            return book.price(kernel, signature, point, True)       # type: ignore[arg-type]
+
+        paths = book.paths(graph, table, point, price)              # type: ignore[arg-type]
+        path = paths.cheapest()
+        signatures = {s.key: s for s in paths.known()}
+        for key, way in paths.kernels(path).items():
+            s, calls = signatures[key], path.calls[key]
+            loops = next((k for k in matching(s.spec, table) if k.name == LOOPS), None)
+            its = None if loops is None else book.price(loops, s, point, True)
+            if its is None or not calls or its.seconds > CLOSE * way.price.seconds:
+                continue
+            binding = {n: int(point[n]) for n in s.dim_names}
+            left = max(LEAST_LEFT * way.price.seconds, way.price.seconds - book.roofline("gen", s, binding, loops)) * calls
+            asked = key, tuple(sorted(binding.items()))
+            if asked not in found or found[asked].seconds < left:
+                found[asked] = Worth(s, binding, left)
+    return sorted(found.values(), key=lambda each: -each.seconds)
+
+
+def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], request: Request, seconds: float,
+               strategy: str, say: Callable[[str], None]) -> list[TunedPart]:
+    """Spend so many seconds on schedules, shared by what each part may save; what a part leaves goes to those after it. Judging the
+    winners comes on top. Raises StrategyError where a strategy of the caller raises."""
+    try:
+        parts = worth_tuning(graph, points, request)
+    except NoPathError:
+        return []
+    made: list[TunedPart] = []
+    parts = parts[:max(1, int(seconds / LEAST_SECONDS))]
+    left = seconds
+    for i, part in enumerate(parts):
+        share = left * part.seconds / sum(p.seconds for p in parts[i:])
+        say(f"schedules of {part.signature.title()}")
+        begun = time.perf_counter()
+        try:
+            made.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy))
+        except StrategyError:
+            raise
+        except TensorGraphsError as e:
+            log.warning("no schedules of %s were searched: %s", part.signature.title(), e)
+        left = max(0.0, left - min(time.perf_counter() - begun, max(LEAST_SECONDS, share)))
+    return made
+
+
+def require_strategy(strategy: str | Strategy | None) -> str:
+    """The name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
+    if strategy is None:
+        return next(iter(STRATEGIES))
+    if callable(strategy):
+        names = [name for name, each in known().items() if each is strategy]
+        name = names[0] if names else getattr(strategy, "__name__", type(strategy).__name__)
+        if not names:
+            register(name)(strategy)
+        return name
+    if strategy not in known():
+        near = close_to(strategy, known())
+        raise PlanError(f"no strategy is named {strategy!r}; there are {', '.join(known())}\n"
+                        f"  fix: {f'did you mean {near[0]}?' if near else 'one of those, or leave it out'}")
+    return strategy

@@ -1,0 +1,27 @@
+"""tuned_kernels: the kernels that a search has made for single questions, and that were timed here, made known again."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.registry import backend_module, know
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.sources_timed import sources_timed
+
+log = logging.getLogger(__name__)
+
+
+def know_tuned(database: Database, backend: str, environment: Environment) -> None:
+    """Make known the tuned kernels of a backend (`TUNED`: the module that makes them) of which the database has times here. What
+    another version of the generator has made is another kernel, without rows: it is left out."""
+    for identity, source in sources_timed(database, environment, f"{backend}.tuned_"):
+        try:                                                        # a door: a machine that tunes nothing needs no actions
+            made = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)
+        except TensorGraphsError as e:
+            log.debug("a tuned kernel of %s is left out: %s", backend, e)
+            continue
+        if made.identity == identity:
+            know(made)

@@ -1,0 +1,40 @@
+"""assumed: at which points a kernel that takes something for granted (`assuming=`) is compared: those at which that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import leaves
+from tensor_graphs.language.part import over
+from tensor_graphs.meaning.assumptions import OVERFLOW
+from tensor_graphs.measure.points.inputs import Point, point_inputs
+from tensor_graphs.rewrites.conditions import broken
+
+SHARE = 0.5
+"""of the logarithm of a dtype's largest number, up to which operands count as far from an overflow: 44 for f32, 5.5 for f16. Sums
+of exponentials, squares and products of such numbers stay in range"""
+
+
+def holds(assuming: Sequence[str], signature: Signature, point: Point) -> bool:
+    """Whether all that is assumed holds at a point. No overflow: all floats of the operands are finite and at most SHARE of the
+    logarithm of their dtype's largest number. Any other condition: no op of the definition breaks it there."""
+    graph, inputs = signature.graph, point_inputs(signature.graph, point)
+    if OVERFLOW in assuming:
+        for name, x in graph.inputs.items():
+            values = inputs[name].astype(np.float64) if x.dtype.is_float else np.zeros(0)
+            if values.size and not np.abs(values).max() <= SHARE * np.log(x.dtype.max):
+                return False
+    others = [name for name in assuming if name != OVERFLOW]
+    if not others:
+        return True
+    operands = list(graph.inputs.values())
+    sized = [leaves.input(n, x.type.at(point.binding).shape, x.dtype) for n, x in graph.inputs.items()]
+    try:
+        places = broken(over(graph.roots, operands, sized), dict(zip(sized, inputs.values(), strict=True)), written_out=True)
+    except TensorGraphsError:                                       # nothing is known of it there
+        return False
+    return not any(name in found for found in places for name in others)

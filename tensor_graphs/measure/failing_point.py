@@ -1,0 +1,173 @@
+"""failing_point: the point at which a kernel was wrong, kept so that it can be run again: in the trace's row, its inputs in a file.
+
+A row says the point itself (sizes, seed, kind of values); the same version of the judge makes the same inputs of it. The file, in
+the user's cache folder, has the arrays and the graph's text, for other versions and for programs of a user's own:
+
+    with numpy.load(file) as z:
+        kernel.run([z["x0"], z["x1"]])          # 16- and 8-bit floats but float16 lie there as unsigned integers of their width
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import logging
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tensor_graphs.devices.cache_folder import private_folder, user_folder
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.text import parse_graph, print_graph
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.same_math import same_math_limit
+from tensor_graphs.measure.alone import run_on
+from tensor_graphs.measure.points.inputs import STORED, Form, Point, point_inputs
+from tensor_graphs.measure.where_wrong import in_words, wrong_elements
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 64 << 20
+"""of the inputs of one point, uncompressed: of larger ones no file is written"""
+
+MOST_FILES = 32
+"""in the folder: the oldest is removed for a new one"""
+
+GRAPH = "graph"
+"""the array of a file that holds the graph's text"""
+
+
+class FailingPointError(TensorGraphsError):
+    """A failing point that is not here any more, or whose file cannot be read."""
+
+
+def folder() -> Path:
+    """The folder of the files."""
+    return user_folder("failures")
+
+
+def kept(graph: Graph, point: Point) -> dict[str, Any]:
+    """What a trace's conditions say of a failing point, whose inputs are written to a file. Dims are numbered, as in `axes`."""
+    numbered = _renamed(point, {n: f"d{i}" for i, n in enumerate(graph.dim_order)})
+    fields = {f.name: getattr(numbered, f.name) for f in dataclasses.fields(Point)}
+    defaults = {f.name: f.default for f in dataclasses.fields(Point)}
+    return {"wrong_at": {name: value for name, value in fields.items() if value != defaults[name]}, "inputs": write(graph, point)}
+
+
+def _renamed(point: Point, names: Mapping[str, str]) -> Point:
+    rows = None if point.rows is None else (names.get(point.rows[0], point.rows[0]), point.rows[1])
+    return dataclasses.replace(point, sizes=tuple((names.get(n, n), size) for n, size in point.sizes), rows=rows)
+
+
+def point_of(graph: Graph, document: Mapping[str, Any]) -> Point:
+    """The point that `kept` describes, of a graph that is the same but for the names of its dims. Raises FailingPointError."""
+    try:
+        point = Point(**{name: _tuples(value) for name, value in document.items()})
+        return _renamed(point, {f"d{i}": n for i, n in enumerate(graph.dim_order)})
+    except TypeError as e:
+        raise FailingPointError(f"the row's point is of another version: {e}\n  fix: retry the trace (tg db retry TRACE)") from e
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def write(graph: Graph, point: Point) -> str:
+    """Write the inputs of a point; returns the file's name, "" where they are too large or the folder cannot be written to."""
+    arrays = point_inputs(graph, point)
+    if sum(a.nbytes for a in arrays.values()) > MOST_BYTES:
+        return ""
+    text = print_graph(graph)
+    name = hashlib.sha256(f"{text}\0{point!r}".encode()).hexdigest()[:24] + ".npz"
+    stored = {n: a if a.dtype.kind in "biuf" else a.view(f"u{a.itemsize}") for n, a in arrays.items()}
+    data, save = io.BytesIO(), cast("Callable[..., None]", np.savez_compressed)
+    save(data, **{GRAPH: np.array(text)}, **stored)
+    try:
+        place = private_folder(folder())
+        for old in sorted(place.glob("*.npz"), key=lambda f: f.stat().st_mtime)[:-MOST_FILES + 1 or None]:
+            old.unlink(missing_ok=True)
+        (place / name).write_bytes(data.getvalue())
+    except (OSError, TensorGraphsError) as e:
+        log.warning("the inputs at which a kernel is wrong are not kept: %s", e)
+        return ""
+    return name
+
+
+def read(file: Path) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The graph and the inputs of a file. Raises FailingPointError."""
+    try:
+        with np.load(file, allow_pickle=False) as z:
+            graph = parse_graph(str(z[GRAPH]))
+            return graph, {n: z[n].view(leaf.dtype.numpy) for n, leaf in graph.inputs.items()}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, TensorGraphsError) as e:
+        raise FailingPointError(f"the inputs of the failing point cannot be read from {file}: {e}\n"
+                                "  fix: retry the trace (tg db retry TRACE), which writes them again if it is still wrong") from e
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayedOutput:
+    """An output of a kernel at a point, compared with the oracle. words: the largest error, and where the output is wrong."""
+
+    output: str
+    error: float
+    limit: float
+    words: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the error is one that is allowed, before what rounding explains."""
+        return self.error <= self.limit
+
+
+def beyond_one_call(point: Point | None) -> str:
+    """What is said where a kernel that was wrong is right in a single call, and nobody has edited it."""
+    if point is not None and point.form != "apart" and point.form not in STORED:
+        return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
+                "\n  fix: in a program of yours, the function on arrays that lie so")
+    if point is None or not (point.like is not None or point.beside or point.stirred or point.anew):
+        return ("one call of a new process is right, so the kernel depends on the calls before it\n"
+                "  fix: call it many times, with other sizes and values in between, and compare the last outputs with the first")
+    if point.beside:
+        return ("one call alone says nothing here: it was wrong in one of many calls, beside or in the middle of another\n"
+                "  fix: look for memory that calls share (static, global), or call it from two threads at once and compare")
+    return ("one call alone says nothing here: it was wrong on new values in the same arrays as in the call before\n"
+            "  fix: call it twice on the same arrays, with x[...] = y in between: it may remember an answer")
+
+
+def inputs_of(graph: Graph, conditions: Mapping[str, Any], same_judge: bool) -> tuple[Point | None, dict[str, np.ndarray], str]:
+    """The point of a trace's conditions, its inputs, and their origin in words: the seed in the row where the same version of the
+    judge wrote it, else the file. Raises FailingPointError, InputError."""
+    if "wrong_at" not in conditions:
+        raise FailingPointError("the trace says no point at which the kernel was wrong\n"
+                                "  fix: retry it (tg db retry TRACE): a verdict INCORRECT_NUMERICAL of today says one")
+    if same_judge:
+        point = point_of(graph, conditions["wrong_at"])
+        return point, point_inputs(graph, point), f"made again from the seed {point.seed}"
+    file = folder() / Path(str(conditions.get("inputs") or "none")).name
+    _, inputs = read(file)
+    return None, inputs, f"read from {file}"
+
+
+def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[str, np.ndarray]) -> list[ReplayedOutput]:
+    """Run the kernel once in this process on these inputs, and compare its outputs with the oracle. Raises KernelError."""
+    form: Form = "apart"
+    axis, left = 0, list[str]()
+    if point is not None and point.form in STORED:
+        form, axis, left = point.form, point.axis, [n for n in inputs if point.only not in (None, n)]
+    outputs = run_on(kernel, graph, inputs, form, axis, left)
+    expected = interpret(graph, inputs).outputs
+    found = []
+    for name, node in graph.outputs.items():
+        out, ref, limit = outputs[name], np.asarray(expected[name]), same_math_limit((node.type,), kernel.precision)
+        report = measure(out, ref, node.dtype)
+        off = in_words(wrong_elements(out, ref, node.dtype, limit))
+        worst = report.mismatch or ("" if report.worst is None else str(report.worst))
+        found.append(ReplayedOutput(name, report.max_relative_error, limit, "; ".join(filter(None, (worst, off)))))
+    return found

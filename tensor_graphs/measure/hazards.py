@@ -1,0 +1,101 @@
+"""hazards: points at which an op is asked because of what its definition contains.
+
+    a sum of 2¹³ terms and more   one number for all terms, and numbers that grow slowly: what one accumulator in f32 loses grows
+                                  with the number of terms, and random numbers of both signs hide it
+    a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else;
+                                  rows that are far below zero as a whole: whoever begins at a number, however low, meets less
+    a comparison of operands      neighbours of one dtype
+
+Any kernel from outside is run many times under load, at small sizes and at large ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language import dims as d
+from tensor_graphs.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
+from tensor_graphs.measure.points.cover import EACH_SECONDS, LITTLE, seconds
+from tensor_graphs.measure.points.extremes import ONE_SIDED
+from tensor_graphs.measure.points.inputs import Point, is_big
+
+LONG = 1 << 13
+"""terms of a sum in f32 from which on one accumulator may lose more than is allowed: 4096 equal ones lose 4e-5 at most"""
+
+LONGEST_PADDED = 2048
+"""size at most of an axis that begins with padding: several blocks of any kernel"""
+
+FEW = (2, 1)
+"""what the dims beside a long one are, where they can be; the second where operands would be too large"""
+
+
+def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
+    """The points of a signature; none where its definition has none of these, or where they would take long."""
+    graph, found = signature.graph, long_sums(signature, seed)
+    padded, longest = padded_operands(graph), None
+    if padded.floats or padded.masks:
+        longest = _largest(signature, padded.dims, base, LONGEST_PADDED)
+        alone = {n: size if n in padded.dims else max(1, d.bounds(graph.dims[n])[0]) for n, size in (longest or {}).items()}
+        found += [Point(_pairs(sizes), seed + 2710 + i, extreme="padded")
+                  for i, sizes in enumerate((longest, alone)) if sizes and (not i or sizes != longest)]
+    found += one_sided(signature, longest or base, seed)
+    if compares_operands(graph):
+        found.append(Point(_pairs(base), seed + 2720, extreme="neighbouring"))
+    return found
+
+
+def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list[Point]:
+    """The points at which whole rows lie on one side of zero: as many as there have to be for each of ONE_SIDED rows, if that does
+    not take long."""
+    operands, inputs = one_sided_operands(signature.graph), signature.graph.inputs
+    if not operands.straight and not operands.multiplied:
+        return []
+    rows = [math.prod(int(size) for axis, size in enumerate(shape, -len(shape)) if axis not in axes)
+            for name, axes in [*operands.straight.items(), *[*operands.multiplied.items()][:1]]
+            for shape in [inputs[name].type.at(sizes).shape]]
+    most = max(1, int(EACH_SECONDS / max(LITTLE, seconds(signature, sizes))))
+    return [Point(_pairs(sizes), seed + 2730 + first, extreme="one-sided", axis=first)
+            for first in range(0, ONE_SIDED, max(1, min(rows)))][:most]
+
+
+def long_sums(signature: Signature, seed: int) -> list[Point]:
+    """The points of a sum of many terms, as many as are affordable, beside few of all else."""
+    graph, terms = signature.graph, most_terms(signature.graph)
+    dims = frozenset(map(str, d.symbols(terms)))
+    for few in FEW:
+        sizes = _largest(signature, dims, dict.fromkeys(graph.dims, few), 1 << 62)
+        if sizes is not None and d.evaluate(terms, sizes) >= LONG and not any(
+                is_big(node.type.at(sizes)) for node in graph.inputs.values()):     # those have the same values at all points
+            return [Point(_pairs(sizes), seed + 2700, extreme="even"), Point(_pairs(sizes), seed + 2701, extreme="drifting")]
+    return []
+
+
+def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]) -> list[Point]:
+    """Those at which a kernel is run many times, while another thread works: the base, and the largest of these points that
+    has ordinary values."""
+    def cost(point: Point) -> float:
+        return seconds(signature, point.binding, by_rows=True)
+
+    ordinary = [p for p in points if p.form == "apart" and not (p.special or p.extreme or p.integers or p.like or p.stirred)]
+    largest = max((p for p in ordinary if cost(p) <= EACH_SECONDS), key=cost, default=base)
+    return [replace(p, beside=True) for p in ({p.sizes: p for p in (base, largest)}).values()]
+
+
+def _largest(signature: Signature, dims: frozenset[str], others: Mapping[str, int], most: int) -> dict[str, int] | None:
+    """Sizes at which these dims are as large as is affordable, up to `most`, and the others as given, all within their bounds; None
+    where even their smallest take long."""
+    bounds = {n: d.bounds(dim) for n, dim in signature.graph.dims.items()}
+    while True:
+        sizes = {n: min(high, max(low, most if n in dims else others[n])) for n, (low, high) in bounds.items()}
+        if seconds(signature, sizes) <= EACH_SECONDS:
+            return sizes
+        if most <= 1:
+            return None
+        most = min(most, max(sizes[n] for n in dims)) // 2 if dims else 0
+
+
+def _pairs(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))

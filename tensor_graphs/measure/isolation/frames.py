@@ -1,0 +1,117 @@
+"""frames: what the judge and a worker say to each other: frames over a socket, each signed with a key of this worker alone.
+
+The judge draws the key and sends it first, before the worker has imported any candidate; it is in no environment variable and on no
+command line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled
+from the judge to the worker, JSON the other way, so that nothing a worker says can run code in the judge. What anybody else
+writes into the socket is no frame, and a frame said twice has the wrong number: either ends the conversation.
+A candidate shares a process with its worker, so one that searches the interpreter's memory finds the key. What it can forge then is
+what it says of its own times and of the memory around its arrays; not its outputs, and not the judge's clock.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import pickle
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tensor_graphs.measure.isolation.replies import read
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 32
+LONGEST = 256 << 20
+"""bytes of a frame, …"""
+
+LONGEST_REPLY = 16 << 20
+"""… and of one that a worker sends: a block of 20,000 runs needs 2 MB"""
+
+SEND_SECONDS = 30.0
+"""the time that the worker may take to make room for what the judge says"""
+
+
+class Forged(Exception):
+    """Something came that is no frame of the other side."""
+
+
+class Channel:
+    """One end of the conversation. key: shared with the other end alone."""
+
+    def __init__(self, sock: socket.socket, key: bytes, *, judge: bool) -> None:
+        self.socket = sock
+        self._pack: Callable[[Any], bytes] = pickle.dumps if judge else _to_json
+        self._unpack: Callable[[bytes], Any] = read if judge else pickle.loads
+        self._longest = LONGEST_REPLY if judge else LONGEST
+        self._patience = SEND_SECONDS if judge else None
+        mine, theirs = (b"judge", b"worker") if judge else (b"worker", b"judge")
+        self._sign = _signer(key, mine)
+        self._expect = _signer(key, theirs)
+        self._sent = self._received = 0
+
+    def send(self, value: dict[str, Any]) -> None:
+        """Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the judge) when the
+        other end takes nothing."""
+        data = self._pack(value)
+        self.socket.settimeout(self._patience)
+        self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)
+        self._sent += 1
+
+    def receive(self, deadline: float | None = None) -> Any:
+        """The next frame; None when the other end has gone. deadline: on time.monotonic's clock.
+
+        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) SaidError.
+        """
+        head = self._exactly(8 + SIGNATURE_BYTES, deadline)
+        if head is None:
+            return None
+        length = int.from_bytes(head[:8], "little")
+        if length > self._longest:
+            raise Forged("what came is no frame: something else writes into the worker's socket")
+        data = self._exactly(length, deadline)
+        if data is None:
+            return None
+        if not hmac.compare_digest(head[8:], self._expect(self._received, data)):
+            raise Forged("a frame is not signed by the worker: something else writes into its socket")
+        self._received += 1
+        return self._unpack(data)
+
+    def _exactly(self, count: int, deadline: float | None) -> bytes | None:
+        parts = []
+        while count:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                self.socket.settimeout(left)
+            else:
+                self.socket.settimeout(None)
+            try:
+                part = self.socket.recv(min(count, 1 << 20))
+            except ConnectionResetError:
+                return None
+            if not part:
+                return None
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def has_more(self) -> bool:
+        """Whether something has come that was not received yet."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _signer(key: bytes, direction: bytes) -> Callable[[int, bytes], bytes]:
+    def sign(number: int, data: bytes) -> bytes:
+        return hmac.digest(key, direction + number.to_bytes(8, "little") + data, "sha256")
+
+    return sign
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, default=lambda each: each.item()).encode()      # numpy's scalars

@@ -1,0 +1,237 @@
+"""process_state: what a process is set to, so that a kernel which leaves something behind shows: rounding mode, environment, …
+
+A kernel runs in the process of whoever deploys it, next to other kernels. What it changes there (a recursion limit, a rounding
+mode, a variable, a seed of the global generators) changes what they compute, and no comparison of its own outputs shows it.
+
+    guard = StateGuard()             # the kernel's module has been imported
+    with guard.unchanged("n=3"):     # raises StateError
+        run()
+
+Global random generators are the exception to "as it was before": a kernel may draw from them. Before each run they are seeded anew
+from the system, so a kernel that leaves one in the same state twice has seeded it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+import importlib
+import locale
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.measure.isolation.blame import is_judges
+
+HIDDEN = ("TENSOR_GRAPHS_WORKER",)
+"""variables of the worker that a deployed process has not: a kernel does not find them while it runs"""
+
+SHOWN = 120
+"""characters of a value in a message"""
+
+
+class StateError(Exception):
+    """A kernel has left this process set to something else than it was."""
+
+    def __init__(self, changes: list[str], where: str) -> None:
+        super().__init__(f"the kernel has changed the state of its process at {where}, and other kernels run in it: "
+                         f"{'; '.join(changes[:6])}\n  fix: put it back before the call returns (with, try … finally), or do it "
+                         "once where the module is imported")
+
+
+_handler, _mask = importlib.import_module("_signal").getsignal, signal.pthread_sigmask
+"""the first as it is in C: what `signal` makes of it looks for a name in two enums, for each signal at each point"""
+_SIGNALS = tuple(map(int, signal.valid_signals()))
+_LIMITS = {getattr(resource, n): n for n in dir(resource) if n.startswith("RLIMIT_")}
+_NAMES: dict[tuple[str, Any], str] = {("resource limits", n): name for n, name in _LIMITS.items()}
+_NAMES |= {("signal handlers", int(s)): s.name for s in signal.Signals}
+_TINY = np.array([1e-40], np.float32)
+
+
+def _libm() -> Any:
+    try:
+        library = ctypes.CDLL(ctypes.util.find_library("m") or None)
+        library.fegetround.restype = ctypes.c_int
+        library.fegetround()
+        return library
+    except (OSError, AttributeError):
+        return None
+
+
+_LIBM = _libm()
+
+
+def floating_point() -> dict[str, Any]:
+    """The rounding mode, and whether numbers below the smallest normal one count, of this thread.
+
+    The second by what a product gives, as the flag has no portable name: 1e-40 · 1, in a loop long enough to be vectorised.
+    """
+    found: dict[str, Any] = {}
+    if _LIBM is not None:
+        found["rounding mode"] = _LIBM.fegetround()
+    with np.errstate(all="ignore"):
+        found["denormal numbers count"] = bool(np.multiply(_TINY.repeat(16), np.float32(1)).all())
+    return found
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _torch() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    found: dict[str, Any] = {}
+    if torch is None or not hasattr(torch, "get_default_dtype"):
+        return found
+    for name in ("get_num_threads", "get_default_dtype", "is_grad_enabled", "get_float32_matmul_precision",
+                 "are_deterministic_algorithms_enabled", "is_inference_mode_enabled"):
+        with suppress(Exception):
+            found[f"torch.{name}()"] = str(getattr(torch, name)())
+    return found
+
+
+AS_IMPORTED = {"torch.get_default_dtype()": "torch.float32", "torch.is_grad_enabled()": "True",
+               "torch.get_float32_matmul_precision()": "highest", "torch.are_deterministic_algorithms_enabled()": "False",
+               "torch.is_inference_mode_enabled()": "False"}
+"""what a library is set to when it was imported: a kernel may do that in its first call (its threads are not known then)"""
+
+
+def snapshot() -> dict[str, Any]:
+    """What this process is set to, by name; some 0.2 ms."""
+    found = floating_point()
+    found |= {
+        "numpy.geterr()": np.geterr(), "sys.getrecursionlimit()": sys.getrecursionlimit(),
+        "sys.getswitchinterval()": sys.getswitchinterval(), "sys.path": tuple(sys.path), "sys.argv": tuple(sys.argv),
+        "sys.dont_write_bytecode": sys.dont_write_bytecode, "sys.get_int_max_str_digits()": sys.get_int_max_str_digits(),
+        "os.umask": _umask(), "locale.setlocale(LC_ALL)": locale.setlocale(locale.LC_ALL), "gc.isenabled()": gc.isenabled(),
+        "gc.get_threshold()": gc.get_threshold(), "threading.stack_size()": threading.stack_size(),
+        "warnings.filters": tuple(warnings.filters), "os.environ": dict(_view()),
+        "signal mask": frozenset(map(int, _mask(signal.SIG_BLOCK, ()))), "signal handlers": {s: _handler(s) for s in _SIGNALS},
+        "timer (signal.setitimer)": signal.getitimer(signal.ITIMER_REAL)[0] > 0, "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "resource limits": {n: resource.getrlimit(n) for n in _LIMITS},
+    }
+    try:
+        found["os.getcwd()"] = os.getcwd()
+    except OSError as e:
+        found["os.getcwd()"] = str(e)
+    if hasattr(os, "sched_getaffinity"):
+        found["os.sched_getaffinity(0)"] = frozenset(os.sched_getaffinity(0))
+    return found | _torch()
+
+
+def _view() -> dict[bytes, bytes]:
+    """The environment as Python code sees it; its own dict, as to decode all of it at each point takes long."""
+    return os.environ._data                                         # type: ignore[attr-defined]
+
+
+def _show(value: Any) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What is another than before, for people; not what is there for the first time (of a new library)."""
+    out = []
+    new = {name: was for name, was in AS_IMPORTED.items() if name in after and name not in before}
+    for name, was in {**before, **new}.items():
+        now = after.get(name)
+        if was == now:
+            continue
+        if isinstance(was, dict) and isinstance(now, dict):
+            for key in {**was, **now}:
+                if was.get(key) != now.get(key):
+                    which = _NAMES.get((name, key), _show(key))
+                    out.append(f"{name}[{which}] was {_show(was.get(key))} and is {_show(now.get(key))}")
+        else:
+            out.append(f"{name} was {_show(was)} and is {_show(now)}")
+    return sorted(out)
+
+
+def _generators() -> dict[str, int]:
+    """Of each global generator, a hash of its state."""
+    found = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        found["torch"] = hash(torch.get_rng_state().numpy().tobytes())
+    return found
+
+
+def _numpy_state() -> bytes:
+    state: Any = np.random.get_state(legacy=False)
+    return bytes(state["state"]["key"].tobytes()) + str(state["state"]["pos"]).encode()
+
+
+def _seed_generators() -> None:
+    number = int.from_bytes(os.urandom(4), "little")
+    random.seed(number)
+    np.random.seed(number)
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        torch.default_generator.manual_seed(number)
+
+
+@contextmanager
+def deployed(argv: Sequence[str]) -> Iterator[None]:
+    """This process as Python code finds a deployed one: without the worker's variables, with the arguments of who asks.
+
+    The variables leave Python's view of the environment only; processes that are started inherit them, so that what a kernel leaves
+    running is still found by them.
+    """
+    view, names = _view(), [os.fsencode(name) for name in HIDDEN]
+    kept, given = {name: view.pop(name) for name in names if name in view}, sys.argv
+    sys.argv = list(argv)
+    try:
+        yield
+    finally:
+        view.update(kept)
+        sys.argv = given
+
+
+class StateGuard:
+    """Compares what the process is set to before and after runs.
+
+    before_import: the floating-point state before the kernel's module was imported; a library that changes it when it is loaded
+    shows.
+    """
+
+    def __init__(self, before_import: Mapping[str, Any] | None = None) -> None:
+        self._left: dict[str, set[int]] = {}
+        if before_import is not None and (found := changes(before_import, floating_point())):
+            raise StateError(found, "the import of its module")
+
+    @contextmanager
+    def unchanged(self, where: object, *, seeds: bool = True) -> Iterator[None]:
+        """Raise StateError where what runs inside leaves something behind. seeds: look at global random generators too."""
+        if seeds:
+            _seed_generators()
+        before, modules = snapshot(), len(sys.modules)
+        start = _generators() if seeds else {}
+        try:
+            yield
+        except Exception as error:                                  # what fails here of our own may fail by what a kernel has left
+            if is_judges(error) and (found := changes(before, snapshot())):
+                raise StateError(found, str(where)) from error
+            raise
+        after = snapshot()
+        if len(sys.modules) != modules:                             # a library that is imported late may add filters of warnings
+            after["warnings.filters"] = before["warnings.filters"]
+        found = changes(before, after)
+        for name, state in (_generators() if seeds else {}).items():
+            if name in start and state != start[name]:
+                if state in self._left.setdefault(name, set()):
+                    found.append(f"the global generator of {name} was seeded")
+                self._left[name].add(state)
+        if found:
+            raise StateError(found, str(where))

@@ -1,0 +1,82 @@
+"""template: the process that supervisors are forked from. It imports once what every worker needs, runs no candidate, holds nothing
+of a judge, and no candidate descends from it but through a supervisor.
+
+Requests of the process that judges, one JSON object per message on the socket that it was started with: fork (with the ends of a
+supervisor attached: its control socket, its worker's socket, the file of outputs and the file of what is printed), and ended (how
+did this supervisor end: waitpid's status, or null). When that process goes, or asks for nothing in a minute in which there is no
+supervisor, this one ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from typing import Any
+
+from tensor_graphs.measure.isolation import process_tree, supervisor, worker
+
+REQUEST_BYTES = 1 << 16
+ENDS = 4
+"""file descriptors that a supervisor is given"""
+
+IDLE_SECONDS = 60.0
+"""without a request and without a supervisor: then its memory is worth more than the next start"""
+
+
+def become_supervisor(asked: dict[str, Any], ends: list[int]) -> None:
+    """Serve a judge as its supervisor, in a session, a folder and with files of its own; returns when the judge has gone."""
+    os.setsid()
+    control, data, outputs, said = ends
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.close(said)
+    if asked["folder"] is not None:
+        os.chdir(asked["folder"])
+    for name, value in asked["own"].items():
+        process_tree.relabel(name, value)
+    supervisor.run(socket.socket(fileno=control), socket.socket(fileno=data), outputs, asked["names"])
+
+
+def serve(requests: socket.socket) -> None:
+    """Until the judge goes, or has needed nothing for long."""
+    parent, used = os.getppid(), time.monotonic()
+    alive: set[int] = set()
+    while os.getppid() == parent:
+        if not select.select([requests], [], [], supervisor.PATIENCE)[0]:
+            if not alive and time.monotonic() - used > IDLE_SECONDS:
+                return
+            continue
+        text, ends, _, _ = socket.recv_fds(requests, REQUEST_BYTES, ENDS)
+        if not text:
+            return
+        asked, used = json.loads(text), time.monotonic()
+        if asked["do"] == "fork":
+            child = os.fork()
+            if child == 0:
+                try:
+                    requests.close()
+                    become_supervisor(asked, ends)
+                finally:
+                    os._exit(70)
+            for each in ends:
+                os.close(each)
+            alive.add(child)
+            answer: dict[str, Any] = {"pid": child}
+        else:
+            ended, status = os.waitpid(asked["pid"], os.WNOHANG)
+            alive.discard(ended)
+            answer = {"status": status if ended else None}
+        requests.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    worker.preload(sys.argv[2:])
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    except (BrokenPipeError, ConnectionResetError):                 # the judge has gone
+        pass
+    os._exit(0)                                                     # nothing here needs Python's tidying up, which takes 0.1 s

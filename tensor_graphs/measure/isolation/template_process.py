@@ -1,0 +1,239 @@
+"""template_process: the judge's handle of the processes that supervisors are forked from (template.py), and of such a supervisor.
+
+To import what a worker needs takes 0.3 s of processor time, and seconds with the libraries of some backends; a fork takes 0.01 s.
+So a process that judges starts one template, with its first worker, for all judges to come, and another where what a process
+inherits has changed, or the package's source has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensor_graphs.measure.isolation import process_tree
+from tensor_graphs.measure.isolation.worker import INSIDE
+from tensor_graphs.records.location import VARIABLE as DATABASE
+
+DATA_VARIABLE = "XDG_DATA_HOME"
+"""where a database would be looked for: each worker gets an empty folder, and the variable that names a database is removed"""
+
+START_SECONDS = 60.0
+"""the time a template may take to import what it has to"""
+
+ANSWER_SECONDS = 10.0
+"""the time it may take to answer then; it has nothing else to do"""
+
+MOST = 2
+"""templates, but for those that have a supervisor; each holds 50 MB, and the libraries that it was told to import"""
+
+PACKAGE = str(Path(__file__).parents[2])
+
+
+class Gone(OSError):
+    """A template that does not answer."""
+
+
+def token() -> str:
+    """A value by which a process and those that it starts are found again; all of one length (`process_tree.relabel`)."""
+    return secrets.token_hex(16)
+
+
+class TemplateProcess:
+    """A started template."""
+
+    def __init__(self, environment: Mapping[str, str], names: Sequence[str], said: int) -> None:
+        """names: libraries that it imports; said: the file to which it prints until it can fork."""
+        self.owner, self.forks = os.getpid(), 0                     # supervisors that live
+        self._lock = threading.Lock()
+        self._heard = False
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
+            flags = ["-P", *["-O"] * sys.flags.optimize]
+            command = [sys.executable, *flags, "-m", "tensor_graphs.measure.isolation.template", str(theirs.fileno()), *names]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                                            env={**environment, INSIDE: token()}, pass_fds=[theirs.fileno()])
+
+    def ask(self, request: Mapping[str, object], ends: Sequence[int] = ()) -> dict[str, int | None]:
+        """Its answer. Raises Gone; TimeoutError when it does not start in time."""
+        with self._lock:
+            self._socket.settimeout(ANSWER_SECONDS if self._heard else START_SECONDS)
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], list(ends))
+                answer = self._socket.recv(1 << 16)
+            except TimeoutError:
+                self.end()
+                if not self._heard:
+                    raise
+                raise Gone("the template does not answer") from None
+            except OSError as e:
+                raise Gone(str(e)) from e
+            if not answer:
+                raise Gone("the template has ended")
+            self._heard = True
+            found: dict[str, int | None] = json.loads(answer)
+            return found
+
+    def end(self) -> None:
+        """End it, and with it what was forked from it; twice does no harm."""
+        self._socket.close()
+        if process_tree.stopped(self.process.pid):                  # it will not hear that its socket has closed
+            self.process.kill()
+        try:
+            self.process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Forked:
+    """A supervisor, as its judge sees it: a child of the template's.
+
+    returncode: minus the number of the signal that ended it, None while it lives; where nobody knows, as if it had been killed.
+    """
+
+    template: TemplateProcess
+    pid: int
+    returncode: int | None = field(default=None, init=False)
+
+    def poll(self) -> int | None:
+        """`returncode`, as of now; 0 in a fork of its judge, whom it does not concern."""
+        if self.returncode is None and self.template.owner != os.getpid():
+            self.returncode = 0
+        if self.returncode is None:
+            try:
+                status = self.template.ask({"do": "ended", "pid": self.pid})["status"]
+            except OSError:                                         # it ends when its parent has; how, nobody will know
+                if process_tree.works(self.pid):
+                    return None
+                status = signal.SIGKILL
+            if status is not None:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                self.template.forks -= 1
+        return self.returncode
+
+    def wait(self, timeout: float = float("inf")) -> int:
+        """Until it has ended. Raises subprocess.TimeoutExpired."""
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("supervisor", timeout)
+            time.sleep(0.002)
+        return code
+
+    def kill(self) -> None:
+        """Its number is nobody else's as long as its parent has not waited for it."""
+        if self.poll() is None:
+            process_tree.end(self.pid)
+
+
+_templates: dict[object, TemplateProcess] = {}
+"""by what was inherited, the last used one last"""
+
+_guard = threading.Lock()
+
+
+def shared_environment() -> dict[str, str]:
+    """The environment of all workers, but for what each has of its own: they find the packages that this process finds."""
+    kept = {name: value for name, value in os.environ.items() if name not in (DATABASE, DATA_VARIABLE, INSIDE)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+
+
+def begin() -> None:
+    """Start a template for workers that are going to be needed, unless there is one: it imports while this process goes on. Who
+    forks the first of them meets what goes wrong."""
+    if INSIDE in os.environ:
+        return
+    with _guard:
+        if not _templates:
+            environment = shared_environment()
+            with open(os.devnull, "wb") as said, suppress(OSError):
+                _templates[_inherited(environment, ())] = TemplateProcess(environment, (), said.fileno())
+
+
+def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], ends: Sequence[int]) -> Forked:
+    """A new supervisor with this environment and the variables `own`, in this process's current folder.
+
+    names: libraries that it finds imported. ends: its control socket, its worker's socket, the file of outputs, the file of what is
+    printed. Raises OSError (also TimeoutError) when no template starts.
+    """
+    try:
+        folder: str | None = os.getcwd()
+    except OSError:                                                 # it was removed
+        folder = None
+    request = {"do": "fork", "own": dict(own), "folder": folder, "names": list(names)}
+    key = _inherited(environment, names)
+    with _guard:
+        for last in (False, True):
+            template = _templates.pop(key, None)
+            if template is None:
+                template = TemplateProcess(environment, names, ends[-1])
+                last = True
+            try:
+                pid = template.ask(request, ends)["pid"]
+            except OSError:
+                template.end()
+                if last:
+                    raise
+                continue
+            assert pid is not None
+            template.forks += 1
+            _templates[key] = template
+            _end_those_beyond(MOST)
+            return Forked(template, pid)
+    raise AssertionError
+
+
+def _inherited(environment: Mapping[str, str], names: Sequence[str]) -> object:
+    """What a template has from this process and from the files that it imports; where any of it differs, another one is started."""
+    cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    limits = tuple(resource.getrlimit(getattr(resource, each)) for each in sorted(dir(resource)) if each.startswith("RLIMIT_"))
+    sources = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(PACKAGE)))
+    return tuple(sorted(environment.items())), tuple(names), cores, limits, os.getpriority(os.PRIO_PROCESS, 0), sources
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    """The Python files of the package."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path)
+
+
+def _end_those_beyond(most: int) -> None:
+    """End templates without a supervisor until so many are left in all, those first that were used longest ago."""
+    idle = [key for key, template in _templates.items() if template.forks == 0]
+    for key in idle[:max(0, len(_templates) - most)]:
+        _templates.pop(key).end()
+
+
+@atexit.register
+def _end_all() -> None:
+    for template in _templates.values():                            # without the lock, which a thread may hold for ever
+        template.end()
+
+
+def _forget() -> None:
+    """In a fork of the process that judges: the templates are its parent's."""
+    global _guard
+    _templates.clear()
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

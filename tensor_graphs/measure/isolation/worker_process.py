@@ -1,0 +1,448 @@
+"""worker_process: the judge's handle of its worker: started when needed, ended with all it started when a job runs out of time.
+
+Judge, supervisor and worker are three processes. The judge starts the supervisor, which forks the worker; judge and worker share a
+socket. Whichever of the other two dies, the judge goes on: it ends what is left and starts anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.measure.isolation import process_tree, template_process
+from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel, Forged
+from tensor_graphs.measure.isolation.replies import At, Mark, Reply, SaidError, clean, parse
+from tensor_graphs.measure.isolation.template_process import DATA_VARIABLE
+from tensor_graphs.measure.isolation.worker import INSIDE
+
+log = logging.getLogger(__name__)
+
+JOB_SECONDS = 120.0
+"""a worker that has not answered after so many seconds is killed"""
+
+START_SECONDS = 60.0
+"""the time a worker may take to start"""
+
+CONTROL_SECONDS = 10.0
+"""the time a supervisor may take to answer; it has nothing else to do"""
+
+LOOK_SECONDS = 0.25
+"""between two looks at whether a process that is waited for has been stopped"""
+
+STOPPED_SECONDS = 2.0
+"""a process that was stopped so long ago is not waited for: whoever meant to let it go on would have"""
+
+LAST_BYTES = 4000
+"""of what a worker has printed"""
+
+SILENT_SECONDS = 15.0
+"""after so long a wait, and half of the time after which a kernel counts as hanging, a warning says what is waited for"""
+
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""signals by which people and systems end a process, so that it need not have died of what it did"""
+
+DIED = "the worker died"
+CRASHED = f"{DIED} (killed by SIGSEGV)"
+"""how the log begins of a kernel that read or wrote where nothing is"""
+
+OnMark = Callable[[Mark, float], dict[str, Any] | None]
+"""(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
+
+
+STARTED = "a worker is started"
+
+
+class JudgeError(TensorGraphsError):
+    """The judge can not work here: a worker does not start, or a worker asks for one."""
+
+
+class Stopped(Exception):
+    """A process that is waited for was stopped, and nobody lets it go on."""
+
+
+class WorkerProcess:
+    """A worker that is started when needed, killed with its children when a job runs out of time, and started again."""
+
+    def __init__(self, timeout: float = JOB_SECONDS) -> None:
+        self.timeout = timeout
+        self.supervisor: template_process.Forked | None = None
+        self.pid: int | None = None
+        """of the worker; None: there is none"""
+        self.imports: Sequence[str] = ()
+        """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
+        self.guests: frozenset[str] = frozenset()
+        """the kernels from outside, by identity, that have run in the worker"""
+        self.folder = _folder()
+        self.starts = 0
+        self._outputs, self._outputs_end = _nameless_file()
+        self._said, self._said_end = _nameless_file()
+        self._control: socket.socket | None = None
+        self._channel: Channel | None = None
+        self._environment: dict[str, str] = {}
+        self._token = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- beginning ----
+
+    def ready(self) -> None:
+        """Start a worker unless there is one. Raises JudgeError."""
+        if self.pid is None or not self._ask("alive")["alive"]:
+            self._start()
+
+    def _start(self) -> int:
+        """Start a worker, and a supervisor if none was started in the same environment; the worker's process number.
+
+        One that ends (killed, say) before it is ready is started once more.
+        """
+        if INSIDE in os.environ:
+            raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
+                             "start another: put that under `if __name__ == \"__main__\":`")
+        environment = self._scrubbed()
+        self.starts += 1
+        log.debug(STARTED)
+        for last in (False, True):
+            late = False
+            try:
+                if self._begin(environment):
+                    assert self.pid is not None
+                    return self.pid
+            except TimeoutError:
+                late = True
+            except (Stopped, Forged, SaidError, OSError, ValueError, KeyError):
+                pass                                                # it has not begun: what it said last is told below
+            text = self._last_words()
+            self.kill()
+            if late or last:
+                raise JudgeError(f"the profiling worker did not start{f' within {START_SECONDS:.0f} s' if late else ''}: "
+                                 f"{text or 'it said nothing'}")
+            log.warning("the worker ended before it was ready; starting another")
+        raise AssertionError
+
+    def _begin(self, environment: dict[str, str]) -> bool:
+        """Whether a worker was started and is ready. Raises TimeoutError, and what a broken conversation raises."""
+        key = secrets.token_bytes(KEY_BYTES)
+        mine, theirs = socket.socketpair()
+        try:
+            if self.supervisor is None or environment != self._environment or not self._respawn(theirs):
+                self.kill()
+                self._start_supervisor(environment, theirs)
+        finally:
+            theirs.close()
+        self._channel = Channel(mine, key, judge=True)
+        mine.sendall(key)
+        self.pid = int(self._heard(START_SECONDS)["pid"])           # which has imported something first
+        left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
+        ready = self._channel.receive(time.monotonic() + max(left, 1.0))
+        return ready is not None and parse(ready) == Reply("READY")
+
+    def _scrubbed(self) -> dict[str, str]:
+        """The environment of a worker: it finds the packages that this process finds, and no database."""
+        nowhere = Path(self.folder.name, "data")
+        try:
+            nowhere.mkdir(exist_ok=True)
+        except OSError:                                             # an earlier candidate has removed or replaced the folder
+            self.folder = _folder()
+            nowhere = Path(self.folder.name, "data")
+            nowhere.mkdir()
+        return {**template_process.shared_environment(), DATA_VARIABLE: str(nowhere)}
+
+    def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
+        self._environment, self._token = environment, template_process.token()
+        mine, control = socket.socketpair()
+        own = {INSIDE: self._token, DATA_VARIABLE: environment[DATA_VARIABLE]}
+        shared = {name: value for name, value in environment.items() if name not in own}
+        with control:                                               # what is printed goes to a file: a full pipe would block
+            ends = (control.fileno(), theirs.fileno(), self._outputs_end, self._said_end)
+            self.supervisor = template_process.fork(shared, own, self.imports, ends)
+        self._control = mine
+
+    def _respawn(self, theirs: socket.socket) -> bool:
+        """Ask the supervisor for another worker; False when it does not hear."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [json.dumps({"do": "spawn", "names": self.imports}).encode()], [theirs.fileno()])
+        except OSError:
+            return False
+        return True
+
+    # ---- working ----
+
+    def run(self, job: dict[str, Any], on_mark: OnMark | None = None, limit: float | None = None,
+            what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
+        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is one that says what no worker says.
+
+        A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
+        memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
+        one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
+
+        limit: seconds between two words of the worker, once it has said its first one, that is, has imported the kernel (default:
+        as for the whole job). what: who is waited for, as people are told when it takes long. on_start: is called whenever the job
+        is begun, or begun again.
+
+        The job's `guests` are its kernels from outside, by identity. They may change what others are made of, so nothing but these
+        runs in that process afterwards.
+        """
+        tries = 0
+        guests = frozenset(job.get("guests", ()))
+        if not self.guests <= guests:
+            self.leave()
+        while True:
+            tries += 1
+            self.ready()
+            self.guests |= guests
+            begun = stood = False
+            try:
+                assert self._channel is not None
+                if self._channel.has_more():
+                    raise Forged("the worker spoke unasked, after a job was done")
+                os.ftruncate(self._outputs, 0)
+                if on_start is not None:
+                    on_start()
+                self._channel.send(job)
+                begun = True
+                reply = self._converse(on_mark, self.timeout if limit is None else limit, what)
+            except (BrokenPipeError, ConnectionResetError):
+                reply = None
+            except SaidError as e:
+                reply = Reply("RUNTIME_ERROR", f"what the worker said does not go together: {e}", spoiled=True)
+            except Forged as e:
+                if not begun:                                       # by a thread that an earlier job has left
+                    log.warning("%s; starting another", e)
+                    self.leave()
+                    continue
+                reply = Reply("RUNTIME_ERROR", str(e), spoiled=True)
+            except TimeoutError as e:
+                if not begun:                                       # what an earlier job has left takes no word
+                    self.leave()
+                    continue
+                reply = Reply("TIMEOUT", str(e), spoiled=True)
+            except Stopped:
+                stood = True
+                reply = Reply("TIMEOUT", "the worker was stopped (SIGSTOP), and nobody let it go on", spoiled=True)
+            except BaseException:                                   # Ctrl-C: a later job must not read this job's answer
+                self.kill()
+                raise
+            if reply is None:
+                self._await_end()
+            state = self._ask("sweep")                              # an answer counts while the worker that was asked is alive
+            if reply is not None and reply.status == "RAN" and state["left"]:
+                reply = Reply("RUNTIME_ERROR", spoiled=True,
+                              log=f"{state['left']} processes that the kernel started were there after it had returned")
+            if reply is not None and state["alive"] and not reply.spoiled:
+                return reply
+            text = self._last_words()
+            self.leave()
+            status = state["status"]
+            unseen = not state["alive"] and status is None          # its supervisor has gone: nobody knows what it left behind
+            outside = stood or unseen or _from_outside(status)
+            if reply is not None and not stood and (state["alive"] or (unseen and reply.status != "RAN")):
+                return replace(reply, log=f"{reply.log}\n{text}".strip()) if reply.status == "TIMEOUT" else reply
+            if tries < 2 and (not begun or outside):
+                log.warning("the worker was %s; trying once more",
+                            "stopped" if stood else "ended from outside" if begun else "dead before the job began")
+                continue
+            if stood and reply is not None:
+                return reply
+            return Reply("RUNTIME_ERROR", f"{DIED} ({_how(status)})\n{text}".strip())
+
+    def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
+        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and SaidError."""
+        assert self._channel is not None
+        left = word = self.timeout                                  # the first word may take as long as imports do
+        while True:
+            most = min(left, word)
+            if most <= 0:                                           # also of a worker that never stops talking
+                raise TimeoutError(f"no end within {self.timeout:.0f} s")
+            waited = self._await_word(most, what)
+            heard = time.perf_counter()
+            values = self._channel.receive(time.monotonic() + max(1.0, most - waited))
+            if values is None:
+                return None
+            said = parse(values)
+            if isinstance(said, Reply):
+                return said
+            answer = on_mark(said, heard) if on_mark is not None else None
+            if answer is not None:
+                self._channel.send(answer)
+            passed = waited + time.perf_counter() - heard
+            left, word = left - passed, word - passed if isinstance(said, At) else limit    # the limit: of all points together
+
+    def _await_word(self, seconds: float, what: str) -> float:
+        """Wait until the worker has said something, or has gone; how long that took. Raises TimeoutError and Stopped."""
+        assert self._channel is not None and self.pid is not None
+
+        def say(so_far: float) -> None:
+            log.warning("waiting for %s: nothing was heard for %.0f s; it counts as hanging after %.0f s", what, so_far, seconds)
+
+        return _await(self._channel.socket, self.pid, seconds, say)
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        """A command to the supervisor (supervisor.py names them).
+
+        {"alive": is the worker, "status": how it ended, "left": how many processes it left}
+        """
+        gone = {"alive": False, "status": None, "left": 0}
+        if self._control is None or self.supervisor is None:
+            return gone
+        try:
+            self._control.send(json.dumps({"do": what}).encode())
+            return self._heard()
+        except (Stopped, OSError, ValueError, RecursionError):      # what it says later would be no answer to the next question
+            self.kill()
+            return gone
+
+    def _await_end(self) -> None:
+        """The worker's socket has closed: give its process a second to have ended, so that how it did is known."""
+        end = time.monotonic() + 1.0
+        while self._ask("alive")["alive"] and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _heard(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
+        """What the supervisor answers. Raises Stopped, OSError or ValueError when it does not."""
+        assert self._control is not None and self.supervisor is not None
+        _await(self._control, self.supervisor.pid, within)
+        self._control.settimeout(1.0)
+        found = json.loads(self._control.recv(1 << 16))
+        if not isinstance(found, dict):
+            raise ValueError("a supervisor says objects")
+        return found
+
+    def outputs(self) -> BinaryIO:
+        """The outputs of the job that has just run, one behind the other, from the first. Nobody else can put another file into
+        its place."""
+        os.lseek(self._outputs, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self._outputs), "rb")
+
+    def _last_words(self) -> str:
+        """What the worker printed since the last one was asked for its last words, the end of it."""
+        size = os.fstat(self._said).st_size
+        return clean(os.pread(self._said, LAST_BYTES, max(0, size - LAST_BYTES)).decode(errors="replace")).strip()
+
+    # ---- ending ----
+
+    def leave(self) -> None:
+        """End the worker and whatever it started; the next job gets another. The supervisor stays, if it still answers."""
+        self.pid, self.guests = None, frozenset()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._control is not None:
+            try:
+                self._control.send(b'{"do": "end"}')
+                self._heard()
+                os.ftruncate(self._said, 0)
+                return
+            except (Stopped, OSError, ValueError):
+                pass                                                # it does not end by itself, so it is ended
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker, whatever it started, and the supervisor."""
+        supervisor, self.supervisor, self.pid, self.guests = self.supervisor, None, None, frozenset()
+        for end in (self._control, self._channel):
+            if end is not None:
+                end.close()                                         # the supervisor then ends what there is, and itself
+        self._control = self._channel = None
+        if supervisor is None:
+            return
+        if process_tree.stopped(supervisor.pid):                    # it will not hear that its socket has closed
+            supervisor.kill()
+        try:
+            supervisor.wait(2.0)
+        except subprocess.TimeoutExpired:
+            supervisor.kill()
+            supervisor.wait()
+        if supervisor.returncode != 0:                              # it was killed itself: nobody has looked after its children
+            for _ in range(process_tree.ROUNDS):
+                left = process_tree.carrying(INSIDE, self._token)
+                for process in left:
+                    process_tree.end_descendants(process)
+                    process_tree.end(process)
+                if not left:
+                    break
+                time.sleep(0.005)
+
+    def close(self) -> None:
+        """End all; twice does no harm."""
+        self.kill()
+        self.folder.cleanup()
+        for end in (self._outputs, self._outputs_end, self._said, self._said_end):
+            if end >= 0:
+                os.close(end)
+        self._outputs = self._outputs_end = self._said = self._said_end = -1
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Of the worker's own; what it leaves there that cannot be removed stays."""
+    return tempfile.TemporaryDirectory(prefix="tensor_graphs-", ignore_cleanup_errors=True)
+
+
+def _nameless_file() -> tuple[int, int]:
+    """A file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe can
+    be put into its place."""
+    adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
+    try:
+        mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.fcntl(adding, fcntl.F_SETFL, fcntl.fcntl(adding, fcntl.F_GETFL) | os.O_APPEND)
+    finally:
+        os.unlink(name)
+    return mine, adding
+
+
+def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
+    """Wait until something has come from a process; how long it took. say: is told once when it takes long.
+
+    Raises TimeoutError after so many seconds, and Stopped when the process was stopped. Time in which this process stood still
+    itself (Ctrl-Z and fg) does not count: the other one has not idled then.
+    """
+    waited = stopped = 0.0
+    said = False
+    while True:
+        begin = time.monotonic()
+        if select.select([sock], [], [], min(LOOK_SECONDS, max(0.0, seconds - waited)))[0]:
+            return waited
+        passed = min(time.monotonic() - begin, 2 * LOOK_SECONDS)
+        waited += passed
+        stopped = stopped + passed if process_tree.stopped(process) else 0.0
+        if stopped >= STOPPED_SECONDS:
+            raise Stopped
+        if waited >= seconds:
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        if say is not None and waited >= max(SILENT_SECONDS, seconds / 2) and not said:
+            said = True
+            say(waited)
+
+
+def _from_outside(status: int | None) -> bool:
+    return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) in FROM_OUTSIDE
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "and its supervisor with it"
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit {os.waitstatus_to_exitcode(status)}"

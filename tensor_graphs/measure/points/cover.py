@@ -1,0 +1,313 @@
+"""cover: what is drawn so that a verdict covers the declared range: sizes of each dim, ways in which operands lie, kinds of values.
+
+Sizes: each dim in turn goes over its whole range while the others are small, at every other size at their lowest: both ends, and
+one size drawn in each of BINS pieces of its logarithm, so that whoever is wrong on a tenth of that range (of the logarithm) is
+asked there. Then a few points at which all dims vary. What would take long is left out, the largest that is affordable first to be
+kept. Rows of a row-wise op are copies of a few, so that the oracle computes a few only (`rows_are_independent`).
+
+The seed is the judge's secret of a signature, so no kernel knows where it will be asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.costs.roofline import work
+from tensor_graphs.devices.known import HOST
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import device_of
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import Dim, has_dims
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.measure.points.inputs import (
+    SPECIALS,
+    Form,
+    Point,
+    is_big,
+    is_held,
+    is_index,
+    line_bytes,
+    make_inputs,
+    rows_read_by,
+    take_rows,
+)
+from tensor_graphs.measure.points.single import views_graph
+from tensor_graphs.paths.copies import apart, dense
+from tensor_graphs.paths.lower import taken
+from tensor_graphs.paths.residency import Whereabouts, pieces_of
+
+log = logging.getLogger(__name__)
+
+BINS = 20
+"""pieces of a dim's range, equal in their logarithm: a band of a tenth of it holds one of them whole"""
+
+SMALL_SIZES = (1, 2, 3, 5, 7)
+"""what the other dims are drawn from"""
+
+TOGETHER = 4
+"""pieces of the ranges of several dims, for points at which all of them vary"""
+
+FEW, MANY = (2, 8), (9, 80)
+"""between which dims are drawn where it is about how operands lie: of both for those in which each row lies elsewhere, as a kernel
+may be wrong about many rows and right about a few"""
+
+SHARE_OF_FEW = 0.1
+"""of the others"""
+
+BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
+"""of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""
+
+EACH_SECONDS, ALL_SECONDS, LITTLE = 0.15, 0.3, 3e-3
+"""what a point may take, what those of one dim may take together, and what is always affordable"""
+
+FEW_ROWS = 24
+"""rows that differ, where the others are copies"""
+
+INDEPENDENT: dict[tuple[Signature, str], bool] = {}
+"""(signature, dim) -> whether its rows are independent, as far as was seen"""
+
+
+def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = False) -> float:
+    """What a comparison at these sizes takes, roughly. by_rows: the oracle computes few rows."""
+    _, flops = work(signature, tuple((n, sizes[n]) for n in signature.dim_names))
+    graph = signature.graph
+    inputs = {name: node.type.at(sizes) for name, node in graph.inputs.items()}
+    tables = {name for name, t in inputs.items() if is_big(t) and rows_read_by(graph, name)}            # of these a line is made
+    traffic = sum(line_bytes(t) if name in tables else int(t.nbytes()) for name, t in inputs.items())
+    traffic += sum(int(node.type.at(sizes).nbytes()) for node in graph.outputs.values())                # made, and compared
+    return traffic / BYTES_PER_SECOND + flops / (FLOPS_PER_SECOND if by_rows else ORACLE_FLOPS)
+
+
+def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
+    """Both ends of a dim and a size in each piece of its range, drawn evenly in the logarithm."""
+    low, high = d.bounds(dim)
+    first = max(low, 1)
+    reach = math.log(high + 1) - math.log(first)
+    drawn = {int(first * math.exp(reach * (i + draw.random()) / BINS)) for i in range(BINS)}
+    return sorted({low, high, *(d.clamp(size, dim) for size in drawn)})
+
+
+def size_points(signature: Signature, seed: int) -> list[Point]:
+    """Each dim over its range, the others at their lowest and small, one after the other; per dim the largest that is affordable,
+    small ones, and what time is left for."""
+    draw, found = random.Random(seed), []
+    dims = signature.graph.dims
+    for number, (name, dim) in enumerate(sorted(dims.items())):
+        rows_free = rows_are_independent(signature, name)
+        every, lowest = [], draw.randrange(2)
+        for i, size in enumerate(sizes_of(dim, draw)):
+            sizes = {n: d.clamp(1 if i % 2 == lowest else draw.choice(SMALL_SIZES), other) for n, other in dims.items()}
+            sizes[name] = size
+            by_rows = rows_free and size > 2 * FEW_ROWS >= 2 * d.bounds(dim)[0]
+            every.append((sizes, by_rows, seconds(signature, sizes, by_rows)))
+        affordable = [each for each in every if each[2] <= EACH_SECONDS and is_held(signature.graph, each[0])]
+        kept = affordable[-1:]
+        spent = sum(each[2] for each in kept)
+        rest = affordable[:-1]
+        for each in [e for e in rest if e[2] <= LITTLE] + draw.sample(dear := [e for e in rest if e[2] > LITTLE], len(dear)):
+            if each[2] <= LITTLE or spent + each[2] <= ALL_SECONDS:
+                kept.append(each)
+                spent += each[2]
+        for i, (sizes, by_rows, _) in enumerate(kept):
+            rows = (name, FEW_ROWS) if by_rows else None
+            found.append(Point(tuple(sorted(sizes.items())), seed + 100 * (number + 1) + i, rows=rows))
+    return found
+
+
+def together_points(signature: Signature, seed: int) -> list[Point]:
+    """Points at which all of several dims vary: each is in each of TOGETHER pieces of its range once, in an order of its own. Where
+    that would take long, the largest dim is halved until it does not."""
+    draw, found, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
+    if len(dims) < 2:
+        return found
+    orders = {name: draw.sample(range(TOGETHER), TOGETHER) for name in sorted(dims)}
+    for i in range(TOGETHER):
+        sizes = {}
+        for name, order in orders.items():
+            low, high = d.bounds(dims[name])
+            first = max(low, 1)
+            size = first * math.exp((math.log(high + 1) - math.log(first)) * (order[i] + draw.random()) / TOGETHER)
+            sizes[name] = min(high, max(low, int(size)))
+        while seconds(signature, sizes) > EACH_SECONDS / 2:
+            largest = max(sizes, key=lambda name: sizes[name] / max(1, d.bounds(dims[name])[0]))
+            if sizes[largest] // 2 < d.bounds(dims[largest])[0]:
+                break
+            sizes[largest] //= 2
+        else:
+            found.append(Point(tuple(sorted(sizes.items())), seed + 800 + i))
+    return found
+
+
+def rows_are_independent(signature: Signature, dim: str) -> bool:
+    """Whether rows along a dim, wherever an axis is that dim, do not depend on each other or on where they lie: what comes of
+    chosen rows is the chosen rows of what comes of all. Seen on a few, as it need not be certain: what a kernel is refused for is
+    computed anew for all rows."""
+    key = signature, dim
+    if key not in INDEPENDENT:
+        INDEPENDENT[key] = _independent(signature.graph, dim, signature.spec.attrs)
+    return INDEPENDENT[key]
+
+
+def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
+    def along(node: Node) -> bool | None:
+        """Whether the node has rows along the dim; None: the dim is in it in another way."""
+        exactly = [isinstance(s, d.Expr) and str(s) == dim for s in node.shape]
+        within = [dim in map(str, d.symbols(s)) for s in node.shape]
+        return None if exactly != within else any(exactly)
+
+    places = [along(node) for node in (*graph.inputs.values(), *graph.outputs.values())]
+    if None in places or not any(places[:len(graph.inputs)]) or not all(places[len(graph.inputs):]) or has_dims(attrs):
+        return False
+    sizes = {n: d.clamp(3, s) for n, s in graph.dims.items()}
+    low, high = d.bounds(graph.dims[dim])
+    counts = [c for c in (9, 7, 4) if low <= c <= high]
+    if len(counts) < 2 or any(is_big(node.type.at(sizes | {dim: counts[0]})) for node in graph.inputs.values()):
+        return False
+    rng = np.random.default_rng(0)
+    try:
+        every = make_inputs(graph, sizes | {dim: counts[0]}, 1)
+        whole = interpret(graph, every, dims=sizes | {dim: counts[0]}).outputs
+        for count in counts[1:]:
+            taken = rng.integers(0, counts[0], count)
+            rows = {name: take_rows(array, graph.inputs[name], dim, taken) for name, array in every.items()}
+            some = interpret(graph, rows, dims=sizes | {dim: count}).outputs
+            for name, node in graph.outputs.items():
+                wanted = take_rows(whole[name], node, dim, taken)
+                a, b = some[name].astype(np.float64), wanted.astype(np.float64)
+                if not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
+                    return False
+    except (TensorGraphsError, ValueError, IndexError) as e:
+        log.debug("rows of %s are not chosen along %s: %s", graph, dim, e)
+        return False
+    return True
+
+
+def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
+    """Every way in which a plan hands over operands to this kernel: one that asks for contiguous operands gets them, beginning at
+    any element, with gaps, repeated or turned where it takes that, all of them and one at a time, and two in the same memory."""
+    graph, draw = signature.graph, random.Random(seed + 1)
+    ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
+    ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in ways_in_place(kernel, signature)]
+    if graph.inputs:
+        ways += [("views", 0, None), ("unaligned", 0, None)]
+    if not kernel.contiguous:
+        ways += [(form, 0, None) for form in ("windows", "strided", "windows", "strided")] if ranks else []
+        ways += [("repeated", axis, None) for axis in range(ranks)]
+        ways += [("backwards", axis, None) for axis in range(ranks)] if not kernel.positive_strides else []
+    elif kernel.strided is not None:
+        ways += taken_ways(kernel, graph)
+    found = []
+    for i, (form, axis, only) in enumerate(ways):
+        few = (form, axis, only) in ways[:i] or (ways.count((form, axis, only)) == 1 and draw.random() < SHARE_OF_FEW)
+        for reach in ((FEW,) if few else (MANY, FEW)):              # one row says nothing about what lies between rows
+            sizes = {n: d.clamp(draw.randint(*reach), dim) for n, dim in graph.dims.items()}
+            if i and seconds(signature, sizes) <= 10 * LITTLE and _fit(graph, sizes):
+                break
+        else:
+            sizes = dict(base)
+        found.append(Point(tuple(sorted(sizes.items())), seed + 900 + i, form=form, axis=axis, only=only))
+    pair: Sequence[Form] = ("same", "overlapping")
+    sizes_of_pair = tuple(sorted(base.items()))
+    return found + [Point(sizes_of_pair, seed + 950 + i, form=form) for i, form in enumerate(pair) if _has_pair(graph, base)]
+
+
+def ways_in_place(kernel: Kernel, signature: Signature) -> range:
+    """The numbers of the pairs of an output and an operand that may share memory, and where there are several one more, for all."""
+    count = len(kernel.sharing(signature.spec).pairs)
+    return range(count + (count > 1))
+
+
+def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None]]:
+    """The ways (form, axis, the only operand that lies so) in which this kernel is handed operands that are not contiguous, as
+    lowering decides."""
+    ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
+    names = [None, *graph.inputs] if len(graph.inputs) > 1 else [None]
+    by_axis: Sequence[Form] = ("gaps", "repeated", "backwards")
+    whole: Sequence[Form] = ("turned", "uniform", "windows", "strided")
+    found: list[tuple[Form, int, str | None]] = []
+    asked: dict[Lie, bool] = {}
+    for form, axis in [(form, axis) for form in by_axis for axis in range(ranks)] + [(form, 0) for form in whole]:
+        for only in names:
+            left = [n for n in graph.inputs if only not in (None, n)]
+            if _handed_over(kernel, views_graph(graph, form, axis, left), asked):
+                found.append((form, axis, only))
+    return found
+
+
+Lie = tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...]
+"""shapes and strides of operands"""
+
+
+def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
+    """Whether a kernel of one op is handed an operand that is not contiguous. asked: of operands that lie like this, as found so
+    far: many ways are one for operands of fewer axes, and a generated kernel is written anew for each."""
+    root = next(iter(views.outputs.values()))
+    node = root.inputs[0] if root.op is leaves.ITEM else root
+    lying = apart(views.alike, _sent(views, device_of(kernel.backend).name))     # 0.2 ms; a plan takes 2, and of a GPU 50
+    ins = [lying.get(i) or dense(i.type) for i in node.inputs]
+    lie = tuple((x.shape, x.strides) for x in ins)
+    if lie not in asked:
+        asked[lie] = not all(x.contiguous for x in ins) and any(
+            lies and not x.contiguous for x, lies in zip(ins, taken(kernel, signature_of(node).spec, ins)[1], strict=True))
+    return asked[lie]
+
+
+def _sent(graph: Graph, device: str) -> Collection[Node]:
+    """The values of a graph that are copied from the host as they are for a kernel on a device to read them: contiguous there."""
+    if device == HOST.name:
+        return ()
+    where = Whereabouts(pieces_of(graph.nodes))
+    for node in graph.nodes:
+        if node.op.kind == "leaf":
+            where.put(node, HOST.name)
+    return {node for node in graph.nodes if where.carrier(node, device) is node}
+
+
+def _fit(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    return all(int(n) >= 0 for node in graph.nodes for t in node.types for n in t.at(sizes).shape)
+
+
+def _has_pair(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    types = [(node.type.at(sizes).shape, node.dtype) for name, node in graph.inputs.items()
+             if not (node.dtype.is_integer and is_index(graph, name)) and not is_big(node.type.at(sizes))]
+    return len(types) > len(set(types))
+
+
+def special_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
+    """NaN and infinities in every float operand in turn; integers of full range, and at the ends of tables."""
+    sizes, inputs = tuple(sorted(base.items())), signature.graph.inputs
+    floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
+    found = []
+    for i, name in enumerate(floats):
+        apart = min((int(n) for n in inputs[name].type.at(base).shape), default=1) >= len(SPECIALS)
+        found += [Point(sizes, seed + 2500 + 10 * i + k, special=True, only=name, axis=k)
+                  for k in ((0,) if apart else range(1, len(SPECIALS) + 1))]
+    if any(node.dtype.is_integer for node in inputs.values()):
+        found += [Point(sizes, seed + 2600 + i, integers=True) for i in range(2)]
+    return found
+
+
+def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
+    """What a verdict on these points covers, in few words, as it is stored: sizes, values, ways in which operands lie."""
+    sizes = {}
+    for name, dim in signature.graph.dims.items():
+        found = sorted({p.binding[name] for p in points})
+        low, high = d.bounds(dim)
+        sizes[name] = f"{len(found)} sizes {found[0]}–{found[-1]}" + ("" if found[-1] == high else f" of {low}–{high}")
+    kinds: set[str] = {p.extreme for p in points if p.extreme is not None}
+    kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
+    kinds |= {"integers of full range"} if any(p.integers for p in points) else set()
+    kinds |= {"many runs under load"} if any(p.beside for p in points) else set()
+    return {"points": len(set(points)),
+            "sizes": sizes, "values": sorted(kinds), "layouts": sorted({p.form for p in points} - {"apart"})}

@@ -1,0 +1,108 @@
+"""ahead: what a profile takes beside its budget: an estimate before anything is measured."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from tensor_graphs.costs.roofline import work
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
+
+ORACLE_RATE = 1e8
+"""bytes per second that a comparison reads: rough, from logs of a server with two cores"""
+
+SEARCH = 2.5
+"""times the seconds until the first questions are known that finding all of them takes, about"""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """budget: seconds for measuring. device: seconds that measuring the device's constants takes, about; 0 where they are known.
+    search: seconds that finding out what to measure takes, about; 0 where that is under a second. never_compared: how many kernels
+    of the plan have no verdict of the oracle; comparing: seconds that this takes, about. beyond: seconds by which comparing and
+    timing the plan's kernels may exceed the budget."""
+
+    budget: float = 0.0
+    device: float = 0.0
+    search: float = 0.0
+    never_compared: int = 0
+    comparing: float = 0.0
+    beyond: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds from beginning to end, about, where all of the budget is spent."""
+        return self.budget + self.device + self.search + self.beyond
+
+    def __str__(self) -> str:
+        """
+        >>> print(Ahead(15.0, 3.0, 0.0, 41, 31.2, 10.0))
+        takes up to about 28 s: 15 s measuring, 3 s for the constants of this device (first use here), 10 s for the plan's kernels \
+beyond the budget; 41 kernels were never compared with the oracle: about 31 s of this
+        >>> print(Ahead(60.0, 0.0, 6.2, 1, 0.5, 0.0))
+        takes up to about 66 s: 60 s measuring, 6 s finding out what to measure; 1 kernel was never compared with the oracle: \
+about 1 s of this
+        """
+        beside = [f"{_seconds(seconds)} {what}" for seconds, what in (
+            (self.device, "for the constants of this device (first use here)"),
+            (self.search, "finding out what to measure"),
+            (self.beyond, "for the plan's kernels beyond the budget")) if seconds]
+        total = f"takes up to about {_seconds(self.total)}: {_seconds(self.budget)} measuring" if self.total < math.inf else "takes"
+        kernels = "1 kernel was" if self.never_compared == 1 else f"{self.never_compared} kernels were"
+        compared = f"{kernels} never compared with the oracle: about {_seconds(self.comparing)} of this"
+        return "; ".join([*([", ".join((total, *beside))] if beside else []), *([compared] if self.never_compared else [])])
+
+
+class Pace:
+    """The machine as it is: seconds that pass for a second of this process's work, since it was made."""
+
+    def __init__(self) -> None:
+        self._started, self._worked = time.perf_counter(), _worked()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since this was made."""
+        return time.perf_counter() - self._started
+
+    @property
+    def slowdown(self) -> float:
+        """1 on an idle machine, 2 where another process has half of the time."""
+        worked = _worked() - self._worked
+        return max(1.0, self.seconds / worked) if worked > 0.0 else 1.0
+
+
+def _worked() -> float:
+    """Processor time of this process and of those that it has waited for (compilers)."""
+    return sum(os.times()[:4])
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s"
+
+
+def comparing_seconds(signature: Signature, binding: Mapping[str, int]) -> float:
+    """Estimate of how long comparing one kernel with the oracle takes on an idle machine."""
+    moved, _ = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
+    return COMPARING + moved / ORACLE_RATE
+
+
+def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
+    """Estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing it."""
+    fresh = question.verdict_key not in compared
+    return (comparing_seconds(question.signature, question.binding) if fresh else 0.0,
+            PER_KERNEL if per_kernel is None else per_kernel)
+
+
+def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_kernel: float | None, *, device: float,
+             pace: Pace, budget: float, apart: float, most: float) -> Ahead:
+    """What answering these questions takes beside `budget` [s], `apart` of which is for single kernels: `most` seconds at most.
+    device: as in `Ahead`. pace: since the search for the questions began."""
+    alone, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
+    comparing, search = alone * pace.slowdown, SEARCH * pace.seconds
+    never = len({q.verdict_key for q in questions} - compared)
+    return Ahead(budget, device * pace.slowdown, search if search >= 1.0 else 0.0, never, comparing,
+                 min(most, max(0.0, comparing + timing - apart)))

@@ -1,0 +1,279 @@
+"""report: what one profiling run did, as data, and as the lines that a person reads; `print(report)` shows it on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensor_graphs.measure.queue.ahead import Ahead
+from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
+
+NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
+"""what an `Answered` says of a kernel that does not take its signature, and of one that the budget left out"""
+
+MOST_FAILURES, MOST_SIZES = 8, 6
+"""lines of a summary that name failures, and sizes that one line names"""
+
+
+NOTICED = 0.5
+"""seconds beside a budget that a report mentions"""
+
+
+@dataclass(frozen=True)
+class Rests:
+    """share: of the predicted time of the plan at these sizes, what comes from rows of the database, 0 to 1. asked: whether these
+    sizes were asked for."""
+
+    at: Mapping[str, int]
+    share: float
+    asked: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What is known of one kernel on one signature at some sizes; `print` shows it in a line.
+
+    status: of its last row there; or NOT OFFERED, or LEFT (the budget ended before). seconds: of a call. rival: the fastest other
+    kernel that was timed there and passed, with its seconds; alone: why there is none. known: nothing had to be measured for it.
+    """
+
+    kernel: str
+    signature: str
+    at: Mapping[str, int]
+    status: str
+    seconds: float | None = None
+    error: float | None = None
+    why: str = ""
+    rival: tuple[str, float] | None = None
+    known: bool = False
+    alone: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time over its rival's, so that below 1 it is the faster one; None where one of them has no time."""
+        return None if self.seconds is None or self.rival is None or not self.rival[1] else self.seconds / self.rival[1]
+
+    def __str__(self) -> str:
+        took = "" if self.seconds is None else f"{self.seconds * 1e6:10.1f} µs"
+        beside = "" if self.seconds is None else self.alone
+        if self.ratio is not None and self.rival is not None:
+            beside = f"{self.ratio:.3g} × the time of {self.rival[0]}, {self.rival[1] * 1e6:.1f} µs"
+        error = "" if self.error is None else f"error {self.error:.1e}"
+        sizes = f" at {sizes_in_words(self.at)}" if self.at else ""
+        said = [f"{self.status:11s} {self.kernel:20s} {took:>13s}", beside, error, f"{self.signature}{sizes}", self.why,
+                "known already" if self.known else ""]
+        return "  ".join(filter(None, said))
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A path that was to be measured as a whole. predicted: seconds of its price when it was listed; seconds: of a run, None where
+    it was not run; beside: that over what the first listed path took in the same runs. status: RAN, LEFT, REFUSED (a kernel of it
+    is wrong or beyond the tolerance) or FAILED, with `why`. known: it was measured before. written_out: the one in which most
+    runs by its definition. share: of its steps' time that was measured in place, `steps` seconds in all."""
+
+    path: str
+    at: Mapping[str, int]
+    predicted: float
+    status: str
+    seconds: float | None = None
+    beside: float | None = None
+    why: str = ""
+    known: bool = False
+    written_out: bool = False
+    share: float = 0.0
+    steps: float = 0.0
+
+    def with_share(self, share: float, steps: float) -> Walked:
+        return replace(self, share=share, steps=steps)
+
+    def __str__(self) -> str:
+        took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"
+        beside = "" if self.beside is None else f"{self.beside:.3g} × the first"
+        said = [f"{self.path} {took:>14s}", f"priced {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place", beside,
+                "written out" if self.written_out else "", "known already" if self.known else "", self.why]
+        return "  ".join(filter(None, said))
+
+
+@dataclass(frozen=True)
+class TunedPart:
+    """What a search for a schedule came to. kernel: the winner; that of the rules where nothing was faster. status: of the judge;
+    SEED where nothing was faster, LEFT where the time ended before. ratio: its time ÷ the seed's, in pairs. looked: how many were
+    tried. actions: in which the winner differs from the seed."""
+
+    signature: str
+    at: Mapping[str, int]
+    kernel: str
+    status: str
+    ratio: float
+    looked: int
+    seconds: float
+    strategy: str
+    actions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sizes = f" at {sizes_in_words(self.at)}" if self.at else ""
+        tried = f"{self.looked} schedules in {self.seconds:.1f} s"
+        if self.status == "SEED":
+            return f"tuned  {self.signature}{sizes}: none of {tried} is faster than the rules'"
+        return (f"tuned  {self.signature}{sizes}: {self.kernel} {self.status}, {self.ratio:.2f} × the rules' time, of {tried}: "
+                f"{'; '.join(self.actions)}")
+
+
+@dataclass
+class ProfileReport:
+    """What one profiling run did; `print` shows it. statuses: number of questions per status; left: questions that the budget left
+    open."""
+
+    measured: int = 0
+    again: int = 0
+    """of all that were asked, those that had a row already"""
+    already_known: int = 0
+    failed: int = 0
+    left: int = 0
+    arisen: int = 0
+    """of those left, the ones that were no question when it began: what it measured made other kernels worth one"""
+    seconds: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+    deployed: int = 0
+    """steps that were measured in their places in whole paths"""
+    paths: int = 0
+    """that were run as a whole, in turns with others"""
+    unused: tuple[str, ...] = ()
+    """inputs whose values were given, and that no measured op reads directly"""
+    device_seconds: float = 0.0
+    """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
+    search_seconds: float = 0.0
+    """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
+    over_seconds: float = 0.0
+    """seconds of measuring beyond the budget"""
+    ahead: Ahead = field(default_factory=Ahead)
+    """what the profile was expected to take beside the budget, before it began"""
+    rests: tuple[Rests, ...] = ()
+    """on what the plan rests now, at the sizes asked for first"""
+    may_save: float = 0.0
+    """share of the plan's time, at the sizes asked for, that what is left open may save at most"""
+    verdicts: list[Answered] = field(default_factory=list)
+    """one by one, where single kernels were asked for; that one fails on a signature is said once, not for each of its sizes"""
+    failed_at: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(kernel, signature) -> at how many sizes it fails, where single kernels were asked for"""
+    sizes: tuple[Mapping[str, int], ...] = ()
+    """at which single kernels were asked for"""
+    unsized: tuple[str, ...] = ()
+    """dims of which the caller gave no size, so that theirs in `sizes` are those at which the graph is priced"""
+
+    tuned: list[TunedPart] = field(default_factory=list)
+    """parts whose schedules were searched"""
+    walked: list[Walked] = field(default_factory=list)
+    """whole paths, where these were asked for, in the order in which they are listed"""
+
+    def __str__(self) -> str:
+        ended = ["interrupted (Ctrl-C); the same call goes on from there"] if self.interrupted else []
+        verdicts, lines = [str(v) for v in self.verdicts], [*self.summary(), *ended]
+        whole = wrapped([*verdicts, *lines])                        # of few verdicts, each to its end, where the reason is
+        return "\n".join(whole) if len(whole) <= SCREEN_LINES else fitted([*verdicts, *lines], "verdicts", keep=len(lines))
+
+    def counts(self) -> str:
+        """How many questions came out how, and the seconds that took."""
+        repeated = f" ({self.again} of these again)" if self.again else ""
+        whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
+        arisen = f" ({self.arisen} of these new: what was measured makes other kernels worth it)" if self.arisen else ""
+        what = " paths" if self.walked else ""
+        left = "what is left was not counted" if self.interrupted and not self.left else f"{self.left} left{arisen}"
+        return (f"{self.measured}{what} measured{repeated}, {self.already_known} known already, {self.failed} failed, "
+                f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
+
+    def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
+        """What was done and found, and what asking again would do; a line each.
+
+        call: what it is that can be repeated. at: how sizes are asked for.
+        """
+        unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
+        said = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
+        found = (*said, rests_on(self.rests), what_is_left(self, call), *unused)
+        return [self.counts(), *filter(None, found), *filter(None, [self._beside_budget()])]
+
+    def _beside_budget(self) -> str:
+        """What a profile of a whole graph took beside its budget, except for what is under NOTICED."""
+        if self.verdicts or self.walked:
+            return ""
+        parts = ((self.device_seconds, "measuring the device, which is done once a month"),
+                 (self.search_seconds, "finding out what to measure"),
+                 (self.over_seconds, "comparing and timing the plan's kernels beyond it"))
+        longer = [f"{seconds:.1f} s {what}" for seconds, what in parts if seconds >= NOTICED]
+        return f"beside the budget: {'; '.join(longer)}" if longer else ""
+
+    @property
+    def walked_share(self) -> float:
+        """Of the time of the steps of all listed paths, the share that was measured in place, 0 to 1."""
+        total = sum(w.steps for w in self.walked)
+        return sum(w.steps * w.share for w in self.walked) / total if total else 1.0
+
+    def _paths(self) -> list[str]:
+        """Each listed path, by sizes, and how much of all is covered."""
+        out = []
+        for at in {sizes_in_words(w.at): None for w in self.walked}:
+            here = [w for w in self.walked if sizes_in_words(w.at) == at]
+            out += [f"at {at}:"] if at else []
+            out += [f"{i:4d}  {w}" for i, w in enumerate(here, 1)]
+        if self.walked:
+            ran = sum(w.seconds is not None for w in self.walked)
+            out.append(f"covered: {ran} of {len(self.walked)} paths ({ran / len(self.walked):.0%}), "
+                       f"{share_of(self.walked_share)} of the time of their steps")
+        return out
+
+    def _failures(self) -> list[str]:
+        """Which kernels fail where, and why: `failed` counts one for each size."""
+        why = {(v.kernel, v.signature): f"{v.status}{': ' if v.why else ''}{v.why}" for v in self.verdicts}
+        said = [f"failed at {n} sizes: {kernel} on {signature}: {why.get((kernel, signature), '')}"
+                for (kernel, signature), n in self.failed_at.items() if n > 1]           # of one size the verdict says all of it
+        more = len(said) - MOST_FAILURES
+        return [*said[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
+
+    def _sizes(self, at: Callable[[Mapping[str, int]], str]) -> str:
+        """At which sizes single kernels were asked for, and how to ask for one, where the caller gave none."""
+        if not self.sizes or not self.unsized:
+            return ""
+        named = [sizes_in_words(each) for each in self.sizes]
+        many = f"; and {len(named) - MOST_SIZES} more" if len(named) > MOST_SIZES else ""
+        middle = self.sizes[len(named) // 2]
+        return (f"no size was given of {', '.join(self.unsized)}, so that {'; '.join(named[:MOST_SIZES])}{many} "
+                f"{'was' if len(named) == 1 else 'were'} asked about; {at({n: middle[n] for n in self.unsized})} asks for one")
+
+
+def sizes_in_words(sizes: Mapping[str, int]) -> str:
+    """
+    >>> sizes_in_words({"n": 1, "p": 256})
+    'n=1, p=256'
+    """
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def rests_on(rests: Sequence[Rests]) -> str:
+    """What share of the plan's time comes from measurements, at the sizes asked for first; "" where nothing is known of it."""
+    shares = [" at ".join(filter(None, (share_of(r.share), sizes_in_words(r.at)))) for r in rests]
+    asked = [said for said, r in zip(shares, rests, strict=True) if r.asked]
+    others = [said for said, r in zip(shares, rests, strict=True) if not r.asked]
+    if not asked:
+        return ""
+    return f"measured of the plan's time: {', '.join(asked)}" + (f" (not asked for: {', '.join(others)})" if others else "")
+
+
+def share_of(share: float) -> str:
+    """Whole percent, and 100 % only of all."""
+    return f"{min(99, round(share * 100)) if share < 1 else 100} %"
+
+
+def what_is_left(report: ProfileReport, call: str = "call") -> str:
+    """What asking again would measure, and what that may be good for; "" where nothing is left."""
+    if not report.left or report.interrupted:
+        return ""
+    if report.walked:
+        return f"{report.left} paths left: the same {call} goes on with them"
+    if report.verdicts:
+        return f"{report.left} left: the same {call} goes on with them"
+    more = f"the same {call} goes on with the {report.left} kernel times that are left"
+    sizes = next((sizes_in_words(r.at) for r in report.rests if r.asked), "")
+    there = f" at {sizes}" if sizes else ""
+    return more + (f", which may save up to {share_of(report.may_save)} of the plan's time{there}" if report.may_save else "")

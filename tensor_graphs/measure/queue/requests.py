@@ -1,0 +1,274 @@
+"""requests: what was asked for and not yet measured. A plan that rests on a guess leaves a request; `drain_queue` answers them.
+
+A request names an implementation and a workload; the workload's graph lies in the database as text, so that another process, days
+later, can build the question again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensor_graphs.arguments import function
+from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
+from tensor_graphs.devices.environment import Environment
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
+from tensor_graphs.language.text import parse_graph
+from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
+from tensor_graphs.measure.judge import Judge
+from tensor_graphs.measure.points.descriptors import given_of
+from tensor_graphs.measure.queue.questions import Question, answer, unanswered
+from tensor_graphs.records import DatabaseError, claims, queries
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.rows import QueueItem, at_sizes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class DrainReport:
+    """What one `drain_queue` did. answered: requests that had their rows already; impossible: put back, `reasons` says why; left:
+    all that is in the queue afterwards, as `queue` has it; here: the environments that were drained."""
+
+    measured: int = 0
+    failed: int = 0
+    answered: int = 0
+    obsolete: int = 0
+    impossible: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+    reasons: list[str] = field(default_factory=list)
+    queue: tuple[claims.Queued, ...] = ()
+    here: tuple[Environment, ...] = ()
+
+    def counts(self) -> str:
+        """What was done, in words."""
+        return (f"{self.measured} measured, {self.failed} failed, {self.answered} known already, {self.obsolete} obsolete, "
+                f"{self.impossible} not possible here")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a queue still holds that may be claimed. seconds: of plans that are in doubt, as they rest on guesses instead."""
+
+    requests: int
+    seconds: float
+
+
+class Obsolete(KernelError):
+    """A request that can never be answered: its kernel has another source by now, or no longer accepts the op."""
+
+
+class NotHere(KernelError):
+    """A request that this process cannot answer, and another one may."""
+
+
+class NoKernelHere(NotHere):
+    """A request for a kernel that this process does not know."""
+
+
+def question_of(database: Database, item: QueueItem) -> Question:
+    """The question behind a request. Raises Obsolete, NotHere (NoKernelHere when this process does not know the kernel), or
+    DatabaseError."""
+    try:
+        kernel = kernel_named(item.implementation.name)
+    except KernelError as error:
+        raise NoKernelHere(str(error)) from error
+    if kernel.identity != item.implementation.source_hash:
+        raise Obsolete(f"{kernel.name} has another source than the one asked for")
+    text, _ = queries.graph_text(database, item.workload.graph_key)
+    try:
+        signature = signature_of_graph(parse_graph(text))
+        axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
+        binding, given = signature.binding(axes), given_of(item.workload.inputs)
+    except Exception as error:                                      # rows of other versions and other hands may say anything
+        raise NotHere(f"it cannot be read here: {error or type(error).__name__}") from error
+    if signature.key != item.workload.graph_key:
+        raise Obsolete(f"the graph {item.workload.graph_key[:12]} reads as {signature.key[:12]} today")
+    if not matching(signature.spec, by_op([kernel])):
+        raise Obsolete(f"{kernel.name} does not accept {signature.title()}")
+    return Question(kernel, signature, binding, item.priority, given)
+
+
+def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[str] | None = None, threads: int | None = None,
+                timeout: float | None = None, on_step: Callable[[int, Waiting, str], None] | None = None) -> DrainReport:
+    """Answer the requests of these backends' environments on this machine, most urgent first, until the budget [s] is spent.
+
+    A request is claimed, measured, stored and taken off, one after the other: whatever stops this process, no request is lost, and
+    several processes may drain one database. Ctrl-C gives back what was claimed. on_step is told how many were measured, what is
+    left in the queue, and what the last one was. Raises ArgumentError, and DatabaseError, which says what was measured before.
+    """
+    function("on_step", on_step, "how many are done, what waits, and what was measured")
+    started = time.perf_counter()
+    reclaim(database)
+    here = [environment_of(b, threads) for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
+    report = DrainReport(here=tuple(here))
+    try:
+        with claims.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
+            drain = _Drain(database, judge, held, report, on_step)
+            try:
+                for environment in here:
+                    drain.answer(environment, started + budget)
+            finally:
+                drain.put_back()
+        report.queue = claims.queued(database)
+    except DatabaseError as error:
+        if not report.statuses:
+            raise
+        done = f"before that: {report.counts()}; all of it is stored, and the same call goes on from there"
+        raise type(error)(f"{error}\n  {done}") from error
+    report.left = sum(q.waiting + q.claimed + q.abandoned + q.untrusted for q in report.queue)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+class _Drain:
+    """Claims requests and answers them. held: the claims that are prolonged meanwhile."""
+
+    def __init__(self, database: Database, judge: Judge, held: list[QueueItem], report: DrainReport,
+                 on_step: Callable[[int, Waiting, str], None] | None) -> None:
+        self.database, self.judge, self.held, self.report, self.on_step = database, judge, held, report, on_step
+        self.worker = worker_name()
+        self.returned: list[tuple[QueueItem, str, bool]] = []
+        self.unknown: set[str] = set()                              # signatures of kernels that are not here
+
+    def answer(self, environment: Environment, until: float) -> None:
+        """Answer requests of one environment until that time, or Ctrl-C."""
+        while time.perf_counter() < until and not self.report.interrupted:
+            item = claims.claim_next(self.database, self.worker, environment, but=self.unknown)
+            if item is None:
+                return
+            self.held.append(item)
+            status = self._served(item)
+            if status is None:
+                continue
+            if self.on_step is not None:
+                self.on_step(self.report.measured + self.report.failed, Waiting(*claims.waiting(self.database, environment)),
+                             f"{item.implementation.name} {item.reason}")
+
+    def _served(self, item: QueueItem) -> str | None:
+        """Answer one request; the status of what was measured, if anything was."""
+        try:
+            status = _serve(self.database, self.judge, item)
+        except KeyboardInterrupt:
+            claims.release(self.database, item)
+            self.report.interrupted = True
+            return None
+        except Obsolete as error:
+            log.info("request %d is taken off: %s", item.id, error)
+            self._done(item)
+            self.report.obsolete += 1
+            return None
+        except DatabaseError:                                       # it has no ear for more now: the lease ends by itself
+            self.held.remove(item)
+            raise
+        except TensorGraphsError as error:
+            self._return(item, str(error))
+            if isinstance(error, NoKernelHere):                     # nor are its other requests claimed
+                self.unknown.add(item.implementation.signature)
+                self.report.impossible += claims.waiting(self.database, item.environment, [item.implementation.signature])[0]
+            return None
+        except BaseException:
+            claims.release(self.database, item, "the drain stopped at it", attempt=True)
+            raise
+        if status == JUDGE_ERROR:                                   # no row answers it
+            self._return(item, "the judge itself failed, as its log says", attempt=True)
+            return None
+        self._done(item)
+        if status is None:
+            self.report.answered += 1
+            return None
+        self.report.statuses[status] = self.report.statuses.get(status, 0) + 1
+        self.report.measured += status == "PASSED"
+        self.report.failed += status != "PASSED"
+        return status
+
+    def _done(self, item: QueueItem) -> None:
+        self.held.remove(item)
+        claims.complete(self.database, item)
+
+    def _return(self, item: QueueItem, why: str, *, attempt: bool = False) -> None:
+        """Have it put back at the end: released now, it would be claimed next."""
+        self.returned.append((item, why, attempt))
+        self.report.impossible += 1
+        what = f"{item.implementation.name} on {item.workload.graph_key[:8]}{at_sizes(item.workload.axes)}"
+        self.report.reasons.append(f"request {item.id}, {what}: {why}")
+
+    def put_back(self) -> None:
+        for item, why, attempt in self.returned:
+            self.held.remove(item)
+            with contextlib.suppress(DatabaseError):                # else the lease ends by itself
+                claims.release(self.database, item, why, attempt=attempt)
+
+
+def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
+    """Measure what one request asks for; the status, or None when its rows were there already, or another worker has claimed it."""
+    question = question_of(database, item)
+    todo = unanswered(database, [question], VERIFIER, judge.threads)
+    found = [status for _, status in answer(judge, todo, budget=float("inf"),
+                                            lost=lambda: not claims.renew(database, item))]
+    return found[-1] if found else None
+
+
+def settle_queue(database: Database, backends: Sequence[str], threads: int | None = None) -> int:
+    """Take the requests off the queue that have their rows by now; returns how many. The others are left as they were."""
+    worker = worker_name()
+    kept: list[QueueItem] = []
+    done = 0
+    for backend in backends:
+        environment = environment_of(backend, threads)
+        rows = queries.latest_traces(database, environment, "cold", verifier=VERIFIER)
+        while (item := claims.claim_next(database, worker, environment)) is not None:
+            verdict = rows.get((item.implementation.source_hash, verify_key(item)))
+            refuted = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
+            if refuted or (item.implementation.source_hash, item.workload.key) in rows:
+                claims.complete(database, item)
+                done += 1
+            else:
+                kept.append(item)
+    for item in kept:
+        claims.release(database, item)
+    return done
+
+
+def verify_key(item: QueueItem) -> str:
+    """The key of the workload under which the verdict over all sizes is filed."""
+    return type(item.workload)(item.workload.graph_key).key
+
+
+def worker_name() -> str:
+    """Who claims: host, process and when that was started, and a number, so that a claim is never mistaken for another one's."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}:{time.monotonic_ns()}"
+
+
+def reclaim(database: Database) -> int:
+    """Put back what processes of this machine hold that are gone (killed, say): their leases need not run out first. How many."""
+    done = 0
+    for name in claims.claimants(database):
+        *host, process, started, _ = ["", "", "", *name.split(":")]
+        if ":".join(host[3:]) == socket.gethostname() and process.isdigit() and _started(int(process)) != started:
+            done += claims.release_worker(database, name)
+            log.info("%s is gone; what it had claimed is free again", name)
+    return done
+
+
+def _started(process: int) -> str:
+    """When a process was started, in clock ticks since the machine was; "gone" for none, "" where the system does not say."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return "gone" if Path("/proc/self/stat").exists() else ""
+    except OSError:
+        return ""
+    return text[text.rindex(")") + 2:].split()[19]

@@ -1,0 +1,1 @@
+"""rates: how fast the device itself is: bytes and operations a second, launches, links."""

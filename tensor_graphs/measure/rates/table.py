@@ -1,0 +1,294 @@
+"""table: measures what this device's memory and arithmetic deliver, and what a call costs; calibration.py stores it.
+
+Constants, all of them maxima of a few short runs, as nothing makes a machine faster than it is:
+
+| name | unit | what |
+|---|---|---|
+| `read_bandwidth` | byte/s | reading memory that no cache holds |
+| `read_bandwidth[N B]` | byte/s | reading the same N bytes again and again: N says which cache holds them |
+| `copy_bandwidth`, `copy_bandwidth[N B]` | byte/s | copying: bytes read and bytes written both count, and both lie within the N |
+| `flops_f32`, `flops_f64` | flop/s | this backend's linear on square matrices |
+| `flops_bf16_weights` | flop/s | the same with f32 activations and bf16 weights |
+| `call_overhead` | s | one more call of a kernel in a plan, on one number |
+| `run_overhead` | s | one run of a plan of one call on one number, operands looked up and checked |
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from tensor_graphs.costs.known_rates import READ, RUN
+from tensor_graphs.kernels.c.library import Step
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.registry import backend_module, by_op, copy_kernels, lacking, load_backend, native_library, why_missing
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import add
+from tensor_graphs.language.composites import linear
+from tensor_graphs.language.dtypes import DType, bf16, f32, f64
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.measure.points.single import plan_along, single_kernel_plan
+from tensor_graphs.measure.timing.settle_threads import settle
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+
+COPY = "copy_bandwidth"
+CALL = "call_overhead"
+
+STREAM_BYTES = 256 << 20
+"""what is streamed: several times the last-level cache of the machines we know"""
+
+WORKING_SETS = tuple(16 << 10 << 2 * k for k in range(8))
+"""bytes: 16 KiB (the first cache) to 256 MiB (memory)"""
+
+FLOPS: Mapping[str, tuple[DType, DType]] = {"flops_f32": (f32, f32), "flops_f64": (f64, f64), "flops_bf16_weights": (f32, bf16)}
+"""name of the constant -> dtypes of activations and weights"""
+
+LINEAR_SIZE = 768
+"""rows, inputs and outputs of the linear whose speed counts as the arithmetic of the device: 0.9 Gflop"""
+
+CHAIN = 64
+"""calls of the plan that is compared with a plan of one"""
+
+REPEATS = 4
+"""of each measurement, the first of which does not count"""
+
+LEAST_BYTES, LEAST_RUNS = 8 << 20, 20
+"""a measurement of less goes on for so long: that many bytes of a small working set, so many runs of a plan"""
+
+LONGEST, DISTURBED = 0.1, 0.3
+"""seconds after which a measurement is not repeated, so that a slow or busy machine is measured in seconds too; and where another
+process took a processor during each of its runs"""
+
+
+def sized(name: str, nbytes: int) -> str:
+    """The name of a bandwidth at a working set of so many bytes."""
+    return f"{name}[{nbytes} B]"
+
+
+def working_set(name: str) -> tuple[str, int] | None:
+    """The inverse of `sized`; None for a name without a size."""
+    base, bracket, rest = name.partition("[")
+    return (base, int(rest.removesuffix(" B]"))) if bracket else None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One measured constant."""
+
+    value: float
+    unit: str
+
+
+# ---- memory ----
+
+
+def memory_names() -> tuple[str, ...]:
+    return (READ, COPY, *(sized(name, n) for name in (READ, COPY) for n in WORKING_SETS))
+
+
+def memory_speeds() -> dict[str, Speed]:
+    """Bandwidths of reading and copying, by working set; the largest one is also the one without a size."""
+    data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
+    data[::512] = 1                                                # touch every page: an unwritten one is not in memory at all
+    found: dict[str, Speed] = {}
+    settle()
+    for name, prepare in ((READ, reading), (COPY, copying)):
+        for nbytes in WORKING_SETS:
+            times = max(1, LEAST_BYTES // nbytes)
+            found[sized(name, nbytes)] = Speed(times * nbytes / fastest(prepare(data[:nbytes // 8], times)), "byte/s")
+    stream = sized(READ, STREAM_BYTES)
+    for _ in range(REPEATS):
+        if found[stream].value < found[sized(COPY, STREAM_BYTES)].value:    # which reads too: something disturbed
+            settle()
+            found[stream] = Speed(max(found[stream].value, STREAM_BYTES / fastest(reading(data))), "byte/s")
+    return found | {name: found[sized(name, STREAM_BYTES)] for name in (READ, COPY)}
+
+
+def reading_speed() -> Speed:
+    """Bandwidth of reading what is in no cache."""
+    data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
+    data[::512] = 1
+    return Speed(data.nbytes / fastest(reading(data)), "byte/s")
+
+
+def flops_speed(backend: str) -> Speed:
+    """Arithmetic in f32. Raises ValueError where the backend has no kernel for it."""
+    return Speed(flops(backend, "flops_f32"), "flop/s")
+
+
+def run_speed(backend: str) -> Speed:
+    """The price of a run around its calls, of which it has one: a copy of one number, where the backend copies itself (what adds in
+    C would have to be compiled for this: a second, of a start that runs nothing else of it), or a sum. Raises ValueError where the
+    backend has no kernel for it."""
+    if not any(kernel.backend == backend for kernel in copy_kernels((backend,))):
+        return Speed(run_seconds(backend, 1), "s")
+    copying = graph({"y": leaves.input("x", (1,), f32)})
+    return Speed(_seconds_of(bind(plan_along(copying, copying.roots, _no_choice, copy_kernels((backend,)), (backend,)))), "s")
+
+
+def _no_choice(node: Node) -> NoReturn:
+    raise AssertionError(f"{node.op.name} is no copy")
+
+
+def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
+    """Reads the array so many times over: by the native stream kernel where it is, else by a numpy reduction, which takes a
+    microsecond to begin and so shows less of the first caches."""
+    if why_missing("c") is None:
+        return _native("tg_read_stream", (np.zeros(16, dtype=np.uint32), data), (data.nbytes,), times)
+
+    def run() -> None:
+        for _ in range(times):
+            np.bitwise_xor.reduce(data)
+
+    return run
+
+
+def copying(data: np.ndarray, times: int = 1) -> Callable[[], None]:
+    """Copies one half of the array to the other half, so many times over."""
+    half = data.size // 2
+    source, to = data[:half], data[half:]
+    if why_missing("c") is None:
+        call = backend_module("c").copy_call((half,), (1,), (1,), 8)
+        return _native(call.symbol, (to, source), call.ints, times)
+
+    def run() -> None:
+        for _ in range(times):
+            np.copyto(to, source)
+
+    return run
+
+
+def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], times: int) -> Callable[[], None]:
+    """A native kernel called so many times in a row without going back to Python."""
+    library = native_library()
+    values = [0, *(int(i) for i in ints)]                           # value 0: the byte offset of every array
+    steps = (Step * times)()
+    for step in steps:
+        step.fn, step.n_ptr, step.n_int = library.address(symbol), len(arrays), len(ints)
+        step.ptr_base[:len(arrays)] = range(len(arrays))
+        step.ints[:len(ints)] = range(1, len(values))
+    return lambda: library.run(steps, [a.ctypes.data for a in arrays], values)
+
+
+# ---- arithmetic and calls, by backend ----
+
+
+def backend_names(backend: str) -> tuple[str, ...]:
+    """The constants that can be measured of a backend: those for which it has a kernel."""
+    return (*(name for name in FLOPS if not isinstance(flops_kernel(backend, name), str)),
+            *((CALL, RUN) if not isinstance(_kernel(backend, _sum_of_one()), str) else ()))
+
+
+def backend_speeds(backend: str) -> dict[str, Speed]:
+    """Arithmetic by dtype, and the price of a call."""
+    found = {}
+    names = backend_names(backend)
+    for name in names:
+        if name in FLOPS:
+            found[name] = Speed(flops(backend, name), "flop/s")
+    if CALL in names:
+        settle()                                                   # the threads of the products spin on for a while
+        one, many = run_seconds(backend, 1), run_seconds(backend, CHAIN)
+        found[CALL] = Speed(max(0.0, many - one) / (CHAIN - 1), "s")
+        found[RUN] = run_speed(backend)
+    return found
+
+
+def flops_kernel(backend: str, name: str) -> Kernel | str:
+    """The kernel by which this constant (a key of FLOPS) is measured, or why there is none."""
+    return _kernel(backend, _linear(name, LINEAR_SIZE))
+
+
+def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
+    """flop/s of this backend's linear on square matrices. Raises ValueError where it has no kernel."""
+    node = _linear(name, size)
+    kernel = _kernel(backend, node)
+    if isinstance(kernel, str):
+        raise ValueError(f"{backend} has no {name}: {kernel}")
+    x, w = node.inputs
+    rng = np.random.Generator(np.random.Philox(key=1))
+    values = [rng.standard_normal((size, size), dtype=np.float32).astype(i.dtype.numpy) for i in (x, w)]
+    compiled = bind(single_kernel_plan(graph({"y": node}), kernel), {"w": values[1]})
+    out = {"y": np.empty((size, size), dtype=node.dtype.numpy)}
+    return 2.0 * size ** 3 / fastest(lambda: compiled.run({"x": values[0]}, out=out))
+
+
+def run_seconds(backend: str, calls: int) -> float:
+    """Seconds that a plan of so many calls takes that add one number to another each."""
+    chain = _sum_of_one(calls)
+    kernel = _kernel(backend, _sum_of_one())
+    if isinstance(kernel, str):
+        raise ValueError(f"{backend} has no {CALL}: {kernel}")
+    return _seconds_of(bind(single_kernel_plan(_graph(chain), kernel)))
+
+
+def _seconds_of(compiled: CompiledGraph) -> float:
+    """Of one run of a graph of one number, x, whose output is y."""
+    inputs, out = {"x": np.zeros(1, np.float32)}, {"y": np.zeros(1, np.float32)}
+
+    def runs() -> None:
+        for _ in range(LEAST_RUNS):
+            compiled.run(inputs, out=out)
+
+    return fastest(runs) / LEAST_RUNS
+
+
+def _linear(name: str, size: int) -> Node:
+    activations, weights = FLOPS[name]
+    return linear(leaves.input("x", (size, size), activations), leaves.parameter("w", (size, size), weights))
+
+
+def _sum_of_one(calls: int = 1) -> Node:
+    x = total = leaves.input("x", (1,), f32)
+    for _ in range(calls):
+        total = add(total, x)
+    return total
+
+
+def _graph(node: Node) -> Graph:
+    return graph({"y": node})
+
+
+def _kernel(backend: str, node: Node) -> Kernel | str:
+    """The first kernel of a backend that runs this op, or why none does."""
+    taken = takers(backend, node)
+    return taken if isinstance(taken, str) else taken[0]
+
+
+def takers(backend: str, node: Node) -> list[Kernel] | str:
+    """The kernels of a backend that run this op, or why there is none."""
+    spec = signature_of(node).spec
+    taken, refused = [], []
+    for kernel in by_op(load_backend(backend)).get(spec.op.name, ()):
+        reason = lacking(kernel) or kernel.accepts(spec)
+        if reason is None:
+            taken.append(kernel)
+        else:
+            refused.append(f"{kernel.name} takes {reason}" if reason.endswith("only") else f"{kernel.name}: {reason}")
+    return taken or "; ".join(refused) or f"no kernel for {spec.op.name}"
+
+
+def fastest(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of REPEATS − 1 runs; of fewer where they take long, of more where all of them were disturbed."""
+    run()
+    best, runs, undisturbed, started = float("inf"), 0, False, time.perf_counter()
+    while True:
+        switches, start = _switches(), time.perf_counter()
+        run()
+        best, runs = min(best, time.perf_counter() - start), runs + 1
+        undisturbed = undisturbed or _switches() == switches
+        spent = time.perf_counter() - started
+        if (runs >= REPEATS - 1 or spent > LONGEST) if undisturbed else spent > DISTURBED:
+            return best
+
+
+def _switches() -> int:
+    """How often a processor was taken from this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

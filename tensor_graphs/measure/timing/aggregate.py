@@ -1,0 +1,121 @@
+"""aggregate: what blocks of runs, of one worker or several, say about a kernel's time.
+
+Much makes a run slower than it is, and nothing faster, so runs count that nothing disturbed (QUIET), where there are enough. A
+worker's own luck, where it lies in memory, is in all its runs, so that workers weigh alike, however many quiet runs each had.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from tensor_graphs.measure.isolation.replies import Name
+from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
+from tensor_graphs.measure.timing.statistics import drifting, thinned
+from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
+
+FAST = 0.05
+"""the share of quiet runs that lie below what is compared between days"""
+
+Workers = Sequence[Sequence[Block]]
+"""the blocks of each worker"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A timed run that counts: what it took, and the reference stream before it [s]; whether nothing disturbed it. weight: each
+    worker's runs weigh 1 together, or less where they are few: what a process has made faster or slower, all its runs say."""
+
+    seconds: float
+    reference: float
+    quiet: bool
+    weight: float
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """level: of the reference stream, undisturbed [s]; cold, plain: times of the kernel and of the plain path [s]; timing: what is
+    stored beside them (docs/profiling.md has the keys)."""
+
+    level: float
+    cold: tuple[float, ...]
+    plain: tuple[float, ...]
+    timing: dict[str, Any]
+
+
+def weigh(workers: Workers) -> Weighed:
+    """Of at least one worker; each has blocks of every name, but for "plain", which one of them may have."""
+    level = level_between(workers)
+    counting = {name: runs_that_count(workers, name, level) for name in ("cold", "plain", "hot")}
+    cold, plain, hot = (tuple(run.seconds for run in thinned(runs)) for runs in counting.values())
+    stillest = runs_that_count(workers, "cold", level, (STILL, QUIET))
+    quiet = all(run.quiet for run in stillest)
+    blocks = [b for worker in workers for b in worker]
+    return Weighed(level, cold, plain, {
+        "cold": drifting(counting["cold"], _seconds).to_json(1e3),
+        "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
+        "reference": drifting(counting["cold"], _reference).to_json(1e3),
+        "over_reference": {**drifting(stillest, _over_quiet if quiet else _over).to_json(),
+                           "quiet": quiet if waits_for_quiet() else None},
+        "wall": {"seconds": sum(b.wall for b in blocks), "counted": sum(b.counted for b in blocks),
+                 "runs": sum(len(b.calls) for b in blocks), "processes": len(workers)}})
+
+
+def level_between(workers: Workers) -> float:
+    """What the reference takes between cold runs while nothing disturbs it, as the machine is now [s]: what a tenth of the blocks
+    see. Not the least of them, which is less the more blocks there are; not that of hot ones, between which caches keep more."""
+    return level_of([level_of(b.reference) for blocks in workers for b in blocks if b.name == "cold"])
+
+
+def runs_that_count(workers: Workers, name: Name, level: float, bounds: Sequence[float] = (QUIET,)) -> list[Run]:
+    """The runs of this name that were quiet by the first of these bounds by which enough were, or all of them; behind the
+    warm-up."""
+    for bound in bounds:
+        runs, quiet = [], []
+        for blocks in workers:
+            told = [each for b in blocks if b.name == name
+                    for each in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
+            calm = [each for each in told if each[2]]
+            runs += [Run(*each, 1 / len(told)) for each in told]
+            quiet += [Run(*each, 1 / max(len(calm), FEW_QUIET)) for each in calm]
+        if len(quiet) >= FEW_QUIET:
+            return quiet
+    return runs
+
+
+def found_quiet(workers: Workers) -> int:
+    """How many of these workers could time the kernel while nothing disturbed it: often enough, or half of the time."""
+    level = level_between(workers)
+    quiet = [[run.quiet for run in runs_that_count([blocks], "cold", level)] for blocks in workers]
+    return sum(sum(each) >= min(FEW_QUIET, len(each) / 2) for each in quiet)
+
+
+def _seconds(runs: Sequence[Run]) -> float:
+    return statistics.median(run.seconds for run in runs)
+
+
+def _reference(runs: Sequence[Run]) -> float:
+    return statistics.median(run.reference for run in runs)
+
+
+def _over_quiet(runs: Sequence[Run]) -> float:
+    """Of runs that nothing disturbed much: the fast ones over the fast ones of the reference. What is left slows down the two
+    differently, and only ever slows down. (The same kernels in six quiet processes, drawn from two profiles beside a neighbour: 98
+    of 100 pairs agree within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
+    return _fast([(run.seconds, run.weight) for run in runs]) / _fast([(run.reference, run.weight) for run in runs])
+
+
+def _fast(weighed: Sequence[tuple[float, float]]) -> float:
+    """The value below which FAST of the weight lies, of at least one."""
+    ordered = sorted(weighed)
+    below = list(accumulate(weight for _, weight in ordered))
+    return ordered[bisect_left(below, FAST * below[-1])][0]
+
+
+def _over(runs: Sequence[Run]) -> float:
+    """Each run over the reference before it, which was disturbed as it was."""
+    return statistics.median(run.seconds / run.reference for run in runs)

@@ -1,0 +1,610 @@
+"""bench: one kernel on one graph, inside a worker: it is shown points, and it is timed.
+
+Every array that a candidate gets lies between two zones of known bytes, its outputs are poisoned before each run that counts and
+read as soon as it returns, and its operands are compared afterwards. Outputs are read once more a while later: whoever writes after
+having returned shows.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import urandom
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import NativeCall
+from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.measure.concurrent_runs import run_beside_itself, run_interleaved
+from tensor_graphs.measure.isolation import reused_arrays
+from tensor_graphs.measure.isolation.blame import JudgeFault, judges_own
+from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
+from tensor_graphs.measure.isolation.replies import MOST_RUNS, Name
+from tensor_graphs.measure.points.changed_rows import bases, changed_rows
+from tensor_graphs.measure.points.inputs import (
+    STORED,
+    Form,
+    Point,
+    Stir,
+    is_big,
+    make_inputs,
+    pair_of_operands,
+    point_inputs,
+    rows_read_by,
+    seal,
+    stir,
+    stirred,
+    unstir,
+)
+from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.timing.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
+from tensor_graphs.measure.timing.reference_stream import (
+    FEW_QUIET,
+    QUIET,
+    Kind,
+    ReferenceStream,
+    level_of,
+    reference_stream,
+    waits_for_quiet,
+)
+from tensor_graphs.measure.timing.settle_threads import QUIET_SECONDS
+from tensor_graphs.measure.timing.timed_batch import WARM_UP
+from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+
+LLC_BYTES = 64 << 20
+"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know …"""
+
+MOST_COPIES = 64
+"""… unless that takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
+
+LATE_SECONDS = 0.02
+"""after so long an output is read again, where there are threads that were not there before"""
+
+HEAP_BYTES = 31 << 20
+"""an array as large as glibc allows for: from 32 MB on it takes each from the system, whatever was freed"""
+
+KEPT_BYTES = 16 << 20
+"""of outputs of timed runs that are kept until the judge has said of which it wants them"""
+
+PATIENCE = (10.0, 2.0)
+"""times its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in vain,
+and no fewer than the second"""
+
+WAITED_FOR = 0.15
+"""seconds: of a block that has more time than this, the rest is time enough to wait in"""
+
+MANY_CALLS, MANY_SECONDS = 10_000, 0.3
+"""calls of a kernel from outside between two points at which it is compared, at most: one that counts its calls is wrong later"""
+
+COMPARABLE = 3
+"""where the oracle is slow it is asked about every third run at most"""
+
+SALT_BYTES = 7
+"""of what is drawn for each run: an exact number in JSON too"""
+
+HOT_SHARE = 0.1
+"""of the time for a kernel, for its hot runs"""
+
+BUSY_SECONDS = 0.02
+"""the time for which this process is watched while it should be asleep …"""
+
+BUSY_SHARE = 0.1
+"""… and the share of it that its threads may work: a kernel that has returned has ended. On a busy machine a thread that never
+rests gets a share too, if a small one"""
+
+
+tracing, profiling = sys.gettrace, sys.getprofile
+"""builtins, taken before any candidate is imported"""
+
+COLLECTING = gc.callbacks
+"""of the garbage collector, which calls them between two runs too"""
+
+
+class LateError(Exception):
+    """Something went on after the kernel had returned."""
+
+
+class ReplacedError(Exception):
+    """The kernel has put something of its own into the place of what measures it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"the kernel replaced {', '.join(names[:8])}")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
+    way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts; anew:
+    operands that get other values altogether in the last block.
+
+    The seed of a block is the judge's, and comes when the block begins; with it goes a number that is drawn just before each run
+    (salt): what a later run will be asked nobody can know, so nobody can work out the answer before.
+    """
+
+    point: Point
+    ways: int
+    budget: float
+    baseline: bool
+    reference: Kind
+    level: float
+    least: float
+    anew: tuple[str, ...] = ()
+
+    def comparable(self, run: int, secret: int) -> bool:
+        """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
+        return not self.ways or (run + secret) % COMPARABLE == 0
+
+    def way(self, run: int, secret: int, salt: int) -> tuple[int, int]:
+        """(seed, number) of the way in which a run's operands are stirred: a new one, or one of a few that are the same for all."""
+        if self.ways and self.comparable(run, secret):
+            return self.point.seed, (run + secret) // COMPARABLE % self.ways
+        return secret ^ salt, run
+
+
+@dataclass
+class _Shown:
+    """An output, where its bytes lie in the file as the kernel returned them, and what was around it then."""
+
+    what: str
+    guard: Guarded
+    begin: int
+    overrun: str
+
+
+class Bench:
+    """One kernel on one graph: shows it points, keeps what it returned in a file, times it."""
+
+    def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
+        """file: where outputs are added, as a descriptor."""
+        self.graph, self.kernel, self.file = graph, kernel, file
+        self._made: tuple[Point, Mapping[str, np.ndarray]] | None = None
+        """the point that was shown last, and its inputs: it may be shown again, and to draw them takes a third of the whole"""
+        self.parameters = prepared_names(graph, kernel)
+        self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
+        self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
+        self._sizes: Mapping[str, int] = {}
+        self._large: dict[str, Callable[[], bool]] = {}
+        """operands that are too large to be read at each point, and what says whether they are as they were at first"""
+        self.replies: list[dict[str, Any]] = []
+        self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
+        self._shown: list[_Shown] = []
+        self._returned = 0.0
+        self._threads = threads_alive()
+
+    def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
+        """The plan, given what the kernel prepares from as parameters. Bound once for each way in which operands lie, where the
+        kernel prepares nothing, or prepares from large operands alone, which are the same at each point."""
+        key = (form, axis, frozenset(left)) if form in STORED else ("apart", 0, frozenset[str]())
+        found = self._bound.get(key)
+        if found is None:
+            graph = views_graph(self.graph, form, axis, left) if form in STORED else self.graph
+            plan = single_kernel_plan(with_parameters(graph, self.parameters), self.kernel) if form in STORED else self.plan
+            found = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
+            if all(is_big(self.graph.inputs[n].type.at({})) and rows_read_by(self.graph, n) is None for n in self.parameters):
+                self._bound[key] = found
+        return found
+
+    def outputs(self, binding: Mapping[str, int], aligned: bool = True) -> dict[str, Guarded]:
+        made = {}
+        for name, node in self.graph.outputs.items():
+            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
+            made[name].poison()
+        return made
+
+    # ---- right or wrong ----
+
+    def show(self, point: Point) -> None:
+        """Run the kernel at a point and keep its outputs."""
+        made, binding = self._inputs(point), point.binding
+        values, updates = made, bases(self.graph, binding)
+        self._sizes = binding
+        left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
+        if not point.special and point.extreme is None:             # as they are at each such point
+            for name in left - self._large.keys():
+                self._large[name] = seal(self.graph, binding, name)
+        as_they_are = left | {n for n in made if point.only not in (None, n)}
+        if point.form in STORED:
+            made = as_stored(self.graph, made, point.form, point.axis, as_they_are)
+        if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
+            _, inputs, guards = self.last                          # the same addresses, other values
+            for name, array in inputs.items():
+                if name in guards:
+                    array[...] = made[name]
+                else:
+                    inputs[name] = made[name]
+        else:
+            inputs, guards = guarded(made, point.form != "unaligned")
+            self._in_one_memory(point, inputs, guards)
+        self.last = (point, inputs, guards) if point.form == "apart" else None
+        out = self.outputs(binding, point.form != "unaligned")
+        shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
+        kept = {n: a for n, a in inputs.items() if n not in shared | left}
+        large = {n: a for n, a in kept.items() if a is made[n]}     # not copied: a digest has to do
+        before = digest(large)
+        plan = self.bound(inputs, point.form, point.axis, as_they_are)
+        itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
+        shift = itemsize if point.form == "unaligned" else 0
+        plan.run(inputs, {n: g.array for n, g in out.items()}, binding, shift=shift, shown=True)
+        if point.beside:
+            others, _ = guarded(make_inputs(self.graph, binding, point.seed + 1), True)
+            parameters = {n: inputs[n] for n in self.parameters}
+            own, theirs = ({n: a for n, a in each.items() if n not in parameters} for each in (inputs, others))
+            apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)
+            spec = signature_of_graph(self.graph).spec
+            call = self.kernel.build(spec)
+            if isinstance(call, NativeCall) and call.image and not parameters and not self.kernel.sharing(spec).updated:
+                run_interleaved(call, own, theirs, out, binding, apart)
+        rows = {n: changed_rows(out[n].array, values[operand]) for n, operand in updates.items()}
+        begins = self._keep(out, {n: g.bytes for n, g in out.items()}, rows)
+        outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
+        outside += plan.lab.outside(plan.frame)
+        mutated = digest(large) != before or not _equal(kept, {n: made[n] for n in kept.keys() - large.keys()})
+        self.replies[-1] |= {"outside": outside, "mutated": mutated or plan.lab.mutated(plan.frame)}
+        plan.let_go()
+        if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
+            self._shown += [_Shown(f"output {n} at {point}", g, begins[n], g.overrun()) for n, g in out.items()]
+        self._returned = now()
+
+    @staticmethod
+    def asked_often(points: Sequence[Point]) -> Point:
+        """A point at the sizes of most of these."""
+        times = Counter(p.sizes for p in points)
+        return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
+
+    def call_often(self, point: Point) -> None:
+        """Run the kernel many times in a row at a point. Those that are shown next tell whether it computes the same after as many
+        calls as a program makes."""
+        inputs, binding = point_inputs(self.graph, point), point.binding
+        out = {n: g.array for n, g in self.outputs(binding).items()}
+        plan, end = self.bound(inputs), now() + MANY_SECONDS
+        for _ in range(MANY_CALLS):
+            plan.run(inputs, out, binding, shown=True)
+            if now() > end:
+                break
+        plan.let_go()
+
+    def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
+        """The arrays of a point."""
+        if self._made is None or self._made[0] != point:
+            self._made = None                                       # free before drawing
+            self._made = point, point_inputs(self.graph, point)
+        return self._made[1]
+
+    def look_at_large(self) -> None:
+        """Operands that were too large to be read at each point: the last one says whether they were changed meanwhile."""
+        if self.replies and self._large:
+            self.replies[-1]["mutated"] |= not all(is_whole() for is_whole in self._large.values())
+
+    def _in_one_memory(self, point: Point, inputs: dict[str, np.ndarray], guards: dict[str, Guarded]) -> None:
+        """Put two operands into the same memory, or into memory that overlaps."""
+        pair = pair_of_operands(self.graph, inputs, point.seed) if point.form in ("same", "overlapping") else None
+        if pair is None or not inputs[pair[0]].ndim:
+            return
+        x, y = pair
+        if point.form == "same":
+            inputs[y] = inputs[x]
+            guards.pop(y, None)
+        else:
+            memory, inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
+            guards.pop(y, None)
+            guards[x] = memory
+
+    def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
+              pair: int = 0) -> set[str]:
+        """Put an output into the memory of an operand that the kernel says it may share with. pair: which of those it names; beyond
+        them: as many outputs as can be, each in the memory of another operand."""
+        names, outputs, shared = list(inputs), list(out), dict[str, str]()
+        pairs = self.kernel.sharing(signature_of_graph(self.graph).spec).pairs
+        for o, i in pairs[pair:] or pairs:
+            if i < len(names) and names[i] in guards and names[i] not in shared and outputs[o] not in shared.values():
+                x, y = inputs[names[i]], out[outputs[o]].array
+                if x.shape == y.shape and x.dtype == y.dtype:
+                    out[outputs[o]] = guards[names[i]]
+                    shared[names[i]] = outputs[o]
+                    if pair < len(pairs):
+                        break
+        return set(shared)
+
+    def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
+              rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
+        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms); where each begins.
+        At once: what lay in a buffer could come behind the outputs of the next job. rows: of these outputs the numbers of these
+        rows, and the rows, alone."""
+        begins, rows = {}, rows or {}
+        for name in out:
+            begins[name] = os.lseek(self.file, 0, os.SEEK_END)
+            if name in rows:
+                array = out[name].array
+                self._write(rows[name].astype(np.int64))
+                self._write(array.reshape(-1, array.shape[-1])[rows[name]])
+            else:
+                self._write(values[name])
+        self.replies.append({"shapes": {n: g.array.shape for n, g in out.items()}, "outside": [], "mutated": False,
+                             "rows": {n: len(numbers) for n, numbers in rows.items()}})
+        return begins
+
+    def _write(self, array: np.ndarray) -> None:
+        left = bytes_of(array).data
+        while left:
+            left = left[os.write(self.file, left):]
+
+    def late(self) -> None:
+        """Raise LateError if an output is another one than when the kernel returned it."""
+        if threads_alive() > self._threads:
+            sleep(max(0.0, self._returned + LATE_SECONDS - now()))
+        for each in self._shown:
+            returned = np.frombuffer(os.pread(self.file, each.guard.nbytes, each.begin), np.uint8)
+            if not np.array_equal(each.guard.bytes, returned) or each.guard.overrun() != each.overrun:
+                raise LateError(f"{each.what} was changed after the kernel had returned")
+        self._shown.clear()
+
+    # ---- fast or slow ----
+
+    def settle(self) -> None:
+        """Wait until the threads of libraries have gone to sleep. Raises LateError where some never do."""
+        for _ in range(4):
+            sleep(QUIET_SECONDS - BUSY_SECONDS / 2)
+            before, start = busy_seconds(), now()
+            sleep(BUSY_SECONDS)
+            if busy_seconds() - before < BUSY_SHARE * (now() - start):
+                return
+        raise LateError("threads of this process work on after the kernel has returned")
+
+    def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
+             ask: Callable[[], dict[str, Any]], replaced: Callable[[], Sequence[str]]) -> None:
+        """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, on hot ones that stay the
+        same, and on operands that are new altogether; a block each, announced by `say`.
+
+        What surrounds a run is known from the runs in which nothing is called. Cold operands rotate (LLC_BYTES, MOST_COPIES).
+
+        Before each run some values change, so that a remembered answer is of no use, and the outputs are poisoned; behind it they
+        are copied away. When all is done, `ask` says of which runs the judge wants them. Raises ReplacedError when at the end of a
+        block `replaced` names anything.
+        """
+        self._made = None
+        reused_arrays.clear()                                              # a program that runs the kernel has no such memory
+        binding = what.point.binding
+        exact = point_inputs(self.graph, what.point)
+        nbytes = sum(a.nbytes for a in exact.values()) or 1
+        copies = max(1, min(MOST_COPIES, -(-2 * LLC_BYTES // nbytes)))
+        sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
+        large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
+        before = digest(large)
+
+        def way(run: int, secret: int, salt: int) -> Stir:
+            return stirred(self.graph, what.point.sizes, *what.way(run, secret, salt), self.parameters)
+
+        out = self.outputs(binding)
+        arrays = {n: g.array for n, g in out.items()}
+        bound = [self.bound(inputs) for inputs in sets]
+        with judges_own():
+            reference = reference_stream(what.reference, self.kernel.backend == "c")
+        reference.level = min(reference.level, what.level)
+        kept = _KeptOutputs(out, what)
+        runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
+        self.settle()
+        walk = bound[0].walk(sets[0], arrays, binding)
+        undo = bound[0].executor.silence()
+        runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _KeptOutputs(out, what))
+        undo()
+        bound[0].run(sets[0], arrays, binding)                      # a kernel may have to find its feet
+
+        def cold(budget: float) -> None:
+            self.settle()
+            self.late()
+            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, ask, kept)
+
+        cold(what.budget / 2)
+        if plain is not None:
+            yardstick = _Yardstick(plain)
+            price = yardstick.walk(sets[0], arrays, binding)
+            runs.block("plain", price, what.budget / 2, lambda k: yardstick, say, ask)
+        cold(what.budget / 2)
+        runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
+        runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
+        renewed = _KeptOutputs(out, what, every=True)
+        if what.anew:
+            def renew(seed: int) -> None:
+                for name, array in make_inputs(self.graph, binding, seed, what.anew).items():
+                    np.copyto(sets[0][name], array)
+
+            runs.block("new", walk, 0.0, lambda k: bound[0], say, ask, renewed, rotate=False, fresh=False, renew=renew)
+            for name in what.anew:
+                np.copyto(sets[0][name], exact[name])
+        numbers = [*kept.numbers(), *renewed.numbers()]
+        say({"mark": "kept", "runs": numbers, "salts": [runs.salts[run] for run in numbers]})
+        wanted = ask()["runs"]
+        for run in wanted:
+            self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
+        used = list(dict.fromkeys(bound))
+        self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
+        self.replies[-1]["outside"] += [where for each in used for where in each.lab.outside(each.frame)]
+        looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
+        self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
+        self.replies[-1]["mutated"] |= any(segment.sizes_changed(each.frame) for each in used for segment in each.executor.segments)
+
+
+class _Yardstick(Watched):
+    """The plain path, beside which a kernel is timed: no kernel is blamed for what it raises."""
+
+    def run(self, *args: Any, **kwargs: Any) -> float:
+        """As `Watched.run`. Raises JudgeFault."""
+        try:
+            return super().run(*args, **kwargs)
+        except Exception as error:                                  # no `with`: it would be timed
+            raise JudgeFault(f"the plain path raised {type(error).__name__}: {error}") from error
+
+
+class _KeptOutputs:
+    """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
+    the last one whatever happens, as a kernel may tire. secret: the block's. every: of whichever run."""
+
+    def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
+        self.timing, self.every = timing, every
+        self.most = most_kept(sum(g.nbytes for g in out.values()))
+        self.secret = 0
+        self.rng = np.random.default_rng()
+        self.outputs: dict[int, dict[str, np.ndarray]] = {}
+        self.latest = {n: g.bytes.copy() for n, g in out.items()}
+        self.seen, self.last = 0, -1
+        self._told: set[int] = set()
+
+    def offer(self, run: int, out: Mapping[str, Guarded]) -> None:
+        if not self.every and not self.timing.comparable(run, self.secret):
+            return
+        self.seen += 1
+        self.last = run
+        for name, g in out.items():
+            np.copyto(self.latest[name], g.bytes)
+        if len(self.outputs) >= self.most:
+            if self.rng.random() * self.seen >= self.most:
+                return
+            del self.outputs[list(self.outputs)[int(self.rng.integers(len(self.outputs)))]]
+        self.outputs[run] = {n: g.bytes.copy() for n, g in out.items()}
+
+    def of(self, run: int) -> Mapping[str, np.ndarray]:
+        return self.latest if run == self.last else self.outputs[run]
+
+    def numbers(self) -> list[int]:
+        return sorted({*self.outputs, *([self.last] if self.seen else [])})
+
+    def digests(self) -> list[tuple[int, str]]:
+        """Of what was kept since this was asked last: run, and digest of its outputs. The judge hears them at the end of a block,
+        so that no later run can put right what this one has returned."""
+        found = [(run, digest(dict(self.of(run)))) for run in self.numbers() if run not in self._told]
+        self._told.update(run for run, _ in found)
+        return found
+
+
+@dataclass
+class _Runs:
+    """Runs in a row on operands of which a few values are others each time."""
+
+    exact: Mapping[str, np.ndarray]
+    sets: Sequence[Mapping[str, np.ndarray]]
+    way: Callable[[int, int, int], Stir]
+    out: Mapping[str, Guarded]
+    arrays: Mapping[str, np.ndarray]
+    binding: Mapping[str, int]
+    reference: ReferenceStream
+    least: float
+    replaced: Callable[[], Sequence[str]]
+    number: int = 0
+    waits: bool = field(default_factory=waits_for_quiet)
+    salts: dict[int, int] = field(default_factory=dict)
+    """of each run that may be compared"""
+
+    patience: ClassVar[float] = PATIENCE[0]
+    """what this process has left of it: a machine that is never quiet is not waited for again and again"""
+
+    def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
+              ask: Callable[[], dict[str, Any]], kept: _KeptOutputs | None = None, rotate: bool = True, fresh: bool = True,
+              renew: Callable[[int], None] | None = None) -> None:
+        """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine
+        comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`
+        budgets where hardly any run was quiet.
+
+        Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned, and
+        ReplacedError.
+        """
+        whole: list[float] = []
+        calls: list[float] = []
+        busy: list[float] = []
+        switched_by: list[int] = []
+        waits: list[float] = []
+        quiet = 0
+        passed: list[float] = []
+        ordered: list[float] = []
+        first = self.number
+        say({"mark": "begin"})
+        secret = ask()["secret"]
+        if kept is not None:
+            kept.secret = secret
+        begin = now()
+        for count in range(MOST_RUNS):
+            k = self.number
+            self.number += 1
+            inputs = self.sets[k % len(self.sets) if rotate else 0]
+            salt = int.from_bytes(urandom(SALT_BYTES), "little")
+            way = self.way(k, secret, salt) if fresh else ()
+            watched = plan(k)
+            if renew is not None:
+                renew(secret ^ salt)
+            start = now()
+            self.reference.run()
+            passed.append(now() - start)
+            insort(ordered, passed[-1])
+            stir(inputs, way, self.exact)
+            for g in self.out.values():
+                g.poison()
+            others = others_running()
+            worked, switched, stood = busy_seconds(), switches(), waited()
+            start = now()
+            taken = watched.run(inputs, self.arrays, self.binding)
+            whole.append(now() - start)
+            waits.append(waited() - stood)
+            busy.append(busy_seconds() - worked)
+            switched_by.append(switches() - switched + others + others_running())
+            calls.append(taken)
+            if tracing() is not None or profiling() is not None or COLLECTING:
+                raise LateError("the kernel has set a trace or profile function, or one of the garbage collector, which works on "
+                                "after it has returned")
+            if kept is not None and count >= WARM_UP:
+                self.salts[k] = salt
+                kept.offer(k, self.out)
+            unstir(inputs, way, self.exact)
+            spent = now() - begin
+            if count >= WARM_UP:
+                calm = passed[-1] <= QUIET * min(self.reference.level, level_of(ordered))
+                quiet += calm and not switched_by[-1]
+            if count >= WARM_UP + 2 and spent > self.least and spent > budget and (
+                    quiet >= FEW_QUIET or not self.waits or spent > _Runs.patience * min(budget, WAITED_FOR)):
+                break
+        if quiet >= FEW_QUIET:
+            _Runs.patience = PATIENCE[0]
+        elif spent > budget:
+            _Runs.patience = max(_Runs.patience / 2, PATIENCE[1])
+        if name == "cold":                                          # in other blocks more of what it reads is still in a cache
+            self.reference.level = min(self.reference.level, level_of(ordered))
+        counted = now() - begin
+        say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
+             "busy": busy, "switches": switched_by, "waits": waits, "reference": passed})
+        ask()                                                       # the judge looks at how long this process had to wait
+        if names := self.replaced():                                # 1 to 2 ms, which are no part of the block
+            raise ReplacedError(names)
+        if kept is not None and name != "nothing":
+            say({"mark": "returned", "digests": kept.digests()})
+
+
+def grow_heap() -> None:
+    """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
+
+    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call; it stops
+    where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else depend on what ran before.
+    """
+    np.empty(HEAP_BYTES, dtype=np.uint8)
+
+
+def most_kept(nbytes: int) -> int:
+    """Of how many runs outputs of so many bytes are kept; the last run's are kept beside them."""
+    return max(2, KEPT_BYTES // max(1, nbytes))
+
+
+def threads_alive() -> int:
+    """Threads of this process, whoever started them; 0 where the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
+def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return all(np.array_equal(bytes_of(a[n]), bytes_of(b[n])) for n in b)

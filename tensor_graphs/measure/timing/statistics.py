@@ -1,0 +1,79 @@
+"""statistics: what a list of times says: median, spread, and how sure the median is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MOST = 64
+"""samples that are kept of one kind"""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """median; spread = (p75 − p25) / median; low, high: with the stated confidence the median of all runs lies in between."""
+
+    median: float
+    spread: float
+    low: float
+    high: float
+    confidence: float
+
+    def to_json(self, factor: float = 1.0) -> dict[str, Any]:
+        return {"median": self.median * factor, "spread": self.spread, "low": self.low * factor, "high": self.high * factor,
+                "confidence": self.confidence}
+
+
+def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
+    """Of at least one sample.
+
+    The interval is that of order statistics, free of assumptions about the distribution: the k-th smallest and the k-th largest of
+    n samples enclose the median with probability 1 − 2·P(Binomial(n, 1/2) < k); k is the largest that still gives what is wanted.
+    With fewer than eight samples even the extremes give less than 0.99, and `confidence` says how much.
+    """
+    if not samples:
+        raise ValueError("no samples to summarise")
+    ordered = sorted(samples)
+    n = len(ordered)
+    below, k = 0.5 ** n, 1                                          # P(Binomial < k), as long as it is small enough
+    term = below
+    while k < (n + 1) // 2:
+        term *= (n - k + 1) / k
+        if 1 - 2 * (below + term) < wanted:
+            break
+        below += term
+        k += 1
+    middle = statistics.median(ordered)
+    spread = 0.0
+    if n > 1 and middle:
+        lower, _, upper = statistics.quantiles(ordered, n=4, method="inclusive")
+        spread = (upper - lower) / middle
+    return Summary(middle, spread, ordered[k - 1], ordered[n - k], max(0.0, 1 - 2 * below))
+
+
+WINDOWS = 16
+"""into which many samples are cut, in the order in which they were taken"""
+
+
+def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Summary:
+    """Of at least one sample, in the order in which they were taken. median: the middle of all of them.
+
+    What disturbs runs lasts for many of them, so that they do not stand for as many independent ones: the interval is that of the
+    middles of WINDOWS pieces (of single samples, where there are few). spread: of the same.
+    """
+    size = 1 if len(samples) < 2 * WINDOWS else math.ceil(len(samples) / WINDOWS)
+    pieces = summarise([middle(samples[at:at + size]) for at in range(0, len(samples), size)])
+    whole = middle(samples)
+    return replace(pieces, median=whole, low=min(pieces.low, whole), high=max(pieces.high, whole))
+
+
+def thinned(samples: Sequence[T], most: int = MOST) -> list[T]:
+    """At most so many of them, evenly chosen, in order."""
+    if len(samples) <= most:
+        return list(samples)
+    return [samples[math.floor(i * len(samples) / most)] for i in range(most)]

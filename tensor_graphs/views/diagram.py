@@ -1,0 +1,306 @@
+"""diagram: a graph, or a plan of one, as boxes and arrows in the language of Graphviz; equal layers are one, with their number.
+
+    text = of_graph(graph, "softmax.tg")            # the language DOT
+    text = of_plan(plan, {"n": 1}, "softmax.tg")    # the steps of the variant for these sizes
+    svg = laid_out(text)                            # by Graphviz's program `dot`
+
+A box is what costs something: an op that is no view, or an instruction. Views are part of the arrows; parameters and states are
+lines in the boxes that read them. Of a plan a box has the colour of its backend, the border of its device, and a height and a
+border as its share of the time asks.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import Transfer
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.paths.fit_screen import duration
+from tensor_graphs.paths.lower import Operand, Program
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.views.repeats import Item, folded, shown_for, stands_for
+
+COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
+"""of backends, in the order of their names"""
+
+BORDERS = ("#555555", "#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
+"""of devices, the host first"""
+
+LEAF = "#ffffff"
+
+HEIGHT, TALLER = 0.6, 3.0
+"""inches of a box without a time, and those that one with all of the time has beside them"""
+
+THICKER = 7.0
+"""points that the border of a box with all of the time has beside the usual one"""
+
+MOST_LINES, LONGEST = 6, 80
+"""lines of what a box reads, and characters of one"""
+
+LAYOUT_SECONDS = 120
+
+
+class DiagramError(TensorGraphsError):
+    """A diagram that cannot be placed: Graphviz is missing, or it failed."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """One step. kind: equal for what is the same step of another layer. reads: the boxes before it that it reads, by number.
+    group: what colours it. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or guess."""
+
+    title: str
+    kind: Hashable
+    reads: tuple[int, ...] = ()
+    lines: tuple[str, ...] = ()
+    group: str = ""
+    device: str = ""
+    seconds: float | None = None
+    measured: bool = False
+    leaf: bool = False
+
+
+@dataclass
+class Boxes:
+    """All boxes of a picture, operands first. grouped: what `Box.group` is, for the legend."""
+
+    grouped: str
+    made: list[Box] = field(default_factory=list)
+
+    def add(self, box: Box) -> int:
+        self.made.append(box)
+        return len(self.made) - 1
+
+
+# ---- a graph ---------------------------------------------------------------------------------------------------------
+
+def of_graph(graph: Graph, title: str) -> str:
+    """The ops of a graph as they are written. title: what it is. -> text in DOT."""
+    boxes, at = Boxes("op"), dict[Node, int]()
+    updated: dict[Node, list[str]] = {}
+    for name, node in graph.updates.items():
+        updated.setdefault(_made_by(node), []).append(name)
+    for name, node in graph.inputs.items():
+        at[node] = boxes.add(Box(name, ("input", name), lines=(str(node.type),), leaf=True))
+    for node in graph.nodes:
+        if not is_step(node):
+            continue
+        sources = [_made_by(x) for x in node.inputs]
+        named = [f"{x.op.name} {x.attrs['name']} {x.type}" for x in sources if x.op in (leaves.PARAMETER, leaves.STATE)]
+        lines = (" ".join(map(str, node.types)), *named, *(f"updates {name}" for name in updated.get(node, ())))
+        at[node] = boxes.add(Box(node.op.name, signature_of(node).key, tuple(dict.fromkeys(at[x] for x in sources if x in at)),
+                                 lines, node.op.kind))
+    for name, node in graph.outputs.items():
+        source = _made_by(node)
+        boxes.add(Box(name, ("output", name), (at[source],) if source in at else (), (str(node.type),), leaf=True))
+    return _text(boxes, title)
+
+
+def _made_by(node: Node) -> Node:
+    """What a value is a view of."""
+    while node.op.facts.view:
+        node = node.inputs[0]
+    return node
+
+
+# ---- a plan ----------------------------------------------------------------------------------------------------------
+
+def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
+    """The instructions of the variant that serves these sizes (of what they do not name, as priced). -> text in DOT."""
+    v = plan.variant({**plan.variants[0].at, **sizes})
+    priced = ", ".join(f"{name}={size}" for name, size in v.at.items())
+    serves = f" for {v.cell}" if v.cell.ranges else ""
+    more = "" if len(plan.variants) == 1 else f" ({len(plan.variants)} ranges in all; --at chooses)"
+    boxes, program = Boxes("backend"), v.program
+    known = {e.signature: e for e in v.evidence}
+    links = {way: seconds / max(1, n) for way, (n, seconds) in v.path.copies.items()}
+    writers: dict[int, int] = {}
+    for i, b in enumerate(program.buffers):
+        if b.kind == "input":
+            writers[i] = boxes.add(Box(b.name, ("input", b.name), lines=(_type_of(program, b.name),), leaf=True))
+    for ins in program.instructions:
+        e = known.get(ins.signature)
+        reads = [w for o in ins.ins if (w := _writer(program, writers, o)) is not None]
+        named = [f"{NAMED[b.kind]} {b.name}" for o in ins.ins if (b := program.buffers[program.home(o.buffer)]).kind in NAMED]
+        moved, prepares = isinstance(ins.call, Transfer), ins.label.startswith("prepare_")
+        seconds = links.get(ins.kernel) if moved else None if e is None or prepares else e.seconds
+        lines = (" ".join(f"{o.dtype.name}[{', '.join(map(str, o.shape))}]" for o in ins.outs), *dict.fromkeys(named))
+        kind = ins.kernel, ins.signature, ins.op, prepares, len(ins.ins)
+        number = boxes.add(Box(f"prepare for {ins.kernel}" if prepares else ins.kernel, kind, tuple(dict.fromkeys(reads)), lines,
+                               "copy" if moved else ins.backend, ins.device, seconds, e is not None and e.measured))
+        for o in ins.outs:
+            writers[o.buffer] = writers[program.home(o.buffer)] = number
+    for name, o in program.outputs.items():
+        writer = _writer(program, writers, o)
+        boxes.add(Box(name, ("output", name), () if writer is None else (writer,), leaf=True))
+    at = f" at {priced}" if priced else ""
+    return _text(boxes, f"{title}{serves}{more}\n{duration(v.predicted)} predicted{at}, {v.measured_share:.0%} of it measured · "
+                        f"path {v.path.id}")
+
+
+NAMED = {"parameter": "parameter", "state": "state", "bound": "made of parameters:"}
+"""kinds of buffers that a box names, in words"""
+
+
+def _type_of(program: Program, name: str) -> str:
+    return str(program.graph.inputs[name].type) if name in program.graph.inputs else ""
+
+
+def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> int | None:
+    """The box that wrote what is read: the value itself, or what its memory held before it was written over."""
+    return writers.get(operand.buffer, writers.get(program.home(operand.buffer)))
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+def _text(boxes: Boxes, title: str) -> str:
+    made = _tables_first(boxes.made)
+    items = folded([b.kind for b in made])
+    many, shown = shown_for(items), stands_for(items)
+    alike: dict[int, list[Box]] = {}
+    for b, i in zip(made, shown, strict=True):
+        alike.setdefault(i, []).append(b)
+    groups = sorted({b.group for b in made if not b.leaf})
+    colours = {g: COLOURS[i % len(COLOURS)] for i, g in enumerate(groups)}
+    devices = list(dict.fromkeys(b.device for b in made if b.device))
+    borders = {name: BORDERS[i % len(BORDERS)] for i, name in enumerate(devices)}
+    total = sum(b.seconds or 0.0 for b in made)
+    out = ["digraph {", f"  label={_quoted(title)}; labelloc=t; fontsize=16; fontname=Helvetica; ranksep=0.3; nodesep=0.25;",
+           "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
+           "  edge [arrowsize=0.6, color=\"#777777\"];"]
+    out += _clusters(items, lambda i: _box(i, alike[i], many[i], total, colours, borders), 1, [0])
+    arrows: dict[tuple[int, int], bool] = {}                        # whether it leads to the next of several
+    for k, b in enumerate(made):
+        for read in b.reads:
+            ends = shown[read], shown[k]
+            arrows[ends] = arrows.get(ends, True) and ends[0] >= ends[1]
+    out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in arrows.items()]
+    guessed = any(b.seconds and not b.measured for b in made)
+    out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, guessed))
+    return "\n".join([*out, "}", ""])
+
+
+def _tables_first(made: Sequence[Box]) -> list[Box]:
+    """The same boxes, those first that neither are on the longest chain nor read what is: tables of positions and masks stand in
+    the first layer that reads them, which would be like no other one."""
+    depth: list[int] = []
+    for b in made:
+        depth.append(1 + max((depth[r] for r in b.reads), default=0))
+    last = max(range(len(made)), key=depth.__getitem__, default=None)
+    chain = set[int]()
+    while last is not None:
+        chain.add(last)
+        last = max(made[last].reads, key=depth.__getitem__, default=None)
+    follows: list[bool] = []
+    for i, b in enumerate(made):
+        follows.append(i in chain or any(follows[r] for r in b.reads))
+    order = [i for i in range(len(made)) if not follows[i]] + [i for i in range(len(made)) if follows[i]]
+    place = {old: new for new, old in enumerate(order)}
+    return [replace(made[i], reads=tuple(place[r] for r in made[i].reads)) for i in order]
+
+
+
+
+def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, count: list[int]) -> list[str]:
+    """The boxes as lines of text; those of a Repeat in a frame that says how many there are. count: frames so far."""
+    out, space = [], "  " * depth
+    for item in items:
+        if isinstance(item, int):
+            out.append(space + box(item))
+            continue
+        count[0] += 1
+        out.append(f"{space}subgraph cluster_{count[0]} {{ label=\"× {item.times}\"; labeljust=r; fontsize=14; "
+                   "style=\"rounded,dashed\"; color=\"#777777\";")
+        out += [*_clusters(item.inside, box, depth + 1, count), f"{space}}}"]
+    return out
+
+
+def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
+    """One line of text. alike: all boxes that it stands for, `many` of them."""
+    b = alike[0]
+    lines = [in_common([each.lines[i] for each in alike if i < len(each.lines)])[:LONGEST] for i in range(len(b.lines))]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more"]
+    said = [in_common([each.title for each in alike]), *lines]
+    times = [each.seconds for each in alike if each.seconds is not None]
+    share = sum(times) / total if total else 0.0
+    if times:
+        source = "" if all(each.measured for each in alike) else " (estimate)"
+        said.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
+    label = "\\n".join(map(_escaped, said))
+    if b.leaf:
+        return f'b{number} [label="{label}", shape=oval, fillcolor="{LEAF}"];'
+    look = f'fillcolor="{colours[b.group]}", color="{borders.get(b.device, BORDERS[0])}"'
+    if total:
+        look += f", height={HEIGHT + TALLER * share:.2f}, penwidth={1 + THICKER * share:.1f}"
+        look += "" if all(each.measured for each in alike) else ', style="filled,dashed"'
+    return f'b{number} [label="{label}", {look}];'
+
+
+def in_common(names: Sequence[str]) -> str:
+    """Names that differ in their numbers as one, with a star for each such number; of others the first.
+
+    >>> in_common(["layers.0.w f32[8]", "layers.1.w f32[8]"]), in_common(["a", "b"])
+    ('layers.*.w f32[8]', 'a, …')
+    """
+    pieces = [re.split(r"(\d+)", name) for name in names]
+    if len({tuple(p[::2]) for p in pieces}) != 1:
+        return f"{names[0]}, …"
+    return "".join(same[0] if len(set(same)) == 1 else "*" for same in zip(*pieces, strict=True))
+
+
+def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, guessed: bool) -> str:
+    """What colours, borders and lines say: a table in a corner."""
+    rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
+    if len(borders) > 1:
+        rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
+    rows += ["<tr><td>taller, thicker border: more of the time</td></tr>"] if timed else []
+    rows += ["<tr><td>dashed border: an estimate, or no time</td></tr>"] if timed and guessed else []
+    rows += ["<tr><td>dashed frame × N: N times in a row</td></tr>",
+             "<tr><td>dashed arrow: to the next of these</td></tr>"] if back else []
+    return (f'  legend [shape=plain, fillcolor="white", label=<<table border="0" cellborder="1" cellspacing="2">'
+            f'{"".join(rows)}</table>>];')
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _quoted(text: str) -> str:
+    return '"' + "\\n".join(map(_escaped, text.splitlines())) + '"'
+
+
+# ---- placing ---------------------------------------------------------------------------------------------------------
+
+def placer() -> str:
+    """Graphviz's program `dot`. Raises DiagramError."""
+    found = shutil.which("dot")
+    if found is None:
+        raise DiagramError("a diagram as SVG is placed by the program dot of Graphviz, which is not on the PATH\n"
+                           "  fix: install Graphviz (apt install graphviz, dnf install graphviz, brew install graphviz), or --dot "
+                           "FILE, which writes its text without it")
+    return found
+
+
+def laid_out(text: str) -> str:
+    """Text in the language DOT as an SVG document. Raises DiagramError."""
+    try:
+        done = subprocess.run([placer(), "-Tsvg"], input=text, capture_output=True, encoding="utf-8", timeout=LAYOUT_SECONDS,
+                              check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise DiagramError(f"the program dot of Graphviz did not place the diagram: {e}\n"
+                           "  fix: --dot FILE writes its text") from None
+    if done.returncode or "<svg" not in done.stdout:
+        said = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
+        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {said[:200]}\n"
+                           "  fix: --dot FILE writes its text, for another version of Graphviz")
+    return done.stdout

@@ -1,0 +1,57 @@
+"""pareto: listed paths as a picture: time against error, both on logarithmic axes; those that no other beats in both are joined.
+
+A point's number is its place in the list. An error of 0, and one that nobody has measured, have rows of their own, since a
+logarithm has no place for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from tensor_graphs.paths.path import Path
+from tensor_graphs.views import charts
+from tensor_graphs.views.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, axis
+
+ROW = 34
+"""pixels of the row of errors that are unknown, or 0"""
+
+
+def front(paths: Sequence[Path]) -> list[int]:
+    """The places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front."""
+    order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
+    found: list[int] = []
+    least = math.inf
+    for _, error, i in order:
+        if error < least:
+            least = error
+            found.append(i)
+    return found
+
+
+def picture(paths: Sequence[Path], title: str) -> str:
+    """The paths as an SVG document. title: what they compute, and at which sizes."""
+    errors = [p.error for p in paths if p.error]
+    zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
+    top, bottom = TOP + ROW * unknown, HEIGHT - BOTTOM - ROW * zero
+    x, x_ticks = axis([p.seconds * 1e6 for p in paths], LEFT, WIDTH - RIGHT)
+    y, y_ticks = axis(errors, bottom, top)
+
+    def height(p: Path) -> float:
+        return top - ROW * 0.6 if p.error is None else bottom + ROW * 0.6 if p.error == 0 else y(p.error)
+
+    rows = [(y(tick), f"{tick:.3g}") for tick in y_ticks if errors]
+    rows += [(top - ROW * 0.6, "unknown")] * unknown + [(bottom + ROW * 0.6, "0")] * zero
+    out = charts.opened(title, "filled: measured · hollow: estimate · red: beaten by none")
+    out += charts.frame([(x(tick), f"{tick:g}") for tick in x_ticks], rows, "time of a run [µs], logarithmic",
+                     "largest relative error of a kernel, logarithmic")
+    best = front(paths)
+    corners = [(x(paths[i].seconds * 1e6), height(paths[i])) for i in best]
+    out += [charts.line(*a, *b, "#c33") for a, b in itertools.pairwise(corners)]
+    points = charts.Circles()
+    for i in (*best, *(i for i in range(len(paths)) if i not in best)):
+        p = paths[i]
+        said = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
+        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), said, "#c33" if i in best else "#36c", filled=p.measured)
+    return charts.closed([*out, *points.lines])
