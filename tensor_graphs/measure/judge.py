@@ -67,12 +67,12 @@ from tensor_graphs.measure.isolation import process_tree, reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import bytes_of, digest
 from tensor_graphs.measure.isolation.replies import (
     JUDGE_ERROR,
-    At,
     Begin,
     End,
     Kept,
     Loaded,
     Mark,
+    Next,
     Reply,
     Returned,
     SaidError,
@@ -1181,7 +1181,7 @@ class _Hearing:
             raise SaidError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(said)
         match said:
-            case At():
+            case Next():
                 if said.number >= len(self.points):
                     raise SaidError(f"point {said.number} was told of, and there are {len(self.points)}")
                 self.at = f"{' in many calls in a row' if said.many else ''} at {self.points[said.number]}"
@@ -1316,7 +1316,7 @@ class _Hearing:
 
 
 AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
-    None: (Loaded,), Loaded: (At, Shown), At: (At, Shown), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept),
+    None: (Loaded,), Loaded: (Next, Shown), Next: (Next, Shown), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept),
     Returned: (Begin, Kept), Kept: ()}
 """word -> those that may come next"""
 

@@ -344,8 +344,7 @@ class Field:
         pole = None
         for lane in lanes.values():                         # a residue is 0 by chance once in 10^9 times
             zero = lane == 0 if x.bad is None else (lane == 0) & (x.bad == 0)
-            if zero.any():
-                pole = _either(pole, zero * np.uint8(POLE))
+            pole = _either(pole, zero * np.uint8(POLE)) if zero.any() else pole
         real = None if x.real is None else error_bounds.reciprocal(x.real)
         return FieldValue(lanes, real=real, bad=_either(x.bad, x.minus, pole))
 

@@ -1,4 +1,4 @@
-"""distrust: a candidate runs where it can do no harm, and what it says is not believed.
+"""isolation: a candidate runs where it can do no harm, and what it says is not believed.
 
 In: a job for a kernel.  Out: typed replies, or how its process ended.
 Read first: worker_process.py (the judge's side: starts, waits, and kills what takes too long), supervisor.py (the worker's parent),

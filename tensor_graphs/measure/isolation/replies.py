@@ -56,7 +56,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class At:
+class Next:
     """The kernel is run at the point of this number next. many: many times in a row."""
 
     number: int
@@ -143,7 +143,7 @@ class Reply:
     paths: tuple[PathTold, ...] = ()
 
 
-Mark = Loaded | At | Shown | Begin | End | Returned | Kept
+Mark = Loaded | Next | Shown | Begin | End | Returned | Kept
 """what is said in the middle of a job"""
 
 
@@ -192,9 +192,9 @@ def _loaded(said: dict[str, Any]) -> Loaded:
     return Loaded()
 
 
-def _at(said: dict[str, Any]) -> At:
+def _at(said: dict[str, Any]) -> Next:
     number, many = _fields("the word of a point", said, "number", "many")
-    return At(_whole("the number of a point", number, MOST_CONTAINERS), _flag("whether a point is run many times", many))
+    return Next(_whole("the number of a point", number, MOST_CONTAINERS), _flag("whether a point is run many times", many))
 
 
 def _begin(said: dict[str, Any]) -> Begin:

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Self
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.measure.isolation import process_tree, template_process
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel, Forged
-from tensor_graphs.measure.isolation.replies import At, Mark, Reply, SaidError, clean, parse
+from tensor_graphs.measure.isolation.replies import Mark, Next, Reply, SaidError, clean, parse
 from tensor_graphs.measure.isolation.template_process import DATA_VARIABLE
 from tensor_graphs.measure.isolation.worker import INSIDE
 
@@ -288,7 +288,7 @@ class WorkerProcess:
             if answer is not None:
                 self._channel.send(answer)
             passed = waited + time.perf_counter() - heard
-            left, word = left - passed, word - passed if isinstance(said, At) else limit    # the limit: of all points together
+            left, word = left - passed, word - passed if isinstance(said, Next) else limit    # the limit: of all points together
 
     def _await_word(self, seconds: float, what: str) -> float:
         """Wait until the worker has said something, or has gone; how long that took. Raises TimeoutError and Stopped."""
