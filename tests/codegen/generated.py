@@ -17,7 +17,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 
-HEADERS = Path(c_source.__file__).parent
+HEADERS = Path(c_source.__file__).parents[1]
 GUARD = 64
 """bytes behind each output that must stay as they are"""
 

@@ -105,8 +105,8 @@ def test_a_kernel_comes_with_what_it_uses(what: str, space: dict[str, Any]) -> N
 def test_another_process_makes_it_too(space: dict[str, Any], tmp_path: Path) -> None:
     kernel = declared(space, "\n    ".join(USED.values()))
     (tmp_path / "parcel").write_bytes(pack(kernel))
-    program = ("import sys, numpy as np\nfrom tensor_graphs.kernels import parcel, registry\n"
-               "kernel = registry.put(*parcel.unpack(open(sys.argv[1], 'rb').read()))\nx = np.array([-1, 2], np.float32)\n"
+    program = ("import sys, numpy as np\nfrom tensor_graphs.kernels import pickled_kernel, registry\n"
+               "kernel = registry.put(*pickled_kernel.unpack(open(sys.argv[1], 'rb').read()))\nx = np.array([-1, 2], np.float32)\n"
                "out = np.empty_like(x)\nkernel.build(None).run([out], [x], {})\nprint(kernel.identity, out.tolist())")
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "parcel")], cwd=ROOT, capture_output=True, text=True,
                           timeout=60, check=False)

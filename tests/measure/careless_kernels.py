@@ -45,12 +45,6 @@ def does_not_subtract_a_large_maximum(outs: Arrays, ins: Arrays, attrs: Mapping[
         outs[0][...] = e / e.sum(axis=-1, keepdims=True)
 
 
-@careless("relu", "wide values")
-def flushes_denormal_numbers(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = np.where(ins[0] < np.finfo(np.float32).smallest_normal, 0, ins[0])
-    outs[0][np.isnan(ins[0])] = np.nan
-
-
 @careless("argmax", "n=33 (large values)")
 def takes_the_last_of_equal_maxima(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = ins[0]

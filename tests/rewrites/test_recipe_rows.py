@@ -18,7 +18,7 @@ from tensor_graphs.rewrites.check_recipe import compare
 from tensor_graphs.rewrites.find_recipes import offers
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rules import ALL
-from tests.rewrites.test_reword import chain, heads, mlp
+from tests.rewrites.test_find_recipes import chain, heads, mlp
 
 
 def times_a_number() -> tg.Node:

@@ -9,8 +9,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.records.database import open_database
 from tensor_graphs.views.timeline import RUNS, timeline
-from tests.choice.test_roofs import planned
 from tests.plans import plan_of
+from tests.views.test_roofline_chart import planned
 
 
 def test_slices_follow_each_other_within_the_run_and_say_what_was_predicted() -> None:

@@ -16,8 +16,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
 from tests.codegen.generated import Library
-from tests.codegen.test_lanes import drawn, qkv
-from tests.codegen.test_online import S, agree, definition_of
+from tests.codegen.passes.test_one_pass import S, agree, definition_of
+from tests.codegen.passes.test_tile_rows import drawn, qkv
 
 CASES: dict[str, Node] = {
     "causal": tg.attention(*qkv(40, 2, 1, 24), scale=0.3, causal=True, start=S - 40),     # of few keys, the first see nothing

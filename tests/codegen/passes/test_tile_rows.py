@@ -16,7 +16,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
 from tests.codegen.generated import Library
-from tests.codegen.test_online import S, W, agree, definition_of, passed
+from tests.codegen.passes.test_one_pass import S, W, agree, definition_of, passed
 
 N = tg.dim("n", 1, 70)
 

@@ -14,7 +14,7 @@ from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.node import Node, walk
 from tests.codegen import emulated
-from tests.codegen.test_unrounded import found, written
+from tests.codegen.passes.test_wide_accumulate import found, written
 
 ROWS, LENGTH = 3, 600
 Written = Callable[[Node, Node], Node]

@@ -20,7 +20,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import PartOp, part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated, launched
-from tests.codegen.test_streams import CASES, Kind, gated, norms, residual, several
+from tests.codegen.test_skinny_product import CASES, Kind, gated, norms, residual, several
 
 
 def embedded(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
