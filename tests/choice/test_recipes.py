@@ -319,7 +319,7 @@ def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database
 SHOWN = ("scores over a number", "both scaled", "exponentials", "divide last", "heads", "a batch of heads",
          "lengths that are bounded", "causal", "causal, by a difference", "causal, added", "causal, bounded lengths",
          "causal batch of heads", "window", "grouped heads", "one head of keys", "groups as an axis")
-"""wordings that differ in the graph around the kernel; all are recognised in tests/rewrites/test_attending.py"""
+"""wordings that differ in the graph around the kernel; all are recognised in tests/rewrites/test_attention_masks.py"""
 
 
 @pytest.mark.parametrize("name", [name if name in SHOWN else pytest.param(name, marks=pytest.mark.long) for name in WORDINGS])

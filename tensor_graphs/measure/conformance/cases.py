@@ -65,7 +65,7 @@ class CaseDraw:
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, *, positive: bool = False, low: int | None = None,
                high: int | None = None, distinct: bool = False, plain: bool = False) -> Node:
-        """An operand. What is said about its values is for the tests' own `CaseDraw`: here measure/inputs.py makes them."""
+        """An operand. What is said about its values is for the tests' own `CaseDraw`: here measure/points/inputs.py makes them."""
         self._inputs += 1
         return leaves.input(f"x{self._inputs - 1}", shape, dtype or self.dtype)
 
