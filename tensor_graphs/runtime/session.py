@@ -93,7 +93,7 @@ class Session:
             while self._holder is not None:
                 if self._holder in (OPEN, me):
                     what = "a stream is open" if self._holder == OPEN else "another generate call is running"
-                    raise RunError(f"{what} on this session\n  fix: read the stream to its end or close() it, let the call return, "
+                    raise RunError(f"{what} on these states\n  fix: read the stream to its end or close() it, let the call return, "
                                    "or take a session for each conversation: compiled.session()")
                 self._turns.wait()
             self._holder = OPEN if left_open else me
@@ -102,7 +102,7 @@ class Session:
         finally:
             with self._turns:
                 self._holder = None
-                self._turns.notify()
+                self._turns.notify_all()                   # who waits may find a stream open, and is told so
 
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]

@@ -299,7 +299,7 @@ def test_a_session_whose_stream_is_open_takes_nothing_else_until_that_is_read_or
     opened = stream(compiled, session, [5], 4)
     first = [next(opened) for _ in range(2)]
     for ask in session.reset, lambda: generate(compiled, [6], 4, session=session), lambda: next(stream(compiled, session, [6], 4)):
-        with pytest.raises(RunError, match=r"a stream is open on this session\n  fix: read the stream to its end or close\(\) it"):
+        with pytest.raises(RunError, match=r"a stream is open on these states\n  fix: read the stream to its end or close\(\) it"):
             ask()
     first += [next(opened) for _ in range(2)]                          # the last one is there: nobody has to ask for more
     more = generate(compiled, [6], 4, session=session).ids
@@ -308,13 +308,13 @@ def test_a_session_whose_stream_is_open_takes_nothing_else_until_that_is_read_or
     next(left)
     left.close()
     assert generate(compiled, [8], 1, session=session).ids
-    with pytest.raises(RunError, match="another generate call is running on this session"):
+    with pytest.raises(RunError, match="another generate call is running on these states"):
         generate(compiled, [8], 2, session=session, on_token=lambda _: generate(compiled, [9], 1, session=session))
     talk = Conversation(made.model(PLAIN, []), compiled)
     answer = talk.say(TURNS[0], 4)
     next(answer)
     for act in talk.reset, lambda: next(talk.say(TURNS[1], 4)):
-        with pytest.raises(RunError, match="a stream is open on this session"):
+        with pytest.raises(RunError, match="a stream is open on these states"):
             act()
     answer.close()
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] and list(talk.say(TURNS[1], 2))

@@ -165,14 +165,14 @@ def test_a_turn_is_waited_for_by_other_threads_and_refused_where_waiting_might_n
     with session.turn():
         thread.start()
         begun.wait()
-        with pytest.raises(RunError, match="another generate call is running on this session\n  fix: "):
+        with pytest.raises(RunError, match="another generate call is running on these states\n  fix: "):
             session.reset()
         order.append("first")
     thread.join()
     assert order == ["first", "other"]
     with session.turn(left_open=True):
         for act in session.reset, lambda: session.restore({"s": ONES}), lambda: session.turn().__enter__():
-            with pytest.raises(RunError, match="a stream is open on this session"):
+            with pytest.raises(RunError, match="a stream is open on these states"):
                 act()
         assert session.snapshot()["s"].tolist() == [0, 0, 0]
     session.reset()
