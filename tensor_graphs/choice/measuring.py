@@ -1,4 +1,4 @@
-"""measuring: the door from `choice` to `measure`. What is behind it is loaded when something has to be measured, not before.
+"""measuring: functions of `measure`, imported only when `choice` has something measured.
 
 A plan whose kernels have their verdicts on file is made without it: the judge and its workers are a sixth of the package.
 """

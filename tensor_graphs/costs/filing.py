@@ -50,8 +50,8 @@ ASSUMES = "assumes "
 
 def assumed_by(kernels: Iterable[Kernel]) -> str:
     """What these kernels take for granted, as rows say it: `assumes no overflow`; "" for nothing."""
-    found = sorted({each for kernel in kernels for each in kernel.assuming})
-    return f"{ASSUMES}{' and '.join(found)}" if found else ""
+    conditions = sorted({condition for kernel in kernels for condition in kernel.assuming})
+    return f"{ASSUMES}{' and '.join(conditions)}" if conditions else ""
 
 
 def implementation_of(kernel: Kernel) -> ImplementationRecord:

@@ -407,11 +407,11 @@ def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], posit
         return None, ""
     sentence = sentence or SentenceConfig("mean", False, 0, sentence_length(folder), False, "")
     takes = read_config(folder).max_position_embeddings if positions is None else positions
-    said, around = values.get("model_max_length"), splitter.num_special_tokens_to_add(False)
+    declared, around = values.get("model_max_length"), splitter.num_special_tokens_to_add(False)
     if sentence.max_seq_length is not None:
         longest = min(sentence.max_seq_length, takes)
     else:
-        longest = int(min(takes, said)) if isinstance(said, (int, float)) and not isinstance(said, bool) else takes
+        longest = int(min(takes, declared)) if isinstance(declared, (int, float)) and not isinstance(declared, bool) else takes
     if longest < around:
         raise TokenizerError(f"a text is cut at {longest} tokens, and the special tokens alone take {around}", file=folder,
                              fix=f"model_max_length in {SETTINGS_FILE}, or more positions")

@@ -31,7 +31,7 @@ _SQUARED = 2.0**400
 """numbers below this, and above its reciprocal, have squares"""
 
 _MUCH_LARGER = 2.0**40
-"""times the smallest normal number: beside a row of such a norm, what is smaller than that number is nothing"""
+"""times the smallest normal number: relative to a row of this norm, a flushed number is no measurable error"""
 
 
 ROUNDINGS = 8

@@ -871,8 +871,8 @@ class Judge:
             case "INPUT" if hearing.timing is not None:
                 point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
             case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
-                said, crashed = hearing.placed(reply), kernel.crash_note and reply.log.startswith(CRASHED)
-                return _without_numbers(reply.status, f"{said}\n{kernel.crash_note}" if crashed else said)
+                message, crashed = hearing.placed(reply), kernel.crash_note and reply.log.startswith(CRASHED)
+                return _without_numbers(reply.status, f"{message}\n{kernel.crash_note}" if crashed else message)
             case "JUDGE_ERROR":
                 return _no_verdict(kernel, hearing.signature, reply.log)
         raise SaidError(f"{reply.status}: {reply.log}")

@@ -318,7 +318,7 @@ MOST_NUMBERS = 24
 
 
 def numbers_at(roots: Sequence[Node]) -> list[float]:
-    """The numbers that graphs hold as constants, 0, and what lies between them, beside each and beyond all: where a condition
+    """The numbers that graphs hold as constants, 0, and values between, next to and beyond them: where a condition
     compares an input with a number, values drawn at random may all be on one side."""
     held = dict.fromkeys(float(n.attrs["value"]) for n in walk(roots) if n.op is CONSTANT and type(n.attrs["value"]) in (int, float)
                          and abs(n.attrs["value"]) < 2.0**60)
@@ -326,8 +326,8 @@ def numbers_at(roots: Sequence[Node]) -> list[float]:
         return []
     points = sorted({0.0, *list(held)[:MOST_NUMBERS]})
     between = [(a + b) / 2 for a, b in itertools.pairwise(points)]
-    beside = [x + step for x in points for step in (1.0, -1.0, abs(x) / 1024, -abs(x) / 1024)]
-    return sorted({*points, *between, *beside, 2 * points[0] - 1, 2 * points[-1] + 1})
+    neighbours = [x + step for x in points for step in (1.0, -1.0, abs(x) / 1024, -abs(x) / 1024)]
+    return sorted({*points, *between, *neighbours, 2 * points[0] - 1, 2 * points[-1] + 1})
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers: Sequence[float] = ()) -> Array:

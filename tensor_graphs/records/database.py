@@ -380,7 +380,7 @@ class Database:
                 found = connection.execute(sa.select(model.id, model.name, model.description).where(match)).one()
             else:
                 self._vouch(connection, int(found.id), record.sources)
-                if record.description and not found.description:    # a row of before it was known to be said
+                if record.description and not found.description:    # a row from before descriptions were stored
                     connection.execute(sa.update(model).where(match).values(description=record.description))
             known = self._ids["implementation", record.signature] = int(found.id)
             self._names[record.signature] = str(found.name)

@@ -64,15 +64,15 @@ def trust(
 
     store = options.database(db, create=False)
     waits = queries.waiting_for_trust(store)
-    found = queries.kernels_like(store, implementation) or [s for s, name in waits if implementation in name.split()[::2]]
-    if len(meant := {name for s, name in waits if s in found}) > 1:
+    signatures = queries.kernels_like(store, implementation) or [s for s, name in waits if implementation in name.split()[::2]]
+    if len(meant := {name for s, name in waits if s in signatures}) > 1:
         raise options.NotPossible(f"{implementation!r} may be each of {errors.listed(map(shlex.quote, meant))}\n"
                                   "  fix: tg db trust NAME, one of these")
-    if not found:
+    if not signatures:
         waiting = errors.listed({shlex.quote(name) for _, name in waits})
         fix = f"tg db trust NAME, one of those that wait: {waiting}" if waiting else "nothing here waits for trust"
         raise options.NotPossible(f"{store.location} has no implementation named or signed {implementation!r}\n  fix: {fix}")
-    count = sum(upkeep.trust(store, signature) for signature in found)
+    count = sum(upkeep.trust(store, signature) for signature in signatures)
     if json:
         options.print_json({"trusted": count})
     else:

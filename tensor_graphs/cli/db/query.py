@@ -136,8 +136,8 @@ def _way(r: FullTrace) -> str:
     from tensor_graphs.costs.filing import ASSUMES
 
     if r.kind != "in_graph":
-        said = r.description or ""
-        return f"{r.implementation_name} ({said})" if said.startswith(ASSUMES) else r.implementation_name
+        description = r.description or ""
+        return f"{r.implementation_name} ({description})" if description.startswith(ASSUMES) else r.implementation_name
     return f"whole run: {r.description or r.implementation_name}"
 
 
@@ -155,9 +155,9 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
                 f"error {error:.1e}")  # fmt: skip
     command = meant.measured_by(set())
     if meant.at:
-        said = [", ".join(f"{n}={r.axes[f'd{i}']}" for i, n in enumerate(names) if f"d{i}" in r.axes)
+        timed_at = [", ".join(f"{n}={r.axes[f'd{i}']}" for i, n in enumerate(names) if f"d{i}" in r.axes)
                 for key in meant.keys for r in queries.ways(store, key) for names in meant.dims[key]]
-        sizes = sorted(set(filter(None, said)))
+        sizes = sorted(set(filter(None, timed_at)))
         known = f"; at {'; '.join(sizes[:6])}{'; …' if len(sizes) > 6 else ''} it was" if sizes else ""
         return f"{meant.what} was not timed at {meant.at}{known}\n  fix: tg profile {meant.what} --at {meant.at}"
     return (f"no kernel for {meant.what} was timed: those that are known were only compared "
@@ -373,15 +373,15 @@ def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...]
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 
-    found: dict[str, dict[tuple[str, ...], None]] = {}
+    dims_of: dict[str, dict[tuple[str, ...], None]] = {}
     graphs = dict.fromkeys(_forms_of(what, tolerance))
     for graph in graphs:
-        found.setdefault(graph.structural_key, {})[tuple(graph.dim_order)] = None
+        dims_of.setdefault(graph.structural_key, {})[tuple(graph.dim_order)] = None
     for graph in graphs:
         ops = (signature_of(node) for node in graph.nodes if node.op.kind in ("atomic", "composite"))
         for s in (*ops, *signatures_of(graph)):
-            found.setdefault(s.key, {})[s.dim_names] = None
-    return found
+            dims_of.setdefault(s.key, {})[s.dim_names] = None
+    return dims_of
 
 
 def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
