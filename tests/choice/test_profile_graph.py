@@ -477,6 +477,16 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_measured(database
 # ---- what is asked for comes first ----
 
 
+@pytest.fixture
+def counted_seconds(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+    """What was answered; a hundredth of a second passes with each, and none otherwise, however slow the machine is."""
+    seen: list[Question] = []
+    clock = SimpleNamespace(perf_counter=lambda: 0.01 * len(seen), sleep=time.sleep)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(ahead, "time", clock)
+    return seen
+
+
 def counted_answers(database: Database, most: int, seen: list[Question]) -> Any:
     """Stands for `answer`: rows are made up, and the budget is spent after so many questions of a call."""
 
@@ -496,9 +506,9 @@ def rows_of_plan(database: Database, graph: tg.Graph, n: int) -> list[bool]:
     return [e.measured for e in variant.evidence if not is_way_on(e.chosen) and e.calls]
 
 
-def test_the_plan_that_is_asked_for_is_measured_before_anything_else_and_whole(database: Database,
-                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    g, seen = tg.graph({"y": transformer()}), []
+def test_the_plan_that_is_asked_for_is_measured_before_anything_else_and_whole(
+        database: Database, monkeypatch: pytest.MonkeyPatch, counted_seconds: list[Question]) -> None:
+    g, seen = tg.graph({"y": transformer()}), counted_seconds
     monkeypatch.setattr(module, "answer", counted_answers(database, 2, seen))
     monkeypatch.setattr(module, "try_finalists", lambda *args, **more: 0)       # they would take the budget of a slow machine
     report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=10.0)
@@ -510,9 +520,9 @@ def test_the_plan_that_is_asked_for_is_measured_before_anything_else_and_whole(d
     assert report.left > 0 and 0.0 <= report.may_save <= 1.0
 
 
-def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_left(database: Database,
-                                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    g, seen = tg.graph({"y": transformer()}), []
+def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_left(
+        database: Database, monkeypatch: pytest.MonkeyPatch, counted_seconds: list[Question]) -> None:
+    g, seen = tg.graph({"y": transformer()}), counted_seconds
     monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
     report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=1e-9)
     assert len(seen) == 1 and report.left > 0
@@ -525,9 +535,9 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     assert asked.share < 1.0 and report.may_save > 0.0
 
 
-def test_the_next_call_begins_with_as_many_questions_as_were_left_and_new_ones_are_said(database: Database,
-                                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    g, seen = tg.graph({"y": transformer()}), []
+def test_the_next_call_begins_with_as_many_questions_as_were_left_and_new_ones_are_said(
+        database: Database, monkeypatch: pytest.MonkeyPatch, counted_seconds: list[Question]) -> None:
+    g, seen = tg.graph({"y": transformer()}), counted_seconds
     asked: dict[str, Any] = {"database": database, "backends": ("numpy",), "at": {"n": 7}}
     monkeypatch.setattr(module, "answer", counted_answers(database, 3, seen))
     monkeypatch.setattr(module, "try_finalists", lambda *args, **more: 0)       # true times beside those that are made up here
@@ -539,8 +549,9 @@ def test_the_next_call_begins_with_as_many_questions_as_were_left_and_new_ones_a
     assert f"{stopped.left} left (3 of these new: what was measured makes other kernels worth it) in " in new
 
 
-def test_where_no_size_is_asked_for_all_plans_are(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    g, seen = tg.graph({"y": transformer()}), []
+def test_where_no_size_is_asked_for_all_plans_are(
+        database: Database, monkeypatch: pytest.MonkeyPatch, counted_seconds: list[Question]) -> None:
+    g, seen = tg.graph({"y": transformer()}), counted_seconds
     monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
     report = profile_graph(g, database=database, backends=("numpy",), budget=5.0)
     assert [(r.share, r.asked) for r in report.rests] == [(1.0, True)] * len(report.rests) and len(report.rests) > 2
