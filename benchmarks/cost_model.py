@@ -37,9 +37,9 @@ import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from benchmarks.search import part
 from tensor_graphs.cli.options import progress
-from tensor_graphs.codegen.lower import NotLowered
+from tensor_graphs.costs.learned.fit import Quality, Sample, checked, compared, samples_elsewhere
 from tensor_graphs.costs.searched import schedules_elsewhere
-from tensor_graphs.costs.training import Quality, Sample, checked, compared, samples_elsewhere
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.registry import BACKENDS, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node

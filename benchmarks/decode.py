@@ -41,8 +41,8 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.intermediates import WANTED
 from tensor_graphs.choice.request import Wanted
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.frontends.huggingface import LoadedModel, load_model
-from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind

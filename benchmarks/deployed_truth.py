@@ -23,10 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(FilePath(__file__).resolve().parent.parent))
 
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
-from tensor_graphs.choice.profile_graph import _price, profile_graph
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
+from tensor_graphs.choice.profile_graph import _cost, profile_graph
 from tensor_graphs.costs.known_rates import known_rates
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.rates.calibration import measure_device
@@ -53,8 +53,8 @@ def truth(dtype: str, database: str, rounds: int) -> dict[str, Any]:
     with open_database(database) as store:
         measure_device(store, BACKENDS)
         with Judge(store, rates=known_rates(store, BACKENDS)) as judge:
-            book = PriceBook(store, BACKENDS, 1e-3, None, GUESS_MARGIN).load()
-            paths = book.paths(graph, by_op(all_kernels(BACKENDS)), AT, partial(_price, book, AT))
+            book = CostTable(store, BACKENDS, 1e-3, None, ESTIMATE_MARGIN).load()
+            paths = book.paths(graph, by_op(all_kernels(BACKENDS)), AT, partial(_cost, book, AT))
             first = paths.cheapest()
             signatures = {s.key: s for s in paths.known()}
             products = [signatures[key] for key in first.choices if signatures[key].spec.op.name == "linear"]

@@ -26,13 +26,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.frontends.generate import generate
-from tensor_graphs.frontends.huggingface import load_model
-from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.serving.generate import generate
 from tensor_graphs.views.explain import explain
 from tests.models.mutants import MUTANTS
 

@@ -4,7 +4,7 @@
     python benchmarks/make_gemma_folder.py gemma_bf16 --dtype bfloat16 --seed 1
     python benchmarks/make_gemma_folder.py tiny --like some/config.json --layers 2 --vocabulary 1000
 
-The recipe is `tensor_graphs.frontends.huggingface_folder.random_gemma3_weights`. Distinct tokens among 64 decoded
+The recipe is `tensor_graphs.frontends.huggingface.folder.random_gemma3_weights`. Distinct tokens among 64 decoded
 greedily in f32 at the true shape, over three prompts of random ids each (random.Random(0), (1), (2)):
 
     weights' seed     prompts of 8 ids     of 128 ids
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tensor_graphs.devices.safetensors import open_weights
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M, Gemma3TextConfig, read_config, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M, Gemma3TextConfig, read_config, write_gemma3_folder
 
 
 def main(arguments: list[str] | None = None) -> int:

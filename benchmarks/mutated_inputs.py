@@ -271,7 +271,7 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         from tensor_graphs.choice.compile import compile_graph
-        from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+        from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
         from tensor_graphs.language.json_writer import graph_to_json
         from tensor_graphs.language.text import parse_graph
         from tensor_graphs.records.database import open_database
@@ -640,8 +640,8 @@ def load() -> None:
     import tensor_graphs.choice.compile
     import tensor_graphs.cli.main
     import tensor_graphs.frontends.flashinfer
-    import tensor_graphs.frontends.huggingface
-    import tensor_graphs.frontends.tokenizer
+    import tensor_graphs.frontends.huggingface.load
+    import tensor_graphs.frontends.text.tokenizer
     import tensor_graphs.proof.equality
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules

@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import new_file
 from benchmarks.own_kernels import registered, two_layers
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, NEAR, PriceBook, typical_sizes
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, NEAR, CostTable, typical_sizes
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.language.part import PartOp
@@ -51,9 +51,9 @@ def look(graph: tg.Graph, at: Mapping[str, int], least: int, budget: float, data
         tg.profile(graph, budget=budget, **options)
         plan = tg.compile(graph, **options)
         sizes = typical_sizes(plan.graph, at)
-        book = PriceBook.of(Request(graph, **options), GUESS_MARGIN)
-        paths = book.paths(plan.graph, by_op(all_kernels(BACKENDS)), sizes, lambda k, s: book.price(k, s, sizes))
-        path = paths.priced(plan.variant(sizes).path)
+        book = CostTable.of(Request(graph, **options), ESTIMATE_MARGIN)
+        paths = book.paths(plan.graph, by_op(all_kernels(BACKENDS)), sizes, lambda k, s: book.cost(k, s, sizes))
+        path = paths.costed(plan.variant(sizes).path)
         parts = [n for n in prepare(graph, recipes=False).graph.nodes if isinstance(n.op, PartOp)]
         for kernel in kernels:
             there = [s for s in paths.parts if kernel.computes(s.spec)]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.arguments import at_least, new_file
 from benchmarks.decode import PAUSE, OurDecoder
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.views.explain import explain
 
 AT = {"n": 1, "m": 1, "p": 64}

@@ -31,12 +31,12 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import _verified, profile_graph
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.search import price_points
+from tensor_graphs.choice.search import cost_points
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -44,7 +44,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
-from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
+from tensor_graphs.paths.path import EXPAND, Cost, NoPathError, Path, Paths
 from tensor_graphs.records.database import Database, open_database
 
 BACKENDS = ("c", "numpy")
@@ -118,14 +118,14 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
     """The path that would be chosen, first, and those that differ from it in one choice, cheapest first."""
     request = Request(graph, None, BACKENDS, database)
     for form in forms(prepare(graph, recipes=database).graph, request.allowed):
-        (binding,) = price_points(form.graph)
-        book = PriceBook.of(request, GUESS_MARGIN)
+        (binding,) = cost_points(form.graph)
+        book = CostTable.of(request, ESTIMATE_MARGIN)
         table = by_op(all_kernels(BACKENDS))
         try:
             first = book.paths(form.graph, table, binding, partial(_verified, book, binding)).cheapest()
         except NoPathError:
             continue
-        paths = book.paths(form.graph, table, binding, partial(_price, book, binding))
+        paths = book.paths(form.graph, table, binding, partial(_cost, book, binding))
         found = [first]
         for path in itertools.islice(paths, SEARCHED):
             differs = [key for key in first.choices if path.choices.get(key, first.choices[key]) != first.choices[key]]
@@ -137,11 +137,11 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
     raise SystemExit("nothing computes this graph")
 
 
-def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+def _cost(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
     """Of what may be used, and of what is right and was called slow or implausible at these sizes: it would be a candidate."""
     verdict, row = book.verdict(kernel, signature), book.time(kernel, signature, binding)
     lost = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and verdict is not None and not verdict.refuted
-    return book.guess(kernel, signature, binding) if lost else book.price(kernel, signature, binding)
+    return book.estimate(kernel, signature, binding) if lost else book.cost(kernel, signature, binding)
 
 
 def in_turns(judge: Judge, graph: Graph, paths: Sequence[Path], of: Paths, rounds: int) -> list[list[float]]:

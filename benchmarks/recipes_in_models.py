@@ -26,7 +26,7 @@ import tensor_graphs as tg
 from benchmarks.arguments import at_least
 from benchmarks.twin_plans import minilm
 from tensor_graphs.choice.prepare import prepare
-from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.language.part import RECIPE
 from tensor_graphs.paths.plan import Plan
 

@@ -41,7 +41,7 @@ import numpy as np
 import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from benchmarks.in_turns import Timed, flushing, in_turns
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.listing import list_paths
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
@@ -184,9 +184,9 @@ def cases() -> list[Case]:
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-def greedy_path(graph: tg.Graph, book: PriceBook) -> GraphPath:
+def greedy_path(graph: tg.Graph, book: CostTable) -> GraphPath:
     """The cheapest kernel of each op of a graph as it is written; the definition only where there is no kernel."""
-    paths = book.paths(graph, by_op(all_kernels(BACKENDS)), {}, lambda k, s: book.price(k, s, {}, True))
+    paths = book.paths(graph, by_op(all_kernels(BACKENDS)), {}, lambda k, s: book.cost(k, s, {}, True))
     choices: dict[str, str] = {}
     stack = [s for s, _ in paths.top]
     while stack:
@@ -196,7 +196,7 @@ def greedy_path(graph: tg.Graph, book: PriceBook) -> GraphPath:
         best = min(kernels, key=lambda a: a.seconds) if kernels else ways[0]
         choices[s.key] = best.name
         stack += [i for i, _ in paths.inner(s)] if best.kernel is None else []
-    return paths.priced(GraphPath(graph.structural_key, choices, 0.0, False, None))
+    return paths.costed(GraphPath(graph.structural_key, choices, 0.0, False, None))
 
 
 def some_of(listed: Sequence[GraphPath], cap: int) -> list[int]:
@@ -267,7 +267,7 @@ def regret_of(case: Case, database: str, given: argparse.Namespace, cache: np.nd
     places = sorted({*some_of(listed, given.paths), ids.index(chosen.id)})
     timed = {i: made for i in places if (made := deployed(graph, listed[i], weights, inputs, options)) is not None}
     plain = prepare(graph, recipes=False).graph
-    greedy = greedy_path(plain, PriceBook.of(Request(graph, **options), GUESS_MARGIN))
+    greedy = greedy_path(plain, CostTable.of(Request(graph, **options), ESTIMATE_MARGIN))
     by_greed = deployed(plain, greedy, weights, inputs, {**options, "simplify": False})
     if by_greed is None:
         raise SystemExit(f"{case.name}: the greedy path may not be used")

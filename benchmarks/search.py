@@ -43,7 +43,7 @@ from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
 from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.libraries import code_of
-from tensor_graphs.costs import learned
+from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
@@ -316,7 +316,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no strategy is named {unknown[0]!r}; there are {', '.join(STRATEGIES)}")
     if given.ranked:
-        if learned.of_machine(learned.SCHEDULES) is None:
+        if cost_model.of_machine(cost_model.SCHEDULES) is None:
             parser.error("--ranked needs a model of this machine's schedules: tg costs train")
         strategies += [f"{name}{RANKED}" for name in strategies]
     runs: list[SearchRun] = []

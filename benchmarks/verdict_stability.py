@@ -31,7 +31,7 @@ from tensor_graphs.kernels.registry import kernel_named, load_backend
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import parse_dtype
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.isolation.replies import Told
+from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.measure.timing.bench import Bench
@@ -181,7 +181,7 @@ def verdict(judge: Judge, bench: Bench, signature: Signature, points: Sequence[P
     os.lseek(bench.file, 0, os.SEEK_SET)
     with os.fdopen(os.dup(bench.file), "rb") as file:
         for point, reply in zip(points, bench.replies, strict=True):
-            found = Told(reply["shapes"], tuple(reply["outside"]), reply["mutated"])
+            found = ReportedOutput(reply["shapes"], tuple(reply["outside"]), reply["mutated"])
             wrong = judge._compare(signature, point, found, partial(np.fromfile, file, np.uint8), worst,
                                    precision=bench.kernel.precision)
             if wrong is not None:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.frontends.huggingface_folder import GEMMA3_270M
+from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.kernels.signature import Signature

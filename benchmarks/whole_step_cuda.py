@@ -1,4 +1,4 @@
-"""One kernel for all steps of Gemma 3 270M's decode step (codegen/whole.py): right or not, and how long it takes.
+"""One kernel for all steps of Gemma 3 270M's decode step (kernels/decoder/one_kernel.py): right or not, and how long it takes.
 
     python benchmarks/whole_step_cuda.py [--seed 0] [--keys 64,512,2000] [--launches 40]
 
@@ -24,8 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 
-from tensor_graphs.codegen import whole
-from tensor_graphs.codegen.whole import (
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.cuda import HEADERS
+from tensor_graphs.kernels.decoder import one_kernel
+from tensor_graphs.kernels.decoder.one_kernel import (
     SHARED,
     SPLITS,
     Attention,
@@ -37,8 +39,6 @@ from tensor_graphs.codegen.whole import (
     OneKernel,
     PlainRows,
 )
-from tensor_graphs.devices import nvrtc
-from tensor_graphs.devices.cuda import HEADERS
 
 LAYERS, WINDOW = 18, 512
 SIZES = DecoderSizes(hidden=640, heads=4, dim=256, room=2048, vocabulary=262144, eps=1e-6, scale=1 / 16, embedded=25.25)
@@ -90,9 +90,9 @@ class Weights:
 
 
 class Model(ctypes.Structure):
-    """The struct of whole.cu."""
+    """The struct of one_kernel.cu."""
 
-    _fields_ = (*((name, ctypes.c_uint64) for name in whole.MODEL), ("caches", ctypes.c_uint64 * (2 * LAYERS)),
+    _fields_ = (*((name, ctypes.c_uint64) for name in one_kernel.MODEL), ("caches", ctypes.c_uint64 * (2 * LAYERS)),
                 ("position", ctypes.c_int), ("set", ctypes.c_int))
 
 
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(args.seed)
     weights = Weights()
     ours, right = Ours(weights), Float64(weights)
-    print(f"{torch.cuda.get_device_name()}: {len(ours.made.steps)} steps, {whole.MULTIPROCESSORS} blocks", flush=True)
+    print(f"{torch.cuda.get_device_name()}: {len(ours.made.steps)} steps, {one_kernel.MULTIPROCESSORS} blocks", flush=True)
     good = [compared(ours, right, *run) for run in RUNS]
     ours.begin(SIZES.room, 17)
     for keys in map(int, args.keys.split(",")):

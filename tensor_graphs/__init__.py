@@ -7,7 +7,7 @@
 
 This page re-exports what a user types. In: Python calls.  Out: graphs, and from `tg.compile` something to run. The
 rooms, in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
-measure, tuning, choice, views, models, frontends, cli. Each one's docstring is the sign on its door.
+measure, tuning, choice, views, models, frontends, serving, cli. Each one's docstring is the sign on its door.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
 are first used. Some names shadow Python's own (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
@@ -112,10 +112,7 @@ if TYPE_CHECKING:
     from tensor_graphs.choice.compile import compile_graph
     from tensor_graphs.choice.listing import list_paths as list_paths
     from tensor_graphs.choice.profile_graph import profile_graph
-    from tensor_graphs.frontends.conversation import Conversation as Conversation
-    from tensor_graphs.frontends.generate import generate as generate
-    from tensor_graphs.frontends.generate import stream as stream
-    from tensor_graphs.frontends.huggingface import load_model as load_model
+    from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.cuda.cuda_kernel import cuda_kernel as cuda_kernel
     from tensor_graphs.kernels.host_kernel import host_kernel
@@ -127,12 +124,15 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.arrays import device_array as device_array
     from tensor_graphs.runtime.compiled_graph import bind as bind
     from tensor_graphs.runtime.device_array import DeviceArray as DeviceArray
+    from tensor_graphs.serving.conversation import Conversation as Conversation
+    from tensor_graphs.serving.generate import generate as generate
+    from tensor_graphs.serving.generate import stream as stream
     from tensor_graphs.views.explain import explain as explain
 
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
 LAZY: dict[str, tuple[str, str]] = {
-    "Conversation": ("tensor_graphs.frontends.conversation", "Conversation"),
+    "Conversation": ("tensor_graphs.serving.conversation", "Conversation"),
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
     "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
@@ -141,16 +141,16 @@ LAZY: dict[str, tuple[str, str]] = {
     "device_array": ("tensor_graphs.runtime.arrays", "device_array"),
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.views.explain", "explain"),
-    "generate": ("tensor_graphs.frontends.generate", "generate"),
+    "generate": ("tensor_graphs.serving.generate", "generate"),
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.host_kernel", "host_kernel"),
     "list_paths": ("tensor_graphs.choice.listing", "list_paths"),
-    "load_model": ("tensor_graphs.frontends.huggingface", "load_model"),
+    "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "profile": ("tensor_graphs.choice.profile_graph", "profile_graph"),
     "vjp": ("tensor_graphs.language.autodiff", "vjp"),
-    "stream": ("tensor_graphs.frontends.generate", "stream"),
+    "stream": ("tensor_graphs.serving.generate", "stream"),
 }
 """What is loaded when it is first used: name -> (module, its name there)."""
 

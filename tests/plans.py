@@ -18,7 +18,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import Program, intervals_of, lower
 from tensor_graphs.paths.memory import place
-from tensor_graphs.paths.path import Alternative, Path, Paths, Price, expanded
+from tensor_graphs.paths.path import Alternative, Cost, Path, Paths, expanded
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
@@ -31,10 +31,10 @@ def paths_of(g: Graph, backends: Sequence[str], *, atomics: bool = False) -> Pat
     """The paths of a graph; an earlier backend is always cheaper than a later one. atomics: no kernel of a composite."""
     rank = {name: 1.0 + i for i, name in enumerate(backends)}
 
-    def price(kernel: Kernel, signature: Signature) -> Price | None:
-        return None if atomics and signature.spec.op.kind == "composite" else Price(rank[kernel.backend] * 1e-6)
+    def cost(kernel: Kernel, signature: Signature) -> Cost | None:
+        return None if atomics and signature.spec.op.kind == "composite" else Cost(rank[kernel.backend] * 1e-6)
 
-    return Paths(g, by_op(all_kernels(backends)), price)
+    return Paths(g, by_op(all_kernels(backends)), cost)
 
 
 def random_path(paths: Paths, rng: np.random.Generator) -> Path:

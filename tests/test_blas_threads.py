@@ -13,7 +13,7 @@ import tensor_graphs as tg
 from tensor_graphs import blas_threads
 from tensor_graphs.blas_threads import TICKS, VARIABLE
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import open_database
@@ -47,7 +47,7 @@ def test_a_plan_that_mixes_native_kernels_and_products_says_when_it_was_too_late
             kernel, signature = kernel_named(name), signature_of(node)
             add_row(database, kernel, signature)
             add_row(database, kernel, signature, {}, us=1e-3)
-        assert PriceBook(database, ("c", "numpy"), 1e-3, margin=GUESS_MARGIN).load().known
+        assert CostTable(database, ("c", "numpy"), 1e-3, margin=ESTIMATE_MARGIN).load().known
         plan = compile_graph(mixed, database=database, backends=("c", "numpy"))
     assert {k.name for v in plan.variants for k in v.kernels.values()} == {"numpy.linear", "c.softmax"}
     assert any(VARIABLE in note for note in plan.notes) is late

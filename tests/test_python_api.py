@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import tensor_graphs as tg
-from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, with_words
 
 ROOT = Path(__file__).parent.parent

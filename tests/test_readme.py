@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, tg, with_words
 
 ROOT = Path(__file__).parent.parent

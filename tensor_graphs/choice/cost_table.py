@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs import learned
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -30,7 +29,8 @@ from tensor_graphs.costs.filing import (
     verify_workload,
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
-from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, guess_seconds, says_of
+from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel
@@ -41,23 +41,23 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.same_math import same_math_limit
-from tensor_graphs.paths.path import Alternative, Paths, Price, PriceOf, Steps
+from tensor_graphs.paths.path import Alternative, Cost, CostOf, Paths, Steps
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.generation import generation
-from tensor_graphs.records.known import KnownTime, latest_traces, times_at, trace_conditions, why_failed
+from tensor_graphs.records.measurements import KnownTime, latest_traces, times_at, trace_conditions, why_failed
 
 if TYPE_CHECKING:
-    from tensor_graphs.costs.trees import Estimate
+    from tensor_graphs.costs.learned.trees import Estimate
 
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 0.3e-6
 """of a call that copies, beside what moves"""
 
-GUESS_MARGIN = 2.0
+ESTIMATE_MARGIN = 2.0
 """a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope.
 Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
 this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
@@ -75,7 +75,7 @@ NEAR = 0.97
 
 
 @dataclass(frozen=True)
-class Tried:
+class MeasuredPath:
     """A path that was run as a whole. seconds: of a run, as it is compared with others; row: that says what it took."""
 
     path: GraphPath
@@ -89,11 +89,11 @@ class Tried:
 
 
 @dataclass
-class PriceBook:
+class CostTable:
     """What the database knows about kernels in this machine's environments, and guesses for the rest.
 
     threads: rows of so many threads count (None: of the default number). margin: factor on guesses; 1 where the next measurement is
-    sought, GUESS_MARGIN where a plan is chosen. graph: that is asked about, where it is one.
+    sought, ESTIMATE_MARGIN where a plan is chosen. graph: that is asked about, where it is one.
     """
 
     database: Database
@@ -116,7 +116,7 @@ class PriceBook:
     """of copies between the host and another device, by (source, target)"""
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
-    _tried: dict[str, list[Tried]] = field(default_factory=dict, repr=False)
+    _tried: dict[str, list[MeasuredPath]] = field(default_factory=dict, repr=False)
     """workload key -> `tried`, looked up once"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -129,13 +129,13 @@ class PriceBook:
     """(identity, workload key) -> `logged`, looked up once"""
 
     @classmethod
-    def of(cls, request: Request, margin: float = 1.0) -> PriceBook:
+    def of(cls, request: Request, margin: float = 1.0) -> CostTable:
         """What is known where a request would run."""
         return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
                    request.assumed).load()
 
     @phase("rows")
-    def load(self) -> PriceBook:
+    def load(self) -> CostTable:
         """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
         self.generation = generation(self.database)                 # before they are read: rows that come meanwhile are newer
         for backend in self.backends:
@@ -245,7 +245,7 @@ class PriceBook:
                 return f"{found.status} {where}: error {error}"
         return None
 
-    def price(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Price | None:
+    def cost(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Cost | None:
         """A price, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
         reason = self.why_not(kernel, signature, binding)
         if reason is not None and not (optimistic and reason == "unverified"):
@@ -255,40 +255,40 @@ class PriceBook:
         if timed is not None:
             row, in_graph = timed
             assert row.median_ms is not None
-            return Price(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
+            return Cost(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
                          in_graph)
-        guessed = self.guess(kernel, signature, binding)
-        if guessed.learned:
-            return replace(guessed, error=error)
+        estimated = self.estimate(kernel, signature, binding)
+        if estimated.learned:
+            return replace(estimated, error=error)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
-        note = guessed.note if off == 1 else f"estimate (roofline × {guessed.margin:g} × {off:.3g}, as trace {trace} took)"
-        return replace(guessed, seconds=guessed.seconds * off, error=error, note=note)
+        note = estimated.note if off == 1 else f"estimate (roofline × {estimated.margin:g} × {off:.3g}, as trace {trace} took)"
+        return replace(estimated, seconds=estimated.seconds * off, error=error, note=note)
 
-    def guess(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Price:
+    def estimate(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Cost:
         """The price of a kernel as if no time of its op were known: what the learned model says, where there is one, else the
         roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
-        model = learned.of_calls() if device_of(kernel.backend).is_host else None
-        roofline = guess_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
+        model = cost_model.of_calls() if device_of(kernel.backend).is_host else None
+        roofline = estimate_seconds(signature, at, kernel.backend, self.rates.get(device_of(kernel.backend).name), moved, steps)
         if model is None or not kernel.ours:
             margin = self.margin * (1.0 if kernel.ours or self.margin == 1 else UNKNOWN_HAND)
             note = "estimate (roofline)" if margin == 1 else f"estimate (roofline × {margin:g})"
-            return Price(roofline * margin, False, None, note, margin=margin)
+            return Cost(roofline * margin, False, None, note, margin=margin)
         key = kernel.identity, timed_workload(signature, binding).key
         if key not in self._estimates:
             self._estimates[key] = model.of_call(signature, at, kernel.backend, kernel.name, roofline, moved, steps)
         found = self._estimates[key]
         margin = math.exp(found.spread) if self.margin > 1 else 1.0
-        return Price(roofline * math.exp(found.off) * margin, False, None,
+        return Cost(roofline * math.exp(found.off) * margin, False, None,
                      f"estimate ({model.origin}, × {margin:.2g})", margin=margin, learned=True)
 
-    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], price_of: PriceOf) -> Paths:
-        """The paths of a graph at these sizes: kernels as `price_of` says, copies as they are guessed here."""
-        return Paths(graph, table, price_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
+    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], cost_of: CostOf) -> Paths:
+        """The paths of a graph at these sizes: kernels as `cost_of` says, copies as they are guessed here."""
+        return Paths(graph, table, cost_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
                      link=partial(self.link, binding), around=self.device.run_seconds)
 
-    def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[Tried]:
+    def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[MeasuredPath]:
         """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those that a
         device timed are compared by its clock: what the host does around them varies from one profile to the next by more than
         a short kernel takes. It counts as in the run of the fastest of them, which the host's clock compares with other paths."""
@@ -304,8 +304,8 @@ class PriceBook:
                 from tensor_graphs.paths.path_reader import path_from_json
 
                 said = trace_conditions(self.database, *(row.trace_id for row in rows))
-                found = [Tried(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row) for row in rows
-                         if "path" in said[row.trace_id]]           # a kernel of the only op is filed at the same workload
+                found = [MeasuredPath(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row)
+                         for row in rows if "path" in said[row.trace_id]]      # one op: its kernel is filed so too
                 told = [(each, _around(said[each.row.trace_id], each.took)) for each in found]
                 _, of_fastest = min(((each.took - around, around) for each, around in told if around is not None),
                                     default=(0.0, 0.0))
@@ -319,14 +319,14 @@ class PriceBook:
         took = next((each.took for each in self.tried(graph, binding) if each.path.id == path.id), None)
         return path if took is None else replace(path, seconds=took, measured=True)
 
-    def as_tried(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
+    def best_measured(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
         cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
         found = []
         for each in self.tried(graph, binding):
             error = each.row.worst_relative_error if each.path.all_steps else 0.0
-            if error is not None and error <= self.tolerance and (priced := paths.still(each.path)) is not None:
-                found.append((each.seconds + paths.charge(priced), priced))
+            if error is not None and error <= self.tolerance and (costed := paths.still(each.path)) is not None:
+                found.append((each.seconds + paths.charge(costed), costed))
         if not found:
             return cheapest
         unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
@@ -336,10 +336,10 @@ class PriceBook:
         close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
         return min(close, key=lambda p: (p.kernel_calls, p.cost), default=path)
 
-    def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Price | None:
+    def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Cost | None:
         """What a part took as a whole, in its place, when these kernels computed it this way."""
         row = self.whole_row(binding, part, way, steps)
-        return None if row is None or row.median_ms is None else Price(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
+        return None if row is None or row.median_ms is None else Cost(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
 
     def whole_row(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> KnownTime | None:
         """The row that says so; only one that counts."""
@@ -376,7 +376,7 @@ class PriceBook:
         """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
-        return guess_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
+        return estimate_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
         """How many times its roofline the best of the package's kernels takes that were timed on this signature at these sizes, 1

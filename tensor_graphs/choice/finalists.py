@@ -15,13 +15,12 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.measuring import compare_all
 from tensor_graphs.choice.request import Request
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.devices.known import HOST
-from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.kernels.registry import all_kernels, by_op, whole_kernels
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import all_hold, conditions_of
@@ -108,7 +107,7 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
     plain = {s: next(a for a in paths.alternatives(s) if a.kernel is None and a.recipe is None)
              for s, way in chosen.items() if way.recipe is not None}
     if plain:
-        add(paths.reworded(first, plain), GUESS_MARGIN)             # of other words the kernels may never have been timed
+        add(paths.reworded(first, plain), ESTIMATE_MARGIN)             # of other words the kernels may never have been timed
     share = {s: paths.seconds(s, way) * first.calls.get(s.key, 0) for s, way in chosen.items()}
     swaps = []
     for s in (s for s in chosen if share[s] >= NOTICED * first.cost):
@@ -117,7 +116,7 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
         if seconds < math.inf:
             swaps.append(paths.reworded(first, {s: other}))
     for path in sorted(filter(None, swaps), key=lambda p: p.cost)[:most // 2]:
-        add(path, GUESS_MARGIN)
+        add(path, ESTIMATE_MARGIN)
     for path in itertools.islice(paths, LOOKED_AT):
         if len(found) >= most or path.small:                        # small swaps come last
             break
@@ -134,7 +133,7 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
-    book = PriceBook.of(request, GUESS_MARGIN)
+    book = CostTable.of(request, ESTIMATE_MARGIN)
     try:
         began = time.perf_counter()
         paths = _compared(judge, graph, binding, request, book, end, say, more)
@@ -148,8 +147,8 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
         return 0
     known = {p.id: p for p in several}
     for each in book.tried(graph, binding)[:1]:                     # the best so far takes part, so that times of one run compare
-        if each.path.id not in known and (priced := paths.still(each.path)) is not None:
-            several.append(priced)
+        if each.path.id not in known and (costed := paths.still(each.path)) is not None:
+            several.append(costed)
     kernels = {a.name: a.kernel for p in several for a in paths.kernels(p).values() if a.kernel is not None}
     at = {n: int(s) for n, s in binding.items()}
     signatures = {s.key: s for s in paths.known()}
@@ -206,13 +205,13 @@ def _with(around: float, each: Deployed) -> Deployed:
     return replace(each, whole=whole, sums=whole, around=around)
 
 
-def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: PriceBook, end: float,
+def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: CostTable, end: float,
               say: Callable[[str], None], more: float) -> Paths:
     """The paths of a graph of which every kernel may be used. A short budget leaves kernels that nothing was asked about, on paths
     that might be the fastest: those of the cheapest path are compared with the oracle first, and those of other finalists while
     there is time; what is not compared by then is on no path. Raises NoPathError."""
     table = by_op(all_kernels(request.here))
-    hopeful = book.paths(graph, table, binding, lambda k, s: book.price(k, s, binding, True))
+    hopeful = book.paths(graph, table, binding, lambda k, s: book.cost(k, s, binding, True))
     until = time.perf_counter() + COMPARING * (end - time.perf_counter())
     several = finalists(hopeful, end - time.perf_counter()) or [hopeful.cheapest()]
     signatures = {s.key: s for s in hopeful.known()}
@@ -228,4 +227,4 @@ def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: R
         done |= set(pending)
     if done:
         book.load()
-    return book.paths(graph, table, binding, lambda k, s: book.price(k, s, binding))
+    return book.paths(graph, table, binding, lambda k, s: book.cost(k, s, binding))

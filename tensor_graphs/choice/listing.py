@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs.arguments import whole
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook, typical_sizes
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.refusals import with_reasons
@@ -22,7 +22,7 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.path import NoPathError, Paths, Price
+from tensor_graphs.paths.path import Cost, NoPathError, Paths
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.no_match import why_nowhere
@@ -54,17 +54,17 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                       assuming=assuming)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
-    book = PriceBook.of(request, GUESS_MARGIN)
+    book = CostTable.of(request, ESTIMATE_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
     refused: NoPathError | None = None
 
-    def price(kernel: Kernel, s: Signature) -> Price | None:
-        found = book.price(kernel, s, binding, all_kernels_count)
+    def cost(kernel: Kernel, s: Signature) -> Cost | None:
+        found = book.cost(kernel, s, binding, all_kernels_count)
         return None if found is None or (measured and not found.measured) else found
 
     for form in forms(graph, request):
-        paths = book.paths(form.graph, table, binding, price)
+        paths = book.paths(form.graph, table, binding, cost)
         try:
             paths.cheapest()
         except NoPathError as e:                                    # nothing within the tolerance computes this form
@@ -79,7 +79,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
     raise refused
 
 
-def _by_worth(paths: Paths, book: PriceBook, binding: Mapping[str, int]) -> Iterator[GraphPath]:
+def _by_worth(paths: Paths, book: CostTable, binding: Mapping[str, int]) -> Iterator[GraphPath]:
     """All paths by worth: those that were run as a whole by what they took, among the others by cost."""
     tried = (paths.still(each.path) for each in book.tried(paths.graph, binding) if not each.path.all_steps)
     ran = {path.id: book.as_run(paths.graph, path, binding) for path in tried if path is not None}

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.measuring import may_have_been_disturbed
 from tensor_graphs.costs.filing import timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.records.known import AGREE, KnownTime, circumstances, in_busy_times
+from tensor_graphs.records.measurements import AGREE, KnownTime, circumstances, in_busy_times
 
 FAR = 3.0
 """a time is far from another where it is this many times as long: guesses by the roofline are off by 2 to 5 and for a backend's
@@ -41,7 +41,7 @@ SETTLED, ENOUGH = 2, 3
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Outlier:
     """why: for people. least: seconds that the kernel may take after all."""
 
     why: str
@@ -49,10 +49,10 @@ class Doubt:
 
 
 @dataclass
-class Doubts:
+class Outliers:
     """What is to be said against the rows of a book. signatures, points: of the graph in question, whose rows are compared."""
 
-    book: PriceBook
+    book: CostTable
     table: Mapping[str, list[Kernel]]
     signatures: Sequence[Signature]
     points: Sequence[Mapping[str, int]]
@@ -75,7 +75,7 @@ class Doubts:
         found = over.get("quiet") if isinstance(over, Mapping) else None
         return found if isinstance(found, bool) else None
 
-    def of(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Doubt | None:
+    def of(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Outlier | None:
         """Why the row that prices this kernel here may be too slow; None: it is not suspect, or there is none."""
         timed = self.book.timed(kernel, signature, binding)
         if timed is None or timed[0].median_ms is None:
@@ -90,9 +90,9 @@ class Doubts:
         if not why and row.trace_id in self._busy:
             why = f"measured within {BUSY:.0f} s of a row that something disturbed"
         if why:
-            return Doubt(f"trace {row.trace_id}: {why}", least) if least < median else None
+            return Outlier(f"trace {row.trace_id}: {why}", least) if least < median else None
         if datetime.now(UTC) - self.when(row) > OLD:
-            return Doubt(f"trace {row.trace_id}: older than {OLD.days} days", median / AGREE)
+            return Outlier(f"trace {row.trace_id}: older than {OLD.days} days", median / AGREE)
         return None
 
     def least(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from tensor_graphs import blas_threads
 from tensor_graphs.arguments import switch
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs import learned
+from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.devices.sealed_files import read, user_place
 from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
@@ -124,7 +124,7 @@ def of(request: Request) -> PlanFile | None:
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
-            "code": (_package(), sys.version, blas_threads.LATE, learned.version()),
+            "code": (_package(), sys.version, blas_threads.LATE, cost_model.version()),
             "database": _place(database),
         }
         path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")

@@ -14,15 +14,15 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.arguments import function, names, number, whole
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
 from tensor_graphs.choice.intermediates import forms
-from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
 from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.choice.request import Request, Wanted
-from tensor_graphs.choice.search import asked_points, price_points
+from tensor_graphs.choice.search import asked_points, cost_points
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
@@ -44,7 +44,7 @@ from tensor_graphs.measure.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.measure.queue.requests import settle_queue
 from tensor_graphs.measure.rates.calibration import correct_flops, measure_device, seconds_due
 from tensor_graphs.measure.timing.deployed import NotDeployed, what_runs
-from tensor_graphs.paths.path import Alternative, NoPathError, Path, Paths, Price, Steps
+from tensor_graphs.paths.path import Alternative, Cost, NoPathError, Path, Paths, Steps
 from tensor_graphs.records.database import Database
 from tensor_graphs.tuning.strategies import Strategy
 
@@ -106,12 +106,12 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
     so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
     """
     asked = Counter() if asked is None else asked
-    book = PriceBook.of(request)
+    book = CostTable.of(request)
     table = by_op(all_kernels(request.here))
     out: list[Question] = []
-    points = price_points(graph, request.at, request.largest)
+    points = cost_points(graph, request.at, request.largest)
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_price, book, binding))
+        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -120,11 +120,11 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
             for kernel in matching(s.spec, table):
                 if not calls and kernel.name != path.choices[key]:
                     continue                                        # computed once, when the graph is bound: one will do
-                price, why = book.price(kernel, s, binding, True), "asked for" if again else ""
-                if price is None and _may_pass_later(book, kernel, s, binding):
-                    price, why = book.guess(kernel, s, binding), "it did not pass, as on a busy machine"
-                if price is not None:
-                    least = price.seconds if price.measured else price.seconds * (1.0 - uncertainty(kernel.backend))
+                cost, why = book.cost(kernel, s, binding, True), "asked for" if again else ""
+                if cost is None and _may_pass_later(book, kernel, s, binding):
+                    cost, why = book.estimate(kernel, s, binding), "it did not pass, as on a busy machine"
+                if cost is not None:
+                    least = cost.seconds if cost.measured else cost.seconds * (1.0 - uncertainty(kernel.backend))
                     share = max(0.0, best - least) * calls / max(path.cost, 1e-9)      # every range of sizes counts alike
                     rows = book.verdict(kernel, s), book.time(kernel, s, binding)
                     known_good = not again and all(row is None or row.passed for row in rows)
@@ -133,9 +133,9 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
             for kernel in matching(s.spec, table):
-                price = book.price(kernel, s, binding, True)
-                if price is not None:
-                    share = price.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
+                cost = book.cost(kernel, s, binding, True)
+                if cost is not None:
+                    share = cost.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
     return out
 
@@ -145,12 +145,12 @@ Ways = list[tuple[Signature, Alternative]]
 
 
 def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
-           book: PriceBook) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
+           book: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
     """At each of these sizes the path that `compile_graph` would use at the book's prices. Raises NoPathError."""
     table = by_op(all_kernels(book.backends))
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_price, book, binding))
-        path = book.as_tried(graph, paths, paths.cheapest(), binding)
+        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
+        path = book.best_measured(graph, paths, paths.cheapest(), binding)
         signatures = {s.key: s for s in paths.known()}
         yield binding, paths, path, [(signatures[key], way) for key, way in paths.kernels(path).items()]
 
@@ -161,10 +161,10 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
     A question's worth is the kernel's share of its path's time. Raises NoPathError.
     """
     out: list[Question] = []
-    for binding, _, path, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+    for binding, _, path, ways in _plans(graph, points, CostTable.of(request, ESTIMATE_MARGIN)):
         for s, way in ways:
-            if way.kernel is not None and not way.price.measured and path.calls[s.key]:
-                share = way.price.seconds * path.calls[s.key] / max(path.cost, 1e-9)
+            if way.kernel is not None and not way.cost.measured and path.calls[s.key]:
+                share = way.cost.seconds * path.calls[s.key] / max(path.cost, 1e-9)
                 out.append(Question(way.kernel, s, {n: int(binding[n]) for n in s.dim_names}, share))
     return sorted(out, key=lambda q: -q.worth)
 
@@ -177,18 +177,18 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 
     A question's worth is the share of its path's time that may be saved. Raises NoPathError.
     """
-    book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(request.here))
+    book, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
     plain = replace(book, margin=1.0)
     out: list[Question] = []
     for binding, paths, path, ways in _plans(graph, points, book):
         for s, way in ways:
             kept, calls = paths.seconds(s, way), path.calls[s.key]
-            if not calls or (way.kernel is not None and not way.price.measured):
+            if not calls or (way.kernel is not None and not way.cost.measured):
                 continue
             for kernel in matching(s.spec, table):
-                price = plain.price(kernel, s, binding, True)
-                if price is not None and not price.measured and price.seconds * PROMISING < kept:
-                    saved = (kept - price.seconds) * calls / max(path.cost, 1e-9)
+                cost = plain.cost(kernel, s, binding, True)
+                if cost is not None and not cost.measured and cost.seconds * PROMISING < kept:
+                    saved = (kept - cost.seconds) * calls / max(path.cost, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
@@ -197,7 +197,7 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
              request: Request) -> tuple[Rests, ...]:
     """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
-    plans = _plans(graph, (*asked, *others), PriceBook.of(request, GUESS_MARGIN))
+    plans = _plans(graph, (*asked, *others), CostTable.of(request, ESTIMATE_MARGIN))
     return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
 
 
@@ -205,12 +205,12 @@ def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request
     """Backend of the host -> the most flop/s that a product of f32 of the plans for these sizes was measured to do. Raises
     NoPathError."""
     out: dict[str, float] = {}
-    for binding, _, _, ways in _plans(graph, points, PriceBook.of(request, GUESS_MARGIN)):
+    for binding, _, _, ways in _plans(graph, points, CostTable.of(request, ESTIMATE_MARGIN)):
         for s, way in ways:
             facts = s.spec.op.facts
-            if (way.kernel is not None and way.price.measured and device_of(way.kernel.backend).is_host and facts.product
+            if (way.kernel is not None and way.cost.measured and device_of(way.kernel.backend).is_host and facts.product
                     and not facts.closed and {t.dtype for t in s.spec.inputs if t.dtype.is_float} == {f32}):
-                speed = work(s, tuple((n, int(binding[n])) for n in s.dim_names))[1] / way.price.seconds
+                speed = work(s, tuple((n, int(binding[n])) for n in s.dim_names))[1] / way.cost.seconds
                 out[way.kernel.backend] = max(out.get(way.kernel.backend, 0.0), speed)
     return out
 
@@ -232,27 +232,27 @@ def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
     return replace(q, again="") if asked[question_key(q)] >= most else q
 
 
-def _may_pass_later(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+def _may_pass_later(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
     rows = book.verdict(kernel, signature), book.time(kernel, signature, binding)
     failed = [row for row in rows if row is not None and row.status != "PASSED"]
     return bool(failed) and all(map(may_pass_later, failed))
 
 
-def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding: Mapping[str, int],
+def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, binding: Mapping[str, int],
               asked: Asked) -> list[Question]:
     """What is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of that
     which would be the fastest of all; and those that they compete with, where their intervals meet.
 
     A kernel that was timed in its place is asked about there (`in_place`): that time counts.
     """
-    def hope(kernel: Kernel, signature: Signature) -> Price | None:
-        price, left = book.price(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
+    def hope(kernel: Kernel, signature: Signature) -> Cost | None:
+        cost, left = book.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
         timed = book.timed(kernel, signature, binding)
-        if price is None or timed is None or timed[1] or not left:
-            return price
+        if cost is None or timed is None or timed[1] or not left:
+            return cost
         if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
-            return price                                            # others might be faster than it, it need not be
-        return replace(price, seconds=min(price.seconds, doubts.least(kernel, signature, binding) or price.seconds))
+            return cost                                            # others might be faster than it, it need not be
+        return replace(cost, seconds=min(cost.seconds, doubts.least(kernel, signature, binding) or cost.seconds))
 
     hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
     best = hopeful.cheapest()
@@ -262,10 +262,10 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
     signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
     for key, way in hopeful.kernels(best).items():
         s, kept = signatures[key], paths.best(signatures[key])[1]
-        honest = None if way.kernel is None else book.price(way.kernel, s, binding, True)
-        if way.kernel is None or honest is None or way.price.seconds >= honest.seconds:
+        honest = None if way.kernel is None else book.cost(way.kernel, s, binding, True)
+        if way.kernel is None or honest is None or way.cost.seconds >= honest.seconds:
             continue
-        saved = (honest.seconds - way.price.seconds) * best.calls[key] / max(path.cost, 1e-9)
+        saved = (honest.seconds - way.cost.seconds) * best.calls[key] / max(path.cost, 1e-9)
         doubt = doubts.of(way.kernel, s, binding)
         for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
             timed = None if kernel is None else book.timed(kernel, s, binding)
@@ -276,8 +276,8 @@ def _doubtful(book: PriceBook, paths: Paths, path: Path, doubts: Doubts, binding
     return list(out.values())
 
 
-def _doubts(book: PriceBook, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Doubts:
-    doubts = Doubts(book, table, paths.known(), points)
+def _doubts(book: CostTable, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Outliers:
+    doubts = Outliers(book, table, paths.known(), points)
     found = (book.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
     doubts.look_at(timed[0] for timed in found if timed is not None)
     return doubts
@@ -343,9 +343,9 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
     asked = Counter() if asked is None else asked
     table = by_op(all_kernels(request.here))
     measured = 0
-    guessed: Path | None = None
+    estimated: Path | None = None
     for _ in range(ROUNDS):
-        book = PriceBook.of(request, GUESS_MARGIN)
+        book = CostTable.of(request, ESTIMATE_MARGIN)
         paths = book.paths(graph, table, binding, partial(_verified, book, binding))
         path = paths.cheapest()
         doubts = _doubts(book, paths, table, [binding])
@@ -353,7 +353,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
         hopeful = hopes.cheapest()
         signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
 
-        def unknown(found: Paths, of: Path, book: PriceBook = book, doubts: Doubts = doubts,
+        def unknown(found: Paths, of: Path, book: CostTable = book, doubts: Outliers = doubts,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
             steps = {key for key, a in found.kernels(of).items() if a.kernel is not None
                      and _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)}
@@ -367,10 +367,10 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.cost * MANY_RUNS > end - time.perf_counter():
             break
-        if guessed is None:                                         # so that what is chosen later was compared with it in one run
-            plain = book.paths(graph, table, binding, partial(_guess, book, binding))
-            guessed = plain.cheapest()
-            several.setdefault(guessed.id, (plain, guessed))
+        if estimated is None:                                         # so that what is chosen later was compared with it in one run
+            plain = book.paths(graph, table, binding, partial(_estimate, book, binding))
+            estimated = plain.cheapest()
+            several.setdefault(estimated.id, (plain, estimated))
             signatures |= {s.key: s for s in plain.known()}
         found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
         asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
@@ -382,7 +382,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
             log.warning("the path %s could not be measured as a whole: %s", path.id, e)
             if not isinstance(e, Wrong):
                 break
-            guessed = None                                          # other paths are the cheapest now
+            estimated = None                                          # other paths are the cheapest now
     return measured
 
 
@@ -394,7 +394,7 @@ def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, s
     return bool(steps & running or parts & places)
 
 
-def _open_parts(book: PriceBook, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
+def _open_parts(book: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
     """The keys and ways of the path's parts that were never measured as a whole the way they are computed there, where another way
     is close."""
     close = set(_rivals(paths, path))
@@ -429,8 +429,8 @@ def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) 
     return (*timing_key(kernel, signature, binding), "in place")
 
 
-def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel, signature: Signature, binding: Mapping[str, int],
-                   again: bool) -> bool:
+def _open_in_place(book: CostTable, doubts: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
+                   binding: Mapping[str, int], again: bool) -> bool:
     """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
     ran = asked[_step_key(kernel, signature, binding)]
     if not _known_in_graph(book, kernel, signature, binding):
@@ -438,34 +438,34 @@ def _open_in_place(book: PriceBook, doubts: Doubts, asked: Asked, kernel: Kernel
     return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
 
 
-def _in_place_at_best(book: PriceBook, doubts: Doubts, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
-                      signature: Signature) -> Price | None:
+def _in_place_at_best(book: CostTable, doubts: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
+                      signature: Signature) -> Cost | None:
     """What a kernel takes in its place if all that is open about it turns out well."""
-    price = book.price(kernel, signature, binding)
-    if price is None or not price.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
-        return price
+    cost = book.cost(kernel, signature, binding)
+    if cost is None or not cost.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
+        return cost
     if not _known_in_graph(book, kernel, signature, binding):
-        return replace(price, seconds=price.seconds / WARMER)
+        return replace(cost, seconds=cost.seconds / WARMER)
     doubt = doubts.of(kernel, signature, binding)
-    return price if doubt is None else replace(price, seconds=min(price.seconds, doubt.least))
+    return cost if doubt is None else replace(cost, seconds=min(cost.seconds, doubt.least))
 
 
-def _known_in_graph(book: PriceBook, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+def _known_in_graph(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
     timed = book.timed(kernel, signature, binding)
     return timed is not None and timed[1]
 
 
-def _verified(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
-    return book.price(kernel, signature, binding)
+def _verified(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    return book.cost(kernel, signature, binding)
 
 
-def _guess(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
+def _estimate(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
     """The price of a kernel that may be used, as if nothing had been timed."""
-    return None if book.why_not(kernel, signature, binding) is not None else book.guess(kernel, signature, binding)
+    return None if book.why_not(kernel, signature, binding) is not None else book.estimate(kernel, signature, binding)
 
 
-def _price(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
-    return book.price(kernel, signature, binding, True)
+def _cost(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    return book.cost(kernel, signature, binding, True)
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | None = None, backends: Sequence[str] | None = None,
@@ -547,7 +547,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
-    given = given_inputs(graph, inputs or {}, price_points(graph, at, largest))
+    given = given_inputs(graph, inputs or {}, cost_points(graph, at, largest))
     seen: set[tuple[str, str]] = set()
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
@@ -674,7 +674,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     with spent:
                         end = time.perf_counter() + apart - spent.seconds
                         steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
-                                    for binding in price_points(form.graph, at, largest))
+                                    for binding in cost_points(form.graph, at, largest))
                     report.deployed += steps
                     ended = not steps
                     if ended and (not run_whole(judge, form.graph) or again or spent.seconds >= budget):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.form import WIDER, Intermediates
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.listing import signatures_of
@@ -95,7 +95,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     dims = [n for n in graph.dims if any(n in s.dim_names for _, s in taken)]
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
-    book = PriceBook(store, here, request.allowed, threads, assuming=request.assumed)
+    book = CostTable(store, here, request.allowed, threads, assuming=request.assumed)
     places = _Places(graph, book.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
     try:
@@ -146,7 +146,7 @@ class _Places:
     open: what is to be measured, in order.
     """
 
-    def __init__(self, graph: Graph, book: PriceBook, taken: Sequence[tuple[Kernel, Signature]],
+    def __init__(self, graph: Graph, book: CostTable, taken: Sequence[tuple[Kernel, Signature]],
                  points: Sequence[Mapping[str, int]], table: Mapping[str, list[Kernel]], report: ProfileReport,
                  on_verdict: Callable[[Answered], None] | None, again: bool) -> None:
         self.bound = tally_of(graph).bound
@@ -188,10 +188,10 @@ class _Places:
         these was timed, or none may be used."""
         q, book = asked[0], self.book
         others = [k for k in matching(q.signature.spec, self.table) if k not in [each.kernel for each in asked]]
-        prices = [(price, k) for k in others if (price := book.price(k, q.signature, q.binding, True)) is not None]
-        if not prices or any(self._alone_takes(k, q) is not None for _, k in prices):
+        costs = [(cost, k) for k in others if (cost := book.cost(k, q.signature, q.binding, True)) is not None]
+        if not costs or any(self._alone_takes(k, q) is not None for _, k in costs):
             return None
-        return Question(min(prices, key=lambda each: each[0].seconds)[1], q.signature, q.binding, 0.0)
+        return Question(min(costs, key=lambda each: each[0].seconds)[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
         """Whether it asks about the rival of kernels of which none is right."""
@@ -283,7 +283,7 @@ class _Places:
             return ""
         alone = with_parameters(q.signature.spec.single_node_graph(), [f"x{i}" for i in self.bound(q.signature)])
         paths = self.book.paths(alone, self.table, q.binding,
-                                lambda k, s: self.book.price(k, s, q.binding, True))
+                                lambda k, s: self.book.cost(k, s, q.binding, True))
         seconds = sum(calls * paths.best(inner)[0] for inner, calls in paths.inner(q.signature))
         return f"; its definition {seconds * 1e6:.1f} µs, predicted" if seconds < math.inf else ""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
@@ -42,7 +42,7 @@ from tensor_graphs.measure.timing.deployed import (
     record_whole,
     refute,
 )
-from tensor_graphs.paths.path import EXPAND, Alternative, Path, Paths, Price, Steps
+from tensor_graphs.paths.path import EXPAND, Alternative, Cost, Path, Paths, Steps
 
 TOGETHER = 3
 """paths that are run in turns, beside the first of all"""
@@ -115,7 +115,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
     store, here, threads = request.store, request.here, request.threads
     graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request)).graph
     points = [p for p in asked_points(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
-    book, table = PriceBook.of(request, GUESS_MARGIN), by_op(all_kernels(here))
+    book, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(here))
     report = ProfileReport()
     walks = [_PathWalk(graph, book, table, binding, count, request, again) for binding in points]
     total = sum(len(w.open) for w in walks)
@@ -151,7 +151,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
 class _PathWalk:
     """The paths of one graph at one binding. open: those that are still to be measured, in their order."""
 
-    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
+    def __init__(self, graph: Graph, book: CostTable, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
                  request: Request, again: bool) -> None:
         self.graph, self.book, self.binding, self.backends = graph, book, binding, request.here
         self.paths = book.paths(graph, table, binding, partial(_candidate, book, binding))
@@ -276,5 +276,5 @@ def written_out(paths: Paths, may: Callable[[Signature], bool]) -> Path | None:
     return paths.reworded(paths.cheapest(), picks)
 
 
-def _candidate(book: PriceBook, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Price | None:
-    return book.price(kernel, signature, binding, True)
+def _candidate(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    return book.cost(kernel, signature, binding, True)

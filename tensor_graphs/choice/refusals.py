@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.request import roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
@@ -26,7 +26,7 @@ OTHERWISE = ("other backends (tg devices lists them); what was not compared yet 
              "again by tg db retry KERNEL")
 
 
-def with_reasons(error: NoPathError, paths: Paths, book: PriceBook, table: Mapping[str, list[Kernel]],
+def with_reasons(error: NoPathError, paths: Paths, book: CostTable, table: Mapping[str, list[Kernel]],
                  binding: Mapping[str, int]) -> NoPathError:
     """The same error with what was refused and why, and a fix: when only the tolerance stands in the way, the one that would do.
 
@@ -55,7 +55,7 @@ class _Reasons:
     """Why signatures have no way to be computed, at given sizes."""
 
     paths: Paths
-    book: PriceBook
+    book: CostTable
     table: Mapping[str, list[Kernel]]
     binding: Mapping[str, int]
     errors: dict[str, float] = field(default_factory=dict)

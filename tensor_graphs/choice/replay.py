@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.form import NARROWER, REWRITTEN, Intermediates
 from tensor_graphs.choice.intermediates import as_written
 from tensor_graphs.choice.prepare import PreparedGraph, prepare
@@ -99,7 +99,7 @@ def _of_another(graph: Graph, given: Given, simplify: bool, database: Database |
 
 
 def explained(error: StalePathError, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
-              book: PriceBook, binding: Mapping[str, int]) -> NoPathError:
+              book: CostTable, binding: Mapping[str, int]) -> NoPathError:
     """The same error with why the choice is not available here, and a fix."""
     if error.name is None:
         return NoPathError(f"the path {error.path.id} chooses nothing for {error.title}, which its graph holds\n"

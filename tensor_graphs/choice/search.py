@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_threads
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.evidence import Choice, in_words
 from tensor_graphs.choice.form import Intermediates
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.measuring import calibrate, compare_all, foresee, open_judge
-from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import PreparedGraph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.size_samples import Samples, samples_of
@@ -41,7 +41,7 @@ from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
 from tensor_graphs.phases import phase
 from tensor_graphs.records.errors import CorruptDatabase
-from tensor_graphs.records.known import KnownTime, trace_conditions
+from tensor_graphs.records.measurements import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     if path is None and _moves(graph, sizes) > MOVES:
         with phase("calibrate"):
             calibrate(request.store, here, request.threads)
-    book = PriceBook.of(request, GUESS_MARGIN)
+    book = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(here))
     samples = samples_of(graph, sizes, at)
     pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
@@ -122,7 +122,7 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
     return (note,)
 
 
-def price_points(graph: Graph, at: Mapping[str, int] | None = None,
+def cost_points(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
     """The sizes at which `compile_graph` asks for prices (table.py)."""
     return list(samples_of(graph, _largest(graph, largest), at).points.values())
@@ -130,7 +130,7 @@ def price_points(graph: Graph, at: Mapping[str, int] | None = None,
 
 def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """`price_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
+    """`cost_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
     samples = samples_of(graph, _largest(graph, largest), at)
     asked = [p for i, p in samples.points.items() if i in samples.asked]
     rest = [p for i, p in samples.points.items() if i not in samples.asked]
@@ -194,7 +194,7 @@ def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 class _Chooser:
     """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
 
-    def __init__(self, graph: Graph, book: PriceBook, table: Mapping[str, list[Kernel]], threads: int | None,
+    def __init__(self, graph: Graph, book: CostTable, table: Mapping[str, list[Kernel]], threads: int | None,
                  progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
         self.graph, self.book, self.table, self.threads, self.progress, self.points = graph, book, table, threads, progress, points
         self.judge: Judge | None = None
@@ -203,7 +203,7 @@ class _Chooser:
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
         self.compared: set[tuple[str, str]] = set()
-        self.priced: dict[tuple[tuple[str, int], ...], Paths] = {}
+        self.costed: dict[tuple[tuple[str, int], ...], Paths] = {}
         """sizes -> the paths of which the cheapest was chosen there"""
 
     def __enter__(self) -> _Chooser:
@@ -216,7 +216,7 @@ class _Chooser:
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.price(k, s, binding, optimistic))
+        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.cost(k, s, binding, optimistic))
 
     def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
         """At each of some sizes the cheapest path on which every kernel has a verdict; verifies what it must.
@@ -232,7 +232,7 @@ class _Chooser:
             for i, each in planned.items():
                 if each.path is not None and not each.pending:
                     found[i] = each.path
-                    self.priced[_key(each.binding)] = each.paths
+                    self.costed[_key(each.binding)] = each.paths
             self._compare([question for each in planned.values() for question in each.questions()])
         return {i: found[i] for i in points}                        # as they were asked, however many rounds each took
 
@@ -250,17 +250,17 @@ class _Chooser:
 
                 raise with_reasons(e, paths, self.book, self.table, binding) from None
             return _Planned(binding, paths, None, unverified)
-        path = self.book.as_tried(self.graph, paths, path, binding)
+        path = self.book.best_measured(self.graph, paths, path, binding)
         return _Planned(binding, paths, path, self._pending(paths, path))
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
         """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
-        paths = self.priced[_key(binding)]
-        priced = paths.still(path)
-        if priced is None:
+        paths = self.costed[_key(binding)]
+        costed = paths.still(path)
+        if costed is None:
             return math.inf
         ran = self._whole(path, binding)
-        return priced.cost if ran is None else ran.seconds + paths.charge(priced)
+        return costed.cost if ran is None else ran.seconds + paths.charge(costed)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
         """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
@@ -268,7 +268,7 @@ class _Chooser:
         try:
             self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
             paths = self.paths(binding, optimistic=False)
-            return paths.priced(path)
+            return paths.costed(path)
         except StalePathError as e:
             from tensor_graphs.choice.replay import explained  # the same door: the path was given
 
@@ -372,15 +372,15 @@ class _Chooser:
 
         rows: dict[str, KnownTime] = {}
         for key, a in chosen.items():
-            if a.kernel is not None and a.price.measured:
+            if a.kernel is not None and a.cost.measured:
                 timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
                 assert timed is not None
                 rows[key] = timed[0]
-            elif a.kernel is None and a.price.measured:             # a part, as a whole
+            elif a.kernel is None and a.cost.measured:             # a part, as a whole
                 steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
                 whole = self.book.whole_row(binding, self._signature(paths, key), a, steps or ())
                 rows |= {} if whole is None else {key: whole}
-        doubts = Doubts(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
+        doubts = Outliers(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
         doubts.look_at(rows.values())
         verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
                     if a.kernel is not None}
@@ -388,9 +388,9 @@ class _Chooser:
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             cost, seconds = everything.seconds(signature, a) - a.charge, everything.expected(signature, a)
-            measured = a.price.measured and a.kernel is not None
+            measured = a.cost.measured and a.kernel is not None
             ranked = sorted((everything.seconds(signature, o), i, o) for i, o in enumerate(everything.alternatives(signature)))
-            others = [(o.name, everything.expected(signature, o), o.price.measured) for its, _, o in ranked
+            others = [(o.name, everything.expected(signature, o), o.cost.measured) for its, _, o in ranked
                       if o.name != a.name and its < math.inf]
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
                             if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
@@ -399,8 +399,8 @@ class _Chooser:
             found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
             row = rows.get(key)
             doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
-            evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.price.error,
-                                   _said(a), tuple(others), refused, 1.0 if measured else a.price.margin,
+            evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.cost.error,
+                                   _said(a), tuple(others), refused, 1.0 if measured else a.cost.margin,
                                    steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
                                    None if row is None else row.trace_id, None if row is None else doubts.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
@@ -412,7 +412,7 @@ class _Chooser:
                           f"chosen by an estimate for {signature.title()}")
             elif a.kernel is not None and calls:                    # a guess displaces no row: what it may save has to be measured
                 for o in everything.alternatives(signature):
-                    if o.kernel is not None and not o.price.measured:
+                    if o.kernel is not None and not o.cost.measured:
                         saved = cost - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
                         if saved > 0:
                             self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
@@ -443,5 +443,5 @@ class _Chooser:
 
 def _said(a: Alternative) -> str:
     if a.kernel is not None:
-        return a.price.note
+        return a.cost.note
     return "runs its definition" if a.recipe is None else f"runs what {', '.join(a.recipe.rules)} make of it"

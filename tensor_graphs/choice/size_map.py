@@ -32,15 +32,15 @@ MOST = 12
 LITTLE = 0.1
 """logarithm of the factor by which a choice may be above the cheapest between samples before a cell is cut for that"""
 
-def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], price: PriceAt) -> list[tuple[Cell, int]]:
+def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], cost: PriceAt) -> list[tuple[Cell, int]]:
     """The box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were priced; the others
     follow those beside them. On one axis a border is where prices cross, so the table is exact where they cross once between two
     samples; with several axes borders follow the axes, and are near to where prices cross."""
     points = {tuple(axis[i] for axis, i in zip(axes, index, strict=True)): winner for index, winner in winners.items()}
     if len(axes) > 1:
-        points |= _where_borders_meet(points, price)
+        points |= _where_borders_meet(points, cost)
     sampled = frozenset(tuple(axis[i] for axis, i in zip(axes, index, strict=True)) for index in winners)
-    whole = _Leaf(box, points, sampled, price)
+    whole = _Leaf(box, points, sampled, cost)
     heap, tie, found = [(-whole.lost, 0, whole)], itertools.count(1), list[tuple[Cell, int]]()
     while heap:
         _, _, leaf = heapq.heappop(heap)
@@ -49,10 +49,10 @@ def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, i
             continue
         axis, last, first, rows = min(_cuts(leaf.points), key=lambda cut: (_disorder(leaf.points, *cut[:2]), -len(cut[3]), cut[:2]))
         name, low, high = leaf.cell.ranges[axis]
-        at = _border(axis, last, first, rows, price)
+        at = _border(axis, last, first, rows, cost)
         for ends in ((low, at - 1), (at, high)):
             cell = Cell((*leaf.cell.ranges[:axis], (name, *ends), *leaf.cell.ranges[axis + 1:]))
-            part = _Leaf(cell, {x: w for x, w in leaf.points.items() if ends[0] <= x[axis] <= ends[1]}, sampled, price)
+            part = _Leaf(cell, {x: w for x, w in leaf.points.items() if ends[0] <= x[axis] <= ends[1]}, sampled, cost)
             heapq.heappush(heap, (-part.lost, next(tie), part))
     return sorted(_merged(found), key=lambda each: [low for _, low, _ in each[0].ranges])
 
@@ -61,10 +61,10 @@ class _Leaf:
     """A cell with the points in it, the winner that loses least there if it is taken everywhere, and what that loses. whole:
     cutting it gains nothing."""
 
-    def __init__(self, cell: Cell, points: Mapping[Sizes, int], sampled: Collection[Sizes], price: PriceAt) -> None:
+    def __init__(self, cell: Cell, points: Mapping[Sizes, int], sampled: Collection[Sizes], cost: PriceAt) -> None:
         self.cell, self.points = cell, points
         ways = sorted({w for x, w in points.items() if x in sampled} or set(points.values()))
-        lost = {way: [_ratio(price, way, w, x) for x, w in points.items() if w != way] for way in ways}
+        lost = {way: [_ratio(cost, way, w, x) for x, w in points.items() if w != way] for way in ways}
         self.winner = min(ways, key=lambda way: sum(lost[way]))
         self.lost = sum(lost[self.winner])
         self.whole = len(ways) == 1 and max(lost[self.winner], default=0.0) < LITTLE
@@ -83,13 +83,13 @@ def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
         yield from ((x, points[x], y, points[y]) for x, y in itertools.pairwise(line) if points[x] != points[y])
 
 
-def _where_borders_meet(points: Mapping[Sizes, int], price: PriceAt) -> dict[Sizes, int]:
+def _where_borders_meet(points: Mapping[Sizes, int], cost: PriceAt) -> dict[Sizes, int]:
     """The winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can win;
     beyond the samples nobody is asked."""
     axes = [sorted({x[axis] for x in points}) for axis in range(len(next(iter(points))))]
     finer = []
     for axis, sizes in enumerate(axes):
-        borders = [_crossing(axis, row, price) for row in _rows(points, axis)]
+        borders = [_crossing(axis, row, cost) for row in _rows(points, axis)]
         finer.append(sorted({*sizes, *borders, *(at - 1 for at in borders)}))
     ways = sorted(set(points.values()))
     found = {}
@@ -97,7 +97,7 @@ def _where_borders_meet(points: Mapping[Sizes, int], price: PriceAt) -> dict[Siz
         around = itertools.product(*((max(s for s in sizes if s <= at), min(s for s in sizes if s >= at))
                                      for sizes, at in zip(axes, x, strict=True)))
         if x not in points and all(corner in points for corner in around):
-            found[x] = min(ways, key=lambda way: price(way, x))
+            found[x] = min(ways, key=lambda way: cost(way, x))
     return found
 
 
@@ -125,23 +125,23 @@ def _disorder(points: Mapping[Sizes, int], axis: int, last: int) -> float:
     return total
 
 
-def _ratio(price: PriceAt, way: int, other: int, at: Sizes) -> float:
+def _ratio(cost: PriceAt, way: int, other: int, at: Sizes) -> float:
     """The logarithm of how much more one takes than the other."""
-    one, two = (max(min(price(each, at), 1e30), 1e-30) for each in (way, other))
+    one, two = (max(min(cost(each, at), 1e30), 1e-30) for each in (way, other))
     return math.log(one / two)
 
 
-def _crossing(axis: int, row: Row, price: PriceAt) -> int:
+def _crossing(axis: int, row: Row, cost: PriceAt) -> int:
     """The first size of the upper point's winner."""
     x, a, y, b = row
     low, high = x[axis], y[axis]
     while high - low > 1:
         at = (low + high) // 2
-        low, high = (low, at) if _ratio(price, a, b, (*x[:axis], at, *x[axis + 1:])) >= 0.0 else (at, high)
+        low, high = (low, at) if _ratio(cost, a, b, (*x[:axis], at, *x[axis + 1:])) >= 0.0 else (at, high)
     return high
 
 
-def _border(axis: int, last: int, first: int, rows: Sequence[Row], price: PriceAt) -> int:
+def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: PriceAt) -> int:
     """The first size that goes to the upper side: where prices cross, on average over the rows, each weighed by how fast the ratio
     of its prices changes."""
     if not rows:
@@ -149,8 +149,8 @@ def _border(axis: int, last: int, first: int, rows: Sequence[Row], price: PriceA
     middle = weights = 0.0
     for row in rows:
         x, a, y, b = row
-        weight = max(_ratio(price, a, b, y) - _ratio(price, a, b, x), 1e-9)
-        middle, weights = middle + weight * math.log1p(_crossing(axis, row, price)), weights + weight
+        weight = max(_ratio(cost, a, b, y) - _ratio(cost, a, b, x), 1e-9)
+        middle, weights = middle + weight * math.log1p(_crossing(axis, row, cost)), weights + weight
     return max(last + 1, min(first, round(math.expm1(middle / weights))))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
@@ -43,24 +43,24 @@ class Worth:
 
 def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
     """What generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
-    book = PriceBook.of(request, GUESS_MARGIN)
+    book = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(request.here))
     found: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
     for point in points:
-        def price(kernel: object, signature: Signature, point: Mapping[str, int] = point) -> object:
-            return book.price(kernel, signature, point, True)       # type: ignore[arg-type]
+        def cost(kernel: object, signature: Signature, point: Mapping[str, int] = point) -> object:
+            return book.cost(kernel, signature, point, True)       # type: ignore[arg-type]
 
-        paths = book.paths(graph, table, point, price)              # type: ignore[arg-type]
+        paths = book.paths(graph, table, point, cost)              # type: ignore[arg-type]
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
             s, calls = signatures[key], path.calls[key]
             loops = next((k for k in matching(s.spec, table) if k.name == LOOPS), None)
-            its = None if loops is None else book.price(loops, s, point, True)
-            if its is None or not calls or its.seconds > CLOSE * way.price.seconds:
+            its = None if loops is None else book.cost(loops, s, point, True)
+            if its is None or not calls or its.seconds > CLOSE * way.cost.seconds:
                 continue
             binding = {n: int(point[n]) for n in s.dim_names}
-            left = max(LEAST_LEFT * way.price.seconds, way.price.seconds - book.roofline("gen", s, binding, loops)) * calls
+            left = max(LEAST_LEFT * way.cost.seconds, way.cost.seconds - book.roofline("gen", s, binding, loops)) * calls
             asked = key, tuple(sorted(binding.items()))
             if asked not in found or found[asked].seconds < left:
                 found[asked] = Worth(s, binding, left)

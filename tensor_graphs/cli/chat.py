@@ -18,9 +18,9 @@ from tensor_graphs.cli.run import sampling_of, token_lines
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.frontends.conversation import Conversation
     from tensor_graphs.frontends.errors import ConversationError
-    from tensor_graphs.frontends.huggingface import LoadedModel
+    from tensor_graphs.frontends.huggingface.load import LoadedModel
+    from tensor_graphs.serving.conversation import Conversation
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def chat(
 ) -> None:
     """Talk with a decoder model, turn by turn: /help says how."""
     with phase(IMPORT):
-        from tensor_graphs.frontends.conversation import Conversation, chat_tokenizer
+        from tensor_graphs.serving.conversation import Conversation, chat_tokenizer
 
     print_document = options.document_printer(json, jsonl, logprobs)
     sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)

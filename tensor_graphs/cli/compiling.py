@@ -12,7 +12,7 @@ from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.choice.request import Wanted
-    from tensor_graphs.frontends.huggingface import LoadedModel
+    from tensor_graphs.frontends.huggingface.load import LoadedModel
     from tensor_graphs.paths.plan import Plan
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
@@ -31,7 +31,7 @@ def load_decoder(name: str, *, dtype: str | None, max_positions: int | None, ran
     """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
     raises."""
     with phase(IMPORT):
-        from tensor_graphs.frontends.huggingface import load_model
+        from tensor_graphs.frontends.huggingface.load import load_model
 
     loaded = load_model(name, dtype=dtype, max_positions=max_positions, random_seed=random_seed)
     if loaded.encoder:

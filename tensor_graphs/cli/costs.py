@@ -12,7 +12,7 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from tensor_graphs.costs.training import Sample
+    from tensor_graphs.costs.learned.fit import Sample
 
 Made = TypeVar("Made")
 
@@ -33,23 +33,23 @@ def train(
 ) -> None:
     """Fit the model to all times on file of this machine; `tg plan` and the rest guess with it from then on. Another one to the
     schedules that searches have looked at: later searches measure what it ranks first."""
-    from tensor_graphs.costs import learned
+    from tensor_graphs.costs.learned import cost_model
+    from tensor_graphs.costs.learned.fit import fitted, samples_of
     from tensor_graphs.costs.searched import schedules_of
-    from tensor_graphs.costs.training import fitted, samples_of
 
     if forget:
-        for what in (learned.CALLS, learned.SCHEDULES):
-            learned.file_of_machine(what).unlink(missing_ok=True)
+        for what in (cost_model.CALLS, cost_model.SCHEDULES):
+            cost_model.file_of_machine(what).unlink(missing_ok=True)
         if json:
             options.print_json({"forgotten": True})
         else:
             print("guesses are rooflines again, and searches measure what they propose")
         return
     with options.database(db, create=False) as database:
-        samples = {learned.CALLS: samples_of(database, options.backends(backends), threads),
-                   learned.SCHEDULES: schedules_of(database, threads)}
+        samples = {cost_model.CALLS: samples_of(database, options.backends(backends), threads),
+                   cost_model.SCHEDULES: schedules_of(database, threads)}
     models = _of_each(samples, fitted)
-    files = {what: str(learned.keep(model, what)) for what, model in models.items()}
+    files = {what: str(cost_model.keep(model, what)) for what, model in models.items()}
     if json:
         options.print_json({what: {"rows": model.rows, "features": len(model.names), "file": files[what]}
                             for what, model in models.items()})
@@ -61,7 +61,7 @@ def train(
 
 def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sample]], Made]) -> dict[str, Made]:
     """What is made of each kind of samples, of those of which there are enough. Raises CannotTrain where there are of none."""
-    from tensor_graphs.costs.training import CannotTrain
+    from tensor_graphs.costs.learned.fit import CannotTrain
 
     found, refused = {}, []
     for what, each in asked.items():
@@ -77,8 +77,8 @@ def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sam
 def check(db: options.DatabaseAt = None, backends: options.Backends = None, threads: options.Threads = None,
           json: options.Json = False) -> None:
     """Predict each fifth of the graphs on file from the others: the model, the roofline, the nearest neighbour."""
+    from tensor_graphs.costs.learned.fit import APART, checked, samples_of
     from tensor_graphs.costs.searched import schedules_of
-    from tensor_graphs.costs.training import APART, checked, samples_of
 
     with options.database(db, create=False) as database:
         asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}

@@ -35,8 +35,8 @@ def demo(
     from tensor_graphs.cli.embed import embeddings, print_similarities
     from tensor_graphs.cli.graphs import STEP
     from tensor_graphs.cli.run import document, generate_and_show, print_text
-    from tensor_graphs.frontends.huggingface import load_model
-    from tensor_graphs.frontends.sampling import Sampling
+    from tensor_graphs.frontends.huggingface.load import load_model
+    from tensor_graphs.serving.sampling import Sampling
     from tensor_graphs.views.summary import summarise
 
     found = importlib.util.find_spec(PACKAGE)

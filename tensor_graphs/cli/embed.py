@@ -36,7 +36,7 @@ def embed(
 ) -> None:
     """Embed texts and print their vectors (--json) or their similarities."""
     with phase(IMPORT):
-        from tensor_graphs.frontends.huggingface import load_model
+        from tensor_graphs.frontends.huggingface.load import load_model
 
     for number, one in enumerate(text, 1):
         if not one.strip():
@@ -69,7 +69,7 @@ def embeddings(loaded: Any, texts: list[str], *, tolerance: float | None, backen
                threads: int | None, quiet: bool, plan: str | None = None,
                intermediates: Wanted = "auto") -> tuple[np.ndarray, Any, list[int]]:
     """(one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
-    from tensor_graphs.frontends.tokenizer import TOKENIZER_FILES
+    from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
 
     if loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), which embedding texts needs\n"

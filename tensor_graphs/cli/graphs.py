@@ -19,7 +19,7 @@ def graph_of(source: str, dtype: str | None, max_positions: int | None, greedy: 
     """The graph of a .tg file, a model folder or a built-in shape; of a decoder the greedy one, which `tg run` runs by default, or
     the one with all logits."""
     with phase(IMPORT):
-        from tensor_graphs.frontends.huggingface import BUILTIN, model_graph
+        from tensor_graphs.frontends.huggingface.load import BUILTIN, model_graph
 
     if Path(source).is_dir() or source in BUILTIN:
         return model_graph(source, dtype=dtype, max_positions=max_positions, greedy=greedy)

@@ -42,7 +42,7 @@ def list_paths(
 ) -> None:
     """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
-    from tensor_graphs.choice.cost_table import GUESS_MARGIN
+    from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
     from tensor_graphs.choice.listing import list_paths as enumerate_paths
     from tensor_graphs.choice.listing import not_offered
     from tensor_graphs.choice.prepare import prepare
@@ -71,12 +71,12 @@ def list_paths(
             ]
         )
         return
-    count, first, guessed = 0, None, False
+    count, first, estimated = 0, None, False
     for p in found:                                                 # printed as they are found: there may be very many
         count += 1
         print("\n".join(p.lines(first)))
         first = first or p
-        guessed = guessed or not p.measured
+        estimated = estimated or not p.measured
     print(f"({count} of {listing.total} paths{'; --limit shows more' if count < listing.total.number else ''})")
-    if guessed:
-        print(f"(ordered with estimates × {GUESS_MARGIN:g}, so that measurements win; tg profile measures)")
+    if estimated:
+        print(f"(ordered with estimates × {ESTIMATE_MARGIN:g}, so that measurements win; tg profile measures)")

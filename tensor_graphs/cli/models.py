@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 def models(imports: options.Imports = None, json: options.Json = False) -> None:
     """List the families of models that load from folders: their model_type, facts and published examples."""
-    from tensor_graphs.frontends.known_models import known_models
+    from tensor_graphs.frontends.huggingface.known_models import known_models
 
     known = known_models()
     if json:

@@ -273,7 +273,7 @@ A_GRAPH = "the path of a .tg file, like examples/softmax.tg (docs/tg_format.md);
 def read_graph(source: str) -> Graph:
     """The graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
     from tensor_graphs.cli.importing import COMPOSITES
-    from tensor_graphs.frontends.huggingface_folder import refuse_foreign
+    from tensor_graphs.frontends.huggingface.folder import refuse_foreign
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.regular_file import read_text
 

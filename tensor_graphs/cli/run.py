@@ -16,7 +16,7 @@ from tensor_graphs.errors import counted
 from tensor_graphs.phases import IMPORT, OURS, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.frontends.generate import Generation
+    from tensor_graphs.serving.generate import Generation
 
 FEW = 256
 """positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
@@ -66,7 +66,7 @@ def run(
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
     with phase(IMPORT):
-        from tensor_graphs.frontends.generate import check_room
+        from tensor_graphs.serving.generate import check_room
 
     print_document = options.document_printer(json, jsonl, logprobs)
     sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)
@@ -121,7 +121,7 @@ def sampling_of(temperature: float | None, top_k: int, top_p: float, min_p: floa
     """
     with phase(IMPORT):
         from tensor_graphs.frontends.errors import SamplingError
-        from tensor_graphs.frontends.sampling import Sampling
+        from tensor_graphs.serving.sampling import Sampling
 
     draws = top_k != 0 or top_p != 1 or min_p != 0 or seed is not None
     try:
@@ -153,8 +153,8 @@ def starts(
     loaded: Any, prompt: list[str] | None, prompts: str | None, system: str | None, ids: str | None, chat: bool
 ) -> list[Start]:
     """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
-    from tensor_graphs.frontends.conversation import chat_tokenizer, system_message
-    from tensor_graphs.frontends.tokenizer import TOKENIZER_FILES
+    from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
+    from tensor_graphs.serving.conversation import chat_tokenizer, system_message
 
     if sum(given is not None for given in (prompt or None, prompts, ids)) != 1:
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,… (or --prompts FILE, one prompt a line)")
@@ -228,7 +228,7 @@ class _Ids:
 def generate_and_show(made: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
                       stop_texts: Sequence[str] = (), logprobs: bool = False) -> tuple[str, Generation]:
     """Generate, showing each token as it comes. Return the text (ids without a tokenizer), and what the generation did."""
-    from tensor_graphs.frontends.generate import Generation, stream_text
+    from tensor_graphs.serving.generate import Generation, stream_text
 
     result = Generation(log_probabilities=[] if logprobs else None)
     tokenizer = made.model.tokenizer

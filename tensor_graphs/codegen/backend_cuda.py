@@ -7,12 +7,11 @@ from functools import lru_cache
 
 from tensor_graphs.codegen import backend, loops
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, Sharing, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
@@ -49,7 +48,7 @@ def copy_kernel() -> Kernel:
 
 
 def whole_kernels() -> list[Kernel]:
-    from tensor_graphs.codegen.decoder import all_steps  # a door: most graphs are no decoder
+    from tensor_graphs.kernels.decoder.read_graph import all_steps  # a door: most graphs are no decoder
 
     return [all_steps()]
 

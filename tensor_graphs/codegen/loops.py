@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered, lower, stays
+from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
 from tensor_graphs.codegen.passes.one_pass import online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
@@ -16,7 +16,7 @@ from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dtypes import f64

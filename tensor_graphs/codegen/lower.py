@@ -30,7 +30,7 @@ from tensor_graphs.codegen.stages import (
     Values,
     computed_in,
 )
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
@@ -58,10 +58,6 @@ MOST_DEEP = 150
 
 MOST_VALUES = 4000
 """expressions of a program: a definition that is read at ever new indices grows without end"""
-
-
-class NotLowered(TensorGraphsError):
-    """A definition that stages cannot say, and why."""
 
 
 FARTHEST = 1 << 40

@@ -12,11 +12,10 @@ from functools import lru_cache, partial
 
 from tensor_graphs.codegen import actions, backend, libraries, loops
 from tensor_graphs.codegen.actions import Schedule
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, NotLowered, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 

@@ -11,7 +11,7 @@ from tensor_graphs.devices.environment import Environment
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.known import constants
+from tensor_graphs.records.measurements import constants
 from tensor_graphs.records.rows import DeviceConstant
 
 READ, FLOPS, RUN = "read_bandwidth", "flops_f32", "run_overhead"

@@ -68,7 +68,7 @@ BACKEND_RATES: Mapping[str, BackendRates] = {
 UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)
 
 
-def guess_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
+def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
                   traffic: float | None = None, arithmetic: float | None = None) -> float:
     """Guessed time of one call of this signature on one backend, in seconds.
 

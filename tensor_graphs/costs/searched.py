@@ -14,9 +14,9 @@ from tensor_graphs.codegen import actions, backend, loops, tuned
 from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import rates_in
-from tensor_graphs.costs.roofline import DeviceRates, guess_seconds, says_of
+from tensor_graphs.costs.learned.fit import Sample
+from tensor_graphs.costs.roofline import DeviceRates, estimate_seconds, says_of
 from tensor_graphs.costs.schedules import features_of_schedule
-from tensor_graphs.costs.training import Sample
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.one_op import signature_of_graph
@@ -65,7 +65,7 @@ def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | Non
         except actions.IllegalAction:
             continue
         features = features_of_schedule(signature, binding, program, rules)
-        roofline = guess_seconds(signature, binding, backend.NAME, rates,
+        roofline = estimate_seconds(signature, binding, backend.NAME, rates,
                                  *says_of(tuned.tuned(signature, schedule), signature.spec, binding))
         yield Sample(signature.key, rows[0].workload_key, actions.to_json(schedule), machine, features, median(each) * base,
                      roofline, base)

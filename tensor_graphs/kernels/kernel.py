@@ -42,6 +42,10 @@ class KernelError(TensorGraphsError):
     """A kernel that cannot be declared, found or built."""
 
 
+class NotLowered(TensorGraphsError):
+    """A definition that no generated kernel can say, and why."""
+
+
 class ParcelError(TensorGraphsError):
     """A kernel uses something that no other process can be given."""
 
@@ -212,7 +216,7 @@ class Kernel:
     has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
     person should look at first when it ends its process, with a fix; for people, no part of its identity.
     whole: of a kernel that runs all steps of a graph (op: ALL_STEPS): what it says of a graph that it runs, for the segment that
-    launches it (runtime/segments/all_steps.py); raises NotLowered, which says why it does not.
+    launches it (runtime/segments/decoder_kernel.py); raises NotLowered, which says why it does not.
     remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
     `source` in another process; it computes what its `accepts` takes of the op of this name.
     precision: what it rounds operands of f32 to; it is held to that, and is used where a tolerance allows it.

@@ -248,9 +248,9 @@ def _above(relative: Array, threshold: float, wanted: int) -> Array:
     says of how large those are."""
     if wanted > 0 and relative.size >= max(4 * wanted, 1 << 12):
         sample = np.sort(relative.reshape(-1)[::16])
-        guessed = float(sample[-(wanted // 10 + 4)])                # 1.6 times as many as are wanted, about
-        if guessed > threshold:
-            found = relative[relative > guessed]
+        estimated = float(sample[-(wanted // 10 + 4)])                # 1.6 times as many as are wanted, about
+        if estimated > threshold:
+            found = relative[relative > estimated]
             if found.size >= wanted:
                 return found
     return relative[relative > threshold]

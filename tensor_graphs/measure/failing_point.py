@@ -131,7 +131,7 @@ def beyond_one_call(point: Point | None) -> str:
     if point is not None and point.form != "apart" and point.form not in STORED:
         return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
                 "\n  fix: in a program of yours, the function on arrays that lie so")
-    if point is None or not (point.like is not None or point.beside or point.stirred or point.anew):
+    if point is None or not (point.like is not None or point.beside or point.perturbed or point.anew):
         return ("one call of a new process is right, so the kernel depends on the calls before it\n"
                 "  fix: call it many times, with other sizes and values in between, and compare the last outputs with the first")
     if point.beside:

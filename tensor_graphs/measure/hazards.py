@@ -79,7 +79,7 @@ def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]
     def cost(point: Point) -> float:
         return seconds(signature, point.binding, by_rows=True)
 
-    ordinary = [p for p in points if p.form == "apart" and not (p.special or p.extreme or p.integers or p.like or p.stirred)]
+    ordinary = [p for p in points if p.form == "apart" and not (p.special or p.extreme or p.integers or p.like or p.perturbed)]
     largest = max((p for p in ordinary if cost(p) <= EACH_SECONDS), key=cost, default=base)
     return [replace(p, beside=True) for p in ({p.sizes: p for p in (base, largest)}).values()]
 

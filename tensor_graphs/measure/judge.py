@@ -73,11 +73,11 @@ from tensor_graphs.measure.isolation.replies import (
     Loaded,
     Mark,
     Next,
+    ProtocolError,
     Reply,
+    ReportedOutput,
     Returned,
-    SaidError,
     Shown,
-    Told,
 )
 from tensor_graphs.measure.isolation.tampering import Names, reached
 from tensor_graphs.measure.isolation.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
@@ -91,8 +91,8 @@ from tensor_graphs.measure.points.inputs import (
     BIG_INPUT,
     PAIRED,
     SAME_VALUES,
+    Perturb,
     Point,
-    Stir,
     all_rows,
     changeable,
     few_of,
@@ -102,13 +102,13 @@ from tensor_graphs.measure.points.inputs import (
     is_big,
     is_held,
     largest_sizes,
+    perturbed,
     point_inputs,
-    stirred,
     work_points,
 )
 from tensor_graphs.measure.points.single import prepared_names
 from tensor_graphs.measure.points.stand_in import points_at_size, smaller
-from tensor_graphs.measure.timing.aggregate import found_quiet, weigh
+from tensor_graphs.measure.timing.aggregate import aggregate, found_quiet
 from tensor_graphs.measure.timing.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.measure.timing.clock import TIMER
 from tensor_graphs.measure.timing.one_thread import one_thread
@@ -145,7 +145,7 @@ FLOPS_PER_BYTE = 10.0
 differ from day to day, the same softmax would be compared with one reference now and with the other then"""
 
 FEW_WAYS = 2
-"""in how many ways operands of timed runs that may be compared are stirred, where the oracle is slow: it is asked once for each"""
+"""ways in which operands of timed runs that may be compared are perturbed, where the oracle is slow: it is asked once for each"""
 
 QUICK = (1e8, 1 << 24)
 """flops and bytes up to which the oracle is quick: some 20 ms"""
@@ -564,8 +564,8 @@ class Judge:
         other = Point(base.sizes, self.secret(signature), like=base.seed)
         kept = self.prepared(kernel, signature)
         slow = kernel.ours and self._known_of(signature).worked.get(base.values, 0.0) > SLOW
-        ways = [] if slow else [stirred(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
-        found[again:again] = [other, *(replace(other, stirred=way) for way in ways)]
+        ways = [] if slow else [perturbed(signature.graph, base.sizes, other.seed, number, kept) for number in (0, 2)]
+        found[again:again] = [other, *(replace(other, perturbed=way) for way in ways)]
         secret = self.secret(signature)
         big = _big(signature, base.binding)
         drawn = MOST_DRAWN if slow else BIG_INPUT
@@ -628,9 +628,9 @@ class Judge:
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
         verdicts: dict[int, Verdict] = {}
-        hearings: list[list[_Hearing]] = [[] for _ in asked]
+        hearings: list[list[_Dialogue]] = [[] for _ in asked]
 
-        def hear(number: int, ask: Callable[[Asked], Verdict | _Hearing]) -> None:
+        def hear(number: int, ask: Callable[[Asked], Verdict | _Dialogue]) -> None:
             heard = _unless_it_fails(ask, asked[number])
             if isinstance(heard, Verdict):
                 verdicts[number] = heard
@@ -767,18 +767,18 @@ class Judge:
                     self.look_ahead(each)
                 self.ask_the_rest(each, enough)
 
-    def _judged(self, asked: Asked, heard: Sequence[_Hearing]) -> Verdict:
+    def _judged(self, asked: Asked, heard: Sequence[_Dialogue]) -> Verdict:
         """The verdict on a kernel whose outputs are right."""
         right = self._right(asked.signature, heard) if asked.time_at is None else self._weigh(asked, heard)
         return self._with_class(asked, right)
 
-    def _part(self, asked: Asked, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Hearing:
+    def _part(self, asked: Asked, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
         """What one worker has measured, or why the kernel does not pass. Times that cannot be true are measured again, in longer
         blocks of a fresh worker: a busy machine looks like a cheat for a moment. several: it was compared by another worker."""
         kernel, signature = asked.kernel, asked.signature
         timing = self._timing(asked, budget, least, baseline)
         shown = [] if several else self._shown(asked)
-        tried: list[_Hearing] = []
+        tried: list[_Dialogue] = []
         for longer in (timing.least, *AGAIN):
             heard = self._ask(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
             if isinstance(heard, Verdict):
@@ -793,7 +793,7 @@ class Judge:
             shown = []                                              # compared already
         return replace(self._right(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
 
-    def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Hearing:
+    def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Dialogue:
         """What a worker says, whose outputs are right; or why the kernel does not pass: then nothing else runs in the process in
         which one from outside has failed."""
         found = self._heard(kernel, signature, shown, timing)
@@ -802,11 +802,11 @@ class Judge:
         return found
 
     def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
-               later: WorkerProcess | None = None, given_up: Callable[[], bool] = lambda: False) -> Verdict | _Hearing:
+               later: WorkerProcess | None = None, given_up: Callable[[], bool] = lambda: False) -> Verdict | _Dialogue:
         """What a worker says, of points with large outputs in several jobs: what it keeps for the judge is memory. Points at which
         the op has no value are left out of each job; what is wrong with one is raised when its job comes. later: this one, whose
-        outputs are read, and `_Hearing.compared` (of the last job) is left to the caller."""
-        earlier: list[_Hearing] = []
+        outputs are read, and `_Dialogue.compared` (of the last job) is left to the caller."""
+        earlier: list[_Dialogue] = []
         jobs = _jobs(signature, shown)
         for number, job in enumerate(jobs):
             if given_up():
@@ -825,12 +825,12 @@ class Judge:
         return earlier.pop()                                        # no point of the last job has a value
 
     def _heard_at(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
-                  later: WorkerProcess | None, earlier: Sequence[_Hearing]) -> Verdict | _Hearing:
+                  later: WorkerProcess | None, earlier: Sequence[_Dialogue]) -> Verdict | _Dialogue:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv),
                "guests": _guests(kernel), "many_calls": bool(shown) and not earlier and not kernel.ours}
-        hearing = _Hearing(self, signature, shown, timing, later, earlier, kernel.precision)
+        hearing = _Dialogue(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
@@ -846,23 +846,23 @@ class Judge:
                 return wrong
             if timing is not None:
                 if len(reply.points) != len(hearing.runs):
-                    raise SaidError(f"outputs of {len(reply.points)} runs were told of, and {len(hearing.runs)} are due")
+                    raise ProtocolError(f"outputs of {len(reply.points)} runs were told of, and {len(hearing.runs)} are due")
                 for run, found in zip(hearing.runs, reply.points, strict=True):
                     secret, salt = hearing.secret_of(run)
                     way = self._way(kernel, signature, timing, run, secret, salt)
-                    values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"stirred": way}
+                    values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"perturbed": way}
                     wrong = self._compare(signature, replace(timing.point, **values), found, hearing.read, hearing.worst,
                                           hearing.digests[run], kernel.precision)
                     if wrong is not None:
                         return wrong
             return hearing
-        except SaidError as e:
+        except ProtocolError as e:
             worker.kill()
             return _disjointed(e)
         finally:
             hearing.close()
 
-    def _not_run(self, kernel: Kernel, reply: Reply, hearing: _Hearing) -> Verdict:
+    def _not_run(self, kernel: Kernel, reply: Reply, hearing: _Dialogue) -> Verdict:
         """What a reply other than RAN means. Raises KernelError and InputError where that is no kernel's fault, as far as can be
         seen from here: a candidate may say so too."""
         match reply.status:
@@ -875,7 +875,7 @@ class Judge:
                 return _without_numbers(reply.status, f"{message}\n{kernel.crash_note}" if crashed else message)
             case "JUDGE_ERROR":
                 return _no_verdict(kernel, hearing.signature, reply.log)
-        raise SaidError(f"{reply.status}: {reply.log}")
+        raise ProtocolError(f"{reply.status}: {reply.log}")
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
         """The inputs from which this kernel prepares something, as it declares them. One from outside this package is asked in the
@@ -886,7 +886,7 @@ class Judge:
         if key not in self._prepared:
             job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
                    "origins": [origin_of(kernel)], "guests": _guests(kernel)}
-            hearing = _Hearing(self, signature, (), None)
+            hearing = _Dialogue(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
             reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
                                     hearing.forget)
@@ -894,8 +894,8 @@ class Judge:
                 if reply.status != "RAN":
                     raise _Refused(self._not_run(kernel, reply, hearing))
                 if not set(reply.names) <= signature.graph.inputs.keys():
-                    raise SaidError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
-            except SaidError as e:
+                    raise ProtocolError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
+            except ProtocolError as e:
                 raise _Refused(_disjointed(e)) from e
             self._prepared[key] = reply.names
         return self._prepared[key]
@@ -912,7 +912,7 @@ class Judge:
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
                         baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least,
                         self._anew(asked) if baseline else ())
-        if self.expected(signature, replace(point, stirred=self._way(kernel, signature, timing, 0, 0, 0))) is None:
+        if self.expected(signature, replace(point, perturbed=self._way(kernel, signature, timing, 0, 0, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
 
@@ -923,12 +923,12 @@ class Judge:
         names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), kept)
         return tuple(name for name in names if name not in given)
 
-    def _way(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Stir:
-        """How the operands of a timed run were stirred."""
+    def _way(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
+        """How the operands of a timed run were perturbed."""
         kept = self.prepared(kernel, signature)
-        return stirred(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), kept)
+        return perturbed(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), kept)
 
-    def _right(self, signature: Signature, hearings: Sequence[_Hearing]) -> Verdict:
+    def _right(self, signature: Signature, hearings: Sequence[_Dialogue]) -> Verdict:
         """The verdict on a kernel whose outputs are right, without its times."""
         shown = max((hearing.covers for hearing in hearings), key=len)
         return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
@@ -943,12 +943,12 @@ class Judge:
         return replace(verdict, error=max(error, verdict.error or 0.0),
                        covered={**verdict.covered, "and": f"all points of {small.title()}"})
 
-    def _weigh(self, asked: Asked, hearings: Sequence[_Hearing]) -> Verdict:
+    def _weigh(self, asked: Asked, hearings: Sequence[_Dialogue]) -> Verdict:
         """The verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
         kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
         bound = _bound(signature, binding)
         right = self._right(signature, hearings)
-        weighed = weigh(_timed(hearings))
+        weighed = aggregate(_timed(hearings))
         known = self._levels.get((kernel.backend == "c", bound), math.inf)
         self._levels[kernel.backend == "c", bound] = min(known, weighed.level)
         floor, median = self._floor(kernel, signature, binding), statistics.median(weighed.cold)
@@ -987,8 +987,8 @@ class Judge:
         flops = flops if signature.spec.op in (linear, dot) else 0.0
         return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR
 
-    def _compare(self, signature: Signature, point: Point, found: Told, read: Callable[[int], np.ndarray], worst: list[float],
-                 returned: str | None = None, precision: Precision | None = None) -> Verdict | None:
+    def _compare(self, signature: Signature, point: Point, found: ReportedOutput, read: Callable[[int], np.ndarray],
+                 worst: list[float], returned: str | None = None, precision: Precision | None = None) -> Verdict | None:
         """None, or why the outputs that come next are wrong, of which `read` gives as many bytes; `worst` collects the errors.
         returned: their digest as it was when the block ended in which the kernel returned them. precision: the kernel's."""
         if found.outside:
@@ -1006,7 +1006,7 @@ class Judge:
             t = node.type.at(point.binding)
             shape = found.shapes.get(name)
             if shape is None:
-                raise SaidError(f"of output {name} nothing was said")
+                raise ProtocolError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
             limit, picked = same_math_limit((t,), precision), None
@@ -1058,18 +1058,18 @@ class Judge:
         return None
 
     def _rows_told(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
-        """An output of which the worker tells the rows that differ from an operand's. Raises SaidError where that is not due, or
-        there are no such rows."""
+        """An output of which the worker reports the rows that differ from an operand's. Raises ProtocolError where that is not
+        due, or there are no such rows."""
         t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
         shape = tuple(map(int, t.shape))
         if base is None or count > math.prod(shape[:-1]):
-            raise SaidError(f"{count} rows were told of output {name}")
+            raise ProtocolError(f"{count} rows were told of output {name}")
         numbers, data = read(8 * count), read(count * shape[-1] * t.dtype.itemsize)
         if numbers.nbytes != 8 * count or data.nbytes != count * shape[-1] * t.dtype.itemsize:
-            raise SaidError(f"of output {name} fewer rows are there than {count}")
+            raise ProtocolError(f"of output {name} fewer rows are there than {count}")
         rows = numbers.view(np.int64)
         if count and not (rows[0] >= 0 and rows[-1] < math.prod(shape[:-1]) and (np.diff(rows) > 0).all()):
-            raise SaidError(f"the rows that were told of output {name} are not in order")
+            raise ProtocolError(f"the rows that were told of output {name} are not in order")
         return Updated(shape, base, rows, data.view(t.dtype.numpy).reshape(count, shape[-1]))
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
@@ -1123,11 +1123,11 @@ def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | No
     return "" if worst is None else f"({worst})"
 
 
-class _Hearing:
+class _Dialogue:
     """What the judge hears from the worker in the middle of a job, and when: outputs that are there, blocks that begin and end."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
-                 later: WorkerProcess | None = None, earlier: Sequence[_Hearing] = (),
+                 later: WorkerProcess | None = None, earlier: Sequence[_Dialogue] = (),
                  precision: Precision | None = None) -> None:
         """later: outputs of this worker are read when they are there, and compared when somebody asks: it may run something else
         then. earlier: of the jobs at other points of the same question. precision: the kernel's."""
@@ -1157,7 +1157,7 @@ class _Hearing:
         self._secrets: list[tuple[int, int]] = []
         """of each block: its first run, and the seed of its runs"""
         self._salts: Mapping[int, int] = {}
-        self._shown: tuple[Told, ...] = ()
+        self._shown: tuple[ReportedOutput, ...] = ()
         self._verdict: tuple[Verdict | None] | None = None
 
     @property
@@ -1176,21 +1176,21 @@ class _Hearing:
         return f"{first}{self.at}{line}{rest}" if reply.status == "TIMEOUT" or first.startswith(DIED) else reply.log
 
     def __call__(self, said: Mark, heard: float) -> dict[str, Any] | None:
-        """Raises SaidError, also for a word that is not due: a block that displeases cannot be told of again."""
+        """Raises ProtocolError, also for a word that is not due: a block that displeases cannot be told of again."""
         if type(said) not in AFTER[self.before] or (self.timing is None and isinstance(said, Begin)):
-            raise SaidError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
+            raise ProtocolError(f"{type(said).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(said)
         match said:
             case Next():
                 if said.number >= len(self.points):
-                    raise SaidError(f"point {said.number} was told of, and there are {len(self.points)}")
+                    raise ProtocolError(f"point {said.number} was told of, and there are {len(self.points)}")
                 self.at = f"{' in many calls in a row' if said.many else ''} at {self.points[said.number]}"
             case Shown():
                 self.at = "" if self.timing is None else f" in a timed run at {self.timing.point}"
                 if len(said.points) != len(self.points):
-                    raise SaidError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
+                    raise ProtocolError(f"outputs at {len(said.points)} points were told of, and {len(self.points)} are due")
                 if any(not self.signature.graph.outputs.keys() <= point.shapes.keys() for point in said.points):
-                    raise SaidError("of an output nothing was said")
+                    raise ProtocolError("of an output nothing was said")
                 self._shown = said.points
                 if self.later:
                     self._kept = np.fromfile(self.file(), np.uint8, os.fstat(self.file().fileno()).st_size)
@@ -1198,13 +1198,13 @@ class _Hearing:
                     self.compared()
             case Begin():
                 if len(self.blocks) >= MOST_BLOCKS:
-                    raise SaidError("more blocks were begun than any measurement has")
+                    raise ProtocolError("more blocks were begun than any measurement has")
                 self._secret, self._others, self._scheduled = secrets.randbits(62), self.others(), self.scheduled()
                 self._begun = time.perf_counter()                   # the worker does nothing before it is answered
                 return {"secret": self._secret}
             case End():
                 if said.first != sum(len(b.whole) for b in self.blocks):
-                    raise SaidError(f"the first run of a block was told of as {said.first}")
+                    raise ProtocolError(f"the first run of a block was told of as {said.first}")
                 before, after = self._scheduled, self.scheduled()
                 passed = [b - a for a, b in zip(before, after, strict=False)]
                 self.blocks.append(Block.of(said, heard - self._begun, self.others() - self._others, *passed))
@@ -1213,7 +1213,7 @@ class _Hearing:
             case Returned():
                 last = self.blocks[-1]
                 if not said.digests.keys() <= set(range(last.first + WARM_UP, last.first + len(last.whole))):
-                    raise SaidError("digests were told of runs that are not of their block")
+                    raise ProtocolError("digests were told of runs that are not of their block")
                 self.digests |= said.digests
             case Kept():                                            # chosen now, when all runs are over
                 self._salts = said.salts
@@ -1221,10 +1221,10 @@ class _Hearing:
                 self.anew = {run for run in self._salts if run >= first}
                 others = sorted(self._salts.keys() - self.anew)
                 if not others or not self._salts.keys() <= self.digests.keys():
-                    raise SaidError("outputs were kept of no run, or of runs of which it was not said what they have returned")
+                    raise ProtocolError("outputs were kept of no run, or of runs of which it was not said what they have returned")
                 for due, kept in ((self._due("cold"), set(others)), (self._due("new"), self.anew)):
                     if not kept <= due or len(kept) < min(len(due), self._most_kept()):
-                        raise SaidError(f"outputs were kept of {len(kept)} runs, and {len(due)} were due")
+                        raise ProtocolError(f"outputs were kept of {len(kept)} runs, and {len(due)} were due")
                 draw = secrets.SystemRandom().sample
                 anew = 1 if self.timing is not None and self.timing.ways else LOOKED_AT
                 self.runs = [*draw(others[:-1], min(LOOKED_AT, len(others) - 1)), others[-1],
@@ -1245,10 +1245,10 @@ class _Hearing:
         return most_kept(sum(int(t.size()) * t.dtype.itemsize for t in types))
 
     def end(self) -> None:
-        """Raise SaidError unless all was said that a job says."""
+        """Raise ProtocolError unless all was said that a job says."""
         last = Shown if self.timing is None else Kept
         if self.before is not last:
-            raise SaidError(f"the job ended without the word {last.__name__}")
+            raise ProtocolError(f"the job ended without the word {last.__name__}")
 
     def others(self) -> float:
         """Seconds for which the processors have worked for others than the worker and this process."""
@@ -1272,7 +1272,7 @@ class _Hearing:
         """None, or why the outputs at the points are wrong."""
         if self._verdict is None:
             wrong = None
-            last: tuple[Point, Told, np.ndarray] | None = None      # what was right, where it is kept
+            last: tuple[Point, ReportedOutput, np.ndarray] | None = None      # what was right, where it is kept
             for point, found in zip(self.points, self._shown, strict=True):
                 if last is not None and last[0] == point and self._again(found, *last[1:]):
                     continue
@@ -1288,7 +1288,7 @@ class _Hearing:
             self._verdict, self._kept = (wrong,), None
         return self._verdict[0]
 
-    def _again(self, found: Told, told: Told, data: np.ndarray) -> bool:
+    def _again(self, found: ReportedOutput, told: ReportedOutput, data: np.ndarray) -> bool:
         """Whether the outputs that come next are, bit by bit, those that were right before at this point; then they are read."""
         same = self._kept is not None and found == told and np.array_equal(self._kept[:data.size], data)
         if same:
@@ -1346,12 +1346,12 @@ def _guests(kernel: Kernel) -> list[str]:
     return [] if kernel.ours else [kernel.identity]
 
 
-def _timed(hearings: Sequence[_Hearing]) -> list[list[Block]]:
+def _timed(hearings: Sequence[_Dialogue]) -> list[list[Block]]:
     """The blocks of each worker that measured; one may only have compared."""
     return [hearing.blocks for hearing in hearings if hearing.blocks]
 
 
-def _worst(hearings: Sequence[_Hearing]) -> tuple[float, float, float, float]:
+def _worst(hearings: Sequence[_Dialogue]) -> tuple[float, float, float, float]:
     """The errors, as a verdict has them: of each kind the largest (NaN where there was one)."""
     worst = zip(*(hearing.worst for hearing in hearings), strict=True)
     a, b, c, e = (max(each, key=lambda value: (math.isnan(value), value)) for each in worst)
@@ -1382,7 +1382,7 @@ def _no_verdict(kernel: Kernel, signature: Signature, why: str) -> Verdict:
     return _without_numbers(JUDGE_ERROR, "\n".join((failed, fix, why.rstrip(), print_graph(signature.graph))))
 
 
-def _disjointed(error: SaidError) -> Verdict:
+def _disjointed(error: ProtocolError) -> Verdict:
     return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
 
 

@@ -1,7 +1,8 @@
 """transformer: one decoder and one encoder, described by facts: what differs between families is data here, not code.
 
 A graph is made of two descriptions: `Facts` (sizes, constants and choices of one model) and `TensorNames` (what a family's
-checkpoints call its tensors; a norm or a projection without a name does not exist). Rows of both are in frontends/families.py.
+checkpoints call its tensors; a norm or a projection without a name does not exist). Rows of both are in
+frontends/huggingface/families.py.
 Sources: Vaswani et al. 2017 (attention), Shazeer 2020 (gated feed-forward), Wang and Komatsuzaki 2021 (parallel blocks), Gemma 2
 report 2024 (soft caps, norms before and after), Shazeer et al. 2017 and Jiang et al. 2024 (experts), Raffel et al. 2020 (relative
 positions in buckets), Reimers and Gurevych 2019 (pooling).

@@ -67,7 +67,7 @@ class StalePathError(NoPathError):
 
 
 @dataclass(frozen=True)
-class Price:
+class Cost:
     """Cost of one call. measured: by a row of the database; else an estimate. error: measured max relative error, None if unknown.
     in_place: measured where the kernel runs in its graph, with the copies of operands that it needs there. margin: factor by which
     an estimate is raised. learned: an estimate of the model that was fitted to this machine's rows. whole: seconds to expect of a
@@ -95,7 +95,7 @@ class Alternative:
 
     name: str
     kernel: Kernel | None
-    price: Price
+    cost: Cost
     recipe: PartRecipe | None = None
     copies: float = 0.0
     charge: float = 0.0
@@ -104,12 +104,12 @@ class Alternative:
     @property
     def seconds(self) -> float:
         """Of one call, without the steps of a definition."""
-        return self.price.seconds + self.copies + self.charge
+        return self.cost.seconds + self.copies + self.charge
 
     @property
     def expected(self) -> float:
         """Seconds of one call to expect, without the steps of a definition: no margin, no charge for memory."""
-        return self.price.expected + self.copies
+        return self.cost.expected + self.copies
 
     def written(self, spec: Spec) -> Definition:
         """What runs in place of a composite."""
@@ -131,18 +131,18 @@ LITTLE bytes none."""
 
 LITTLE = 64 << 10
 
-DEFINITION = Alternative(EXPAND, None, Price(0.0))
+DEFINITION = Alternative(EXPAND, None, Cost(0.0))
 
 Steps = tuple[tuple[str, Kernel], ...]
 """which kernels compute a part in one of its ways, each with the key of its signature"""
 
-WholeOf = Callable[[Signature, Alternative, Steps], Price | None]
+WholeOf = Callable[[Signature, Alternative, Steps], Cost | None]
 """What a part takes as a whole that way, where that was measured."""
 
 Made = tuple[dict[Signature, Alternative], dict[Signature, int]]
 """the choices that a path reaches, and how many calls each has"""
 
-PriceOf = Callable[[Kernel, Signature], Price | None]
+CostOf = Callable[[Kernel, Signature], Cost | None]
 """The price of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
 
 
@@ -175,8 +175,8 @@ class Path:
     that do not take MOST of it"""
 
     def __repr__(self) -> str:
-        price = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
-        return f"<path {self.id}: {len(self.choices)} choices, {price}>"
+        cost = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
+        return f"<path {self.id}: {len(self.choices)} choices, {cost}>"
 
     def __str__(self) -> str:
         from tensor_graphs.paths.fit_screen import fitted
@@ -241,14 +241,14 @@ class Paths:
     Signatures of one key (the same question in other dims of the graph) are one choice, priced in the dims of the first of them.
     """
 
-    def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], price_of: PriceOf, *, expand: bool = True,
+    def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], cost_of: CostOf, *, expand: bool = True,
                  copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None,
                  link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0, around: float = 0.0) -> None:
         """around: seconds that a run takes beside its calls. link: seconds that a copy of a value takes from one device to
         another. copied: within one. A kernel that has operands copied first pays for that; what a recipe hands on with gaps to
         readers that have it copied counts as the recipe's own price. whole: what was measured of a part in one of its ways: what
         it takes beside its steps is then the way's own price, so that prices still add up."""
-        self.graph, self.price_of, self.may_expand, self.copied, self.whole = graph, price_of, expand, copied, whole
+        self.graph, self.cost_of, self.may_expand, self.copied, self.whole = graph, cost_of, expand, copied, whole
         self.table, self.link, self.around = table, link, around
         self._device: dict[str, str] = {name: device_of(name).name for name in {k.backend for ks in table.values() for k in ks}}
         self.devices = tuple(sorted({HOST.name, *self._device.values()}))
@@ -313,13 +313,13 @@ class Paths:
         if s not in self._alternatives:
             found = []
             for kernel in matching(s.spec, self.table):
-                price = self.price_of(kernel, s)
-                if price is not None:
-                    found.append(Alternative(kernel.name, kernel, price, copies=0.0 if price.in_place else self._copies(kernel, s)))
+                cost = self.cost_of(kernel, s)
+                if cost is not None:
+                    found.append(Alternative(kernel.name, kernel, cost, copies=0.0 if cost.in_place else self._copies(kernel, s)))
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                ways = [replace(DEFINITION, price=Price(sum(map(self.copied, self._counted.copied_inside(s)))))]
+                ways = [replace(DEFINITION, cost=Cost(sum(map(self.copied, self._counted.copied_inside(s)))))]
                 for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():
-                    ways.append(Alternative(r.name, None, Price(self._handed_on(s, r)), r))
+                    ways.append(Alternative(r.name, None, Cost(self._handed_on(s, r)), r))
                 found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
                 own = min((self.seconds(s, way) for way in found if way.recipe is None), default=math.inf)
                 kernels = min((way.seconds for way in found if way.kernel is not None), default=math.inf)
@@ -365,8 +365,8 @@ class Paths:
         known = None if steps is None else self.whole(s, way, steps)
         if known is None:
             return way
-        return replace(way, price=replace(known, seconds=known.seconds - self.seconds(s, way) + way.price.seconds,
-                                          whole=known.seconds - self.expected(s, way) + way.price.expected))
+        return replace(way, cost=replace(known, seconds=known.seconds - self.seconds(s, way) + way.cost.seconds,
+                                          whole=known.seconds - self.expected(s, way) + way.cost.expected))
 
     def steps(self, s: Signature, way: Alternative, chosen: Callable[[Signature], Alternative | None]) -> Steps | None:
         """The kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how what
@@ -483,14 +483,14 @@ class Paths:
         def best(s: Signature) -> tuple[float, Alternative | None]:
             if s not in found:
                 found[s] = (math.inf, None)
-                priced = []
+                costed = []
                 for a in self.alternatives(s):
                     if a.kernel is None:
                         inner = [n * best(i)[0] for i, n in self.inner(s, a) if n or best(i)[1] is None]
-                        priced.append((a.seconds + sum(inner), a))
+                        costed.append((a.seconds + sum(inner), a))
                     elif self.device_of(a) == device:
-                        priced.append((a.seconds, a))
-                found[s] = min(priced, key=lambda each: each[0], default=(math.inf, None))
+                        costed.append((a.seconds, a))
+                found[s] = min(costed, key=lambda each: each[0], default=(math.inf, None))
             return found[s]
 
         for s, _ in self.top:
@@ -524,8 +524,8 @@ class Paths:
                 other = self._assemble(made[0] | picks)
                 if other is None or self._kernel_seconds(*other) >= cost:
                     continue                                        # without looking at its copies
-                if (price := self._cost(*other)) < cost * (1 - 1e-9):
-                    made, cost, better = other, price, True
+                if (new := self._cost(*other)) < cost * (1 - 1e-9):
+                    made, cost, better = other, new, True
         return made
 
     def _moves(self, chosen: Mapping[Signature, Alternative]) -> Iterator[dict[Signature, Alternative]]:
@@ -560,8 +560,8 @@ class Paths:
         return min(there, key=lambda each: each.seconds, default=None)
 
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int], small: int = 0) -> Path:
-        paid = [a.price for a in chosen.values() if a.kernel is not None]
-        takes = [(a.expected * calls[s], a.price.measured) for s, a in chosen.items() if a.kernel is not None]
+        paid = [a.cost for a in chosen.values() if a.kernel is not None]
+        takes = [(a.expected * calls[s], a.cost.measured) for s, a in chosen.items() if a.kernel is not None]
         kernels = sum(seconds for seconds, _ in takes)
         errors = [p.error for p in paid]
         copied = self._copied_between(chosen)
@@ -704,18 +704,18 @@ class Paths:
         """Seconds that the path has to gain for the memory that its recipes take. Raises NoPathError."""
         return sum(way.charge * path.calls.get(key, 1) for key, way in self.kernels(path).items())
 
-    def priced(self, path: Path) -> Path:
+    def costed(self, path: Path) -> Path:
         """A path (a saved one) with today's prices and titles, and without what it does not reach. Raises NoPathError."""
         chosen = self.kernels(path)
         made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
         assert made is not None                         # every signature that the path reaches was picked
-        priced = self._path(*made)
-        return priced.at_once(kernel_of_all_steps(path)) if path.all_steps else priced
+        costed = self._path(*made)
+        return costed.at_once(kernel_of_all_steps(path)) if path.all_steps else costed
 
     def still(self, path: Path) -> Path | None:
         """`priced`; None where what the path chose is gone, or may not be used any more."""
         try:
-            return self.priced(path)
+            return self.costed(path)
         except NoPathError:
             return None
 

@@ -25,8 +25,8 @@ def on_one_screen(plan: Plan) -> str:
     lines += [f"  note: {n}" for n in (*plan.notes[:3], *beyond(plan))]
     lines += plan.cells.map()[:SCREEN_LINES // 4]
     for v in plan.variants[:8]:
-        priced = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
-        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {v.calls}, {expected(v)}{priced}, "
+        costed = f" at {', '.join(f'{n}={s}' for n, s in v.at.items())}" if v.at else ""
+        lines.append(f"{plan.cells.where(v.cell)}path {v.path.id}, {v.calls}, {expected(v)}{costed}, "
                      f"{v.measured_share:.0%} of it from measured rows")
     lines += [f"… {len(plan.variants) - 8} more variants"] if len(plan.variants) > 8 else []
     lines += [line for v in plan.variants[:8] for line in at_once(v)]

@@ -137,7 +137,7 @@ class _Table:
     compared: list[int]
     known: int
     valid: Array
-    price: Array
+    cost: Array
 
     def values(self, x: Dim) -> Array:
         """An expression at every row."""
@@ -283,7 +283,7 @@ class _SideSearch:
             table.known += len(fresh)
             table.columns = {n: np.concatenate([x, more.columns[n]]) for n, x in table.columns.items()}
             table.valid = np.concatenate([table.valid, np.ones(len(fresh), dtype=np.bool_)])
-            table.price = np.concatenate([table.price, more.price])
+            table.cost = np.concatenate([table.cost, more.cost])
         return table
 
     def made(self, columns: dict[str, Array], whole: bool) -> _Table:
@@ -293,7 +293,7 @@ class _SideSearch:
         for x in self.axes:
             table.valid &= table.values(x) >= 0
         for x in self.sizes:
-            table.price = table.price + table.values(x)
+            table.cost = table.cost + table.values(x)
         return table
 
     def sample(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
@@ -325,8 +325,8 @@ class _SideSearch:
             rows = rows[~np.isin(part.keys[rows], list(seen))]
             if not rows.size:
                 return
-            price = table.price[rows]
-            cheap = rows[price <= (16 * price.min() + 4096 if seen else price.min())]
+            cost = table.cost[rows]
+            cheap = rows[cost <= (16 * cost.min() + 4096 if seen else cost.min())]
             chosen = int(cheap[0] if not seen else rng.choice(cheap))
             seen.add(int(part.keys[chosen]))
             if self.add({n: int(x[chosen]) for n, x in table.columns.items()}):

@@ -5,9 +5,9 @@ In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only,
 Out: the same rows, read back by the questions in queries.py (fastest implementation within a tolerance, history,
 coverage, ...).
 May import: errors, devices.environment.  Never: language (a graph comes as text), or anything below in the list of rooms.
-Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), known.py (what is asked before a choice),
-queries.py (what people ask), claims.py (workers and the profile queue), upkeep.py (check, trust, vacuum, stats), sound.py (what a
-row cannot say), migrating.py (a new or older file).
+Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), measurements.py (what is asked before a
+choice), queries.py (what people ask), work_queue.py (workers and the profile queue), upkeep.py (check, trust, vacuum, stats),
+sound.py (what a row cannot say), migrating.py (a new or older file).
 Words: trace = one measurement; verdict = what all traces of one implementation on one workload in one environment say
 together.
 

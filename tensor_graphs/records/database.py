@@ -1,7 +1,7 @@
 """database: every write to the benchmark database, each one transaction.
 
-How it is opened, locked and made durable is in connection.py; reading questions are in known.py and queries.py; how workers take
-requests from the queue is in claims.py, and its care (check, trust, vacuum, stats) in upkeep.py.
+How it is opened, locked and made durable is in connection.py; reading questions are in measurements.py and queries.py; how workers
+take requests from the queue is in work_queue.py, and its care (check, trust, vacuum, stats) in upkeep.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """queries: the questions that are asked of the measurements; every answer is evidence rows, never a bare choice.
 
-What makes an implementation eligible is in known.py, with what the compiler asks before it chooses; those questions are asked here
-too.
+What makes an implementation eligible is in measurements.py, with what the compiler asks before it chooses.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from sqlalchemy.orm import aliased
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records.database import Database, environment_key, text_hash, untrusted
 from tensor_graphs.records.errors import CorruptDatabase, MissingRecord
-from tensor_graphs.records.known import (
+from tensor_graphs.records.logs import decompress_log, reason_of
+from tensor_graphs.records.measurements import (
     AGREE,
     COMPARED,
     Counting,
@@ -31,10 +31,9 @@ from tensor_graphs.records.known import (
     measured_in,
     verdicts,
 )
-from tensor_graphs.records.known import constants as constants
-from tensor_graphs.records.known import latest_traces as latest_traces
-from tensor_graphs.records.known import trace_conditions as trace_conditions
-from tensor_graphs.records.logs import decompress_log, reason_of
+from tensor_graphs.records.measurements import constants as constants
+from tensor_graphs.records.measurements import latest_traces as latest_traces
+from tensor_graphs.records.measurements import trace_conditions as trace_conditions
 from tensor_graphs.records.rows import SourceRecord, TraceKind, WorkloadRecord
 from tensor_graphs.records.schema import (
     BenchmarkTrace,

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.known import measured_in
+from tensor_graphs.records.measurements import measured_in
 from tensor_graphs.records.schema import BenchmarkTrace, Implementation, ImplementationSource
 
 

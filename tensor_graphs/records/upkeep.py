@@ -15,7 +15,6 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
-from tensor_graphs.records.claims import Queued, queued
 from tensor_graphs.records.connection import stored_revision
 from tensor_graphs.records.database import Database, in_batches, latest_timestamp
 from tensor_graphs.records.driver_errors import explain
@@ -23,6 +22,7 @@ from tensor_graphs.records.errors import CorruptDatabase, DatabaseReadOnly, Miss
 from tensor_graphs.records.sound import Reads, Soundness, any_graph
 from tensor_graphs.records.tables import TABLES, parents
 from tensor_graphs.records.views import VIEWS
+from tensor_graphs.records.work_queue import Queued, queued
 from tensor_graphs.records.wrong_values import wrong_values
 
 UNREAD = ("full_log", "conditions", "verbatim")

@@ -24,7 +24,7 @@ from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.errors import RewriteError
 
-Cost = Callable[[ENode, bool], float]
+NodeCost = Callable[[ENode, bool], float]
 """What an e-node costs, given whether its value is known when bound."""
 
 Choice = Mapping[int, ENode]
@@ -76,7 +76,7 @@ class Extraction:
 class Extractor:
     """Extraction from one snapshot. `roots`: the terms of outputs, and of updates, by name."""
 
-    def __init__(self, view: View, outputs: Mapping[str, int], updates: Mapping[str, int], cost: Cost = paid) -> None:
+    def __init__(self, view: View, outputs: Mapping[str, int], updates: Mapping[str, int], cost: NodeCost = paid) -> None:
         self.view, self.cost = view, cost
         self.outputs = {name: view.find(t) for name, t in outputs.items()}
         self.updates = {name: view.find(t) for name, t in updates.items()}
@@ -87,7 +87,7 @@ class Extractor:
             for node in view.classes[number]:
                 for child in dict.fromkeys(node.children):
                     self.users.setdefault(child, []).append(number)
-        self.prices = {id(n): cost(n, view.bound[c]) for c in self.reachable for n in view.classes[c]}
+        self.costs = {id(n): cost(n, view.bound[c]) for c in self.reachable for n in view.classes[c]}
         self.kinds = {id(n): (n.op, n.attrs_key, n.children) for c in self.reachable for n in view.classes[c]}
 
     def _reach(self) -> list[int]:
@@ -105,7 +105,7 @@ class Extractor:
     def grow(self) -> Choice | None:
         """The cheapest choice found greedily; None when everything leads in circles."""
         found: dict[int, tuple[float, dict[int, ENode]]] = {}
-        prices = self.prices
+        costs = self.costs
         pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
         while pending:
             number = next(iter(pending))
@@ -114,7 +114,7 @@ class Extractor:
             for node in self.view.classes[number]:
                 if any(c not in found for c in node.children):
                     continue
-                own = prices[id(node)]
+                own = costs[id(node)]
                 if len(node.children) == 1:
                     below, merged = found[node.children[0]]
                     if number in merged or (best is not None and below + own >= best[0] - 1e-12):
@@ -129,7 +129,7 @@ class Extractor:
                     if number in merged:
                         continue
                     merged[number] = node
-                    total = sum([prices[id(n)] for n in merged.values()])
+                    total = sum([costs[id(n)] for n in merged.values()])
                 if (best is None or total < best[0] - 1e-12) and self._is_acyclic(number, merged):
                     best = (total, merged)
             if best is not None and (number not in found or best[0] < found[number][0] - 1e-12):
@@ -188,7 +188,7 @@ class Extractor:
 
     def score(self, choice: Choice) -> float:
         """DAG cost: several outputs of one node are paid once."""
-        counted = {self.kinds[id(n)]: self.prices[id(n)] for n in choice.values()}
+        counted = {self.kinds[id(n)]: self.costs[id(n)] for n in choice.values()}
         return sum(counted.values())
 
     def best(self) -> Choice:
@@ -215,7 +215,7 @@ class Extractor:
         for number in self.reachable:
             readers = sum(user in choice for user in dict.fromkeys(self.users.get(number, ())))
             if number not in choice and readers >= 2:
-                found += [(-readers, n.term, n) for n in self.view.classes[number] if self.prices[id(n)] > TINY]
+                found += [(-readers, n.term, n) for n in self.view.classes[number] if self.costs[id(n)] > TINY]
         return [n for _, _, n in sorted(found, key=lambda row: row[:2])]
 
     def _cheaper_by(self, shared: ENode) -> dict[int, ENode]:
@@ -235,7 +235,7 @@ class Extractor:
             for node in self.view.classes[number]:
                 if any(c not in trees for c in node.children):
                     continue
-                cost = self.prices[id(node)] + sum(costs[c] if c in costs else trees[c][0] for c in node.children)
+                cost = self.costs[id(node)] + sum(costs[c] if c in costs else trees[c][0] for c in node.children)
                 if cost < before - 1e-12:
                     before, costs[number], taken[number] = cost, cost, node
                     pending.update(dict.fromkeys(self.users.get(number, ())))
@@ -276,7 +276,7 @@ class Extractor:
             for node in self.view.classes[number]:
                 if any(c not in found for c in node.children):
                     continue
-                cost = self.prices[id(node)] + sum(found[c][0] for c in node.children)
+                cost = self.costs[id(node)] + sum(found[c][0] for c in node.children)
                 if number not in found or cost < found[number][0] - 1e-12:
                     found[number] = (cost, node)
                     pending.update(dict.fromkeys(self.users.get(number, ())))

@@ -31,7 +31,7 @@ from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
-from tensor_graphs.rewrites.extract import TINY, Cost, Extractor, add_graph, is_paid, paid
+from tensor_graphs.rewrites.extract import TINY, Extractor, NodeCost, add_graph, is_paid, paid
 from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.regions import LARGE, regions
@@ -212,7 +212,7 @@ class _RewordSearch:
         for at in _points(self.graph):
             cost = _seconds(self.view, at)
 
-            def near(node: ENode, bound: bool, cost: Cost = cost) -> float:
+            def near(node: ENode, bound: bool, cost: NodeCost = cost) -> float:
                 taken = cost(node, bound)
                 return taken - STAYS if taken > STAYS and self._key(node) in self.node_of else taken
 
@@ -277,7 +277,7 @@ class _RewordSearch:
                 out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in stays}))
         return out
 
-    def _pays(self, change: _Change, cost: Cost) -> bool:
+    def _pays(self, change: _Change, cost: NodeCost) -> bool:
         """Whether the other words are cheaper by guess."""
         bound = self.view.bound
         old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
@@ -419,7 +419,7 @@ def _points(graph: Graph) -> list[dict[str, int]]:
     return [low, high] if high != low else [low]
 
 
-def _seconds(view: View, at: Mapping[str, int]) -> Cost:
+def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
     """Guessed microseconds of an e-node: of arithmetic for products, of moving its operands for what else there is. What is
     computed when the graph is bound costs next to nothing."""
     rates, device = BACKEND_RATES["c"], DeviceRates()

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Sequence
 
 from tensor_graphs.codegen.actions import Action, Schedule
-from tensor_graphs.costs import learned
+from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.learned.trees import Estimate
 from tensor_graphs.costs.schedules import features_of_schedule
-from tensor_graphs.costs.trees import Estimate
 from tensor_graphs.tuning.space import Measured, Space
 
 POOL, FEW, ANY = 32, 6, 2
@@ -38,7 +38,7 @@ Predict = Callable[[Schedule], Estimate]
 
 def ranked(space: Measured) -> Space:
     """The space, ranked by this machine's model of schedules; itself where none was trained."""
-    model = learned.of_machine(learned.SCHEDULES)
+    model = cost_model.of_machine(cost_model.SCHEDULES)
     if model is None:
         return space
     rules = space.program(space.seed)
@@ -75,7 +75,7 @@ class Ranked:
             best = self.best(FEW)
             others = [each for each in self.predicted if each not in self.found and each not in best]
             self.measure([*best, *self.rng.sample(others, min(ANY, len(others)))])
-        return [self.found[each] if each in self.found else self.guess(each)[0] for each in schedules]
+        return [self.found[each] if each in self.found else self.estimate(each)[0] for each in schedules]
 
     def better(self, one: Schedule, other: Schedule) -> bool:
         """In pairs; what is not measured yet is, together with the best that were proposed."""
@@ -86,7 +86,7 @@ class Ranked:
 
     def best(self, count: int) -> list[Schedule]:
         """Of what was proposed and not measured, what may be the fastest."""
-        left = {each: self.guess(each)[1] for each in self.predicted if each not in self.found}
+        left = {each: self.estimate(each)[1] for each in self.predicted if each not in self.found}
         return sorted(left, key=lambda each: left[each])[:count]
 
     def measure(self, schedules: Sequence[Schedule]) -> None:
@@ -94,7 +94,7 @@ class Ranked:
         several = list(dict.fromkeys(schedules))
         self.found |= zip(several, self.space.scores(several), strict=True)
 
-    def guess(self, schedule: Schedule) -> tuple[float, float]:
+    def estimate(self, schedule: Schedule) -> tuple[float, float]:
         """The score that is expected, and an optimistic one."""
         estimate = self.predicted[schedule]
         own = self.actions(schedule)

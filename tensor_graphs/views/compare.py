@@ -150,7 +150,7 @@ class Comparison:
 
 
 def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second"), sizes: Mapping[str, int] | None = None,
-            priced: Callable[[Plan, Mapping[str, int]], Plan] | None = None) -> Comparison:
+            costed: Callable[[Plan, Mapping[str, int]], Plan] | None = None) -> Comparison:
     """Two plans of one graph, compared. sizes: at which memory is compared (default: the largest); a range that serves them comes
     first. priced: a plan with the same choices and its prices at these sizes, for ranges that the two were priced at other sizes
     in; without it their times are not compared. Raises GraphError for plans of different graphs, PlanError for a size outside of
@@ -162,9 +162,9 @@ def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second
     for v, w in itertools.product(a.variants, b.variants):
         cell = v.cell.meet(w.cell)
         if cell is not None:
-            if priced is not None and dict(v.at) != dict(w.at):
+            if costed is not None and dict(v.at) != dict(w.at):
                 at = _within(cell, v.at, w.at)
-                v, w = (x if dict(x.at) == at else priced(plan, at).variant(at) for x, plan in ((v, a), (w, b)))
+                v, w = (x if dict(x.at) == at else costed(plan, at).variant(at) for x, plan in ((v, a), (w, b)))
             ranges.append(_range(cell, v, a, w, b))
     ranges.sort(key=lambda r: (not r.cell.holds(sizes or {}), [low for _, low, _ in r.cell.ranges]))
     at = a.binding(sizes or {})

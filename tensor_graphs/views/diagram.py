@@ -117,7 +117,7 @@ def _made_by(node: Node) -> Node:
 def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
     """The instructions of the variant that serves these sizes (of what they do not name, as priced). -> text in DOT."""
     v = plan.variant({**plan.variants[0].at, **sizes})
-    priced = ", ".join(f"{name}={size}" for name, size in v.at.items())
+    costed = ", ".join(f"{name}={size}" for name, size in v.at.items())
     serves = f" for {v.cell}" if v.cell.ranges else ""
     more = "" if len(plan.variants) == 1 else f" ({len(plan.variants)} ranges in all; --at chooses)"
     boxes, program = Boxes("backend"), v.program
@@ -142,7 +142,7 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
     for name, o in program.outputs.items():
         writer = _writer(program, writers, o)
         boxes.add(Box(name, ("output", name), () if writer is None else (writer,), leaf=True))
-    at = f" at {priced}" if priced else ""
+    at = f" at {costed}" if costed else ""
     return _text(boxes, f"{title}{serves}{more}\n{duration(v.predicted)} predicted{at}, {v.measured_share:.0%} of it measured · "
                         f"path {v.path.id}")
 
@@ -184,8 +184,8 @@ def _text(boxes: Boxes, title: str) -> str:
             ends = shown[read], shown[k]
             arrows[ends] = arrows.get(ends, True) and ends[0] >= ends[1]
     out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in arrows.items()]
-    guessed = any(b.seconds and not b.measured for b in made)
-    out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, guessed))
+    estimated = any(b.seconds and not b.measured for b in made)
+    out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, estimated))
     return "\n".join([*out, "}", ""])
 
 
@@ -258,13 +258,13 @@ def in_common(names: Sequence[str]) -> str:
     return "".join(same[0] if len(set(same)) == 1 else "*" for same in zip(*pieces, strict=True))
 
 
-def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, guessed: bool) -> str:
+def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, estimated: bool) -> str:
     """What colours, borders and lines say: a table in a corner."""
     rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
     if len(borders) > 1:
         rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
     rows += ["<tr><td>taller, thicker border: more of the time</td></tr>"] if timed else []
-    rows += ["<tr><td>dashed border: an estimate, or no time</td></tr>"] if timed and guessed else []
+    rows += ["<tr><td>dashed border: an estimate, or no time</td></tr>"] if timed and estimated else []
     rows += ["<tr><td>dashed frame × N: N times in a row</td></tr>",
              "<tr><td>dashed arrow: to the next of these</td></tr>"] if back else []
     return (f'  legend [shape=plain, fillcolor="white", label=<<table border="0" cellborder="1" cellspacing="2">'

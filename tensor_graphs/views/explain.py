@@ -157,10 +157,10 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     asked = [v for v in plan.variants if set(v.cell.dims) & set(wanted) and v.cell.holds(wanted)]
     out += plan.cells.map()
     for v in (*asked, *(v for v in plan.variants if v not in asked)):
-        priced = ", ".join(f"{n}={s}" for n, s in v.at.items())
+        costed = ", ".join(f"{n}={s}" for n, s in v.at.items())
         other = _elsewhere(v, wanted) if v in asked or not asked else ""
         out.append(f"{plan.cells.where(v.cell)}path {v.path.id} · {v.calls} · {expected(v)}"
-                   f"{' at ' + priced if priced else ''}{other} · {v.measured_share:.0%} of it from measured rows")
+                   f"{' at ' + costed if costed else ''}{other} · {v.measured_share:.0%} of it from measured rows")
         out += at_once(v)
         if asked and v not in asked:
             continue

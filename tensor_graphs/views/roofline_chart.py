@@ -26,7 +26,7 @@ from tensor_graphs.paths.fit_screen import duration, human
 from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.known import constants
+from tensor_graphs.records.measurements import constants
 from tensor_graphs.views import charts
 
 FLOPS_F64, FLOPS_BF16 = "flops_f64", "flops_bf16_weights"

@@ -12,14 +12,14 @@ from transformers import Gemma3ForCausalLM
 
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.errors import SamplingError
-from tensor_graphs.frontends.generate import generate
-from tensor_graphs.frontends.huggingface import LoadedModel, load_model
-from tensor_graphs.frontends.huggingface_folder import FULL, SLIDING, Gemma3TextConfig, write_gemma3_folder
-from tensor_graphs.frontends.sampling import Sampling
+from tensor_graphs.frontends.huggingface.folder import FULL, SLIDING, Gemma3TextConfig, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.serving.generate import generate
+from tensor_graphs.serving.sampling import Sampling
 
 TOKENS, PROMPTS = 64, (1, 7, 40)
 SMALL = Gemma3TextConfig(

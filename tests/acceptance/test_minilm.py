@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.runtime.compiled_graph import bind
 
 SENTENCES = (

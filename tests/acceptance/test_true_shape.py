@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.records.location import default_path
 
 ROOT = Path(__file__).parents[2]

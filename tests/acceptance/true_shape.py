@@ -35,9 +35,9 @@ def status(field: str) -> int:
 
 def main(database: str) -> None:
     from tensor_graphs.choice.compile import compile_graph
-    from tensor_graphs.frontends.generate import generate
-    from tensor_graphs.frontends.huggingface import load_model
+    from tensor_graphs.frontends.huggingface.load import load_model
     from tensor_graphs.runtime.compiled_graph import bind
+    from tensor_graphs.serving.generate import generate
 
     model = load_model("gemma-3-270m", random_seed=0)
     plan = compile_graph(model.graph, database=database, at={"n": 1, "m": 1, "p": 256}, reuse_outputs=True)

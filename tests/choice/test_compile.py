@@ -16,12 +16,12 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import GUESS_MARGIN
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
 from tensor_graphs.choice.evidence import Choice
 from tensor_graphs.choice.intermediates import IntermediatesError
 from tensor_graphs.choice.listing import list_paths
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.choice.search import price_points
+from tensor_graphs.choice.search import cost_points
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
@@ -286,7 +286,7 @@ def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
 
 def test_different_tolerances_give_different_kernels(database: Database, trial: Any) -> None:
     trial(ROUGH, EXACT)
-    for at in price_points(GRAPH):
+    for at in cost_points(GRAPH):
         add_row(database, ROUGH, SIGNATURE, at, us=0.001, error=2e-5)
         add_row(database, EXACT, SIGNATURE, at, us=0.5)
     loose = compile_graph(GRAPH, database=database, backends=("numpy",), tolerance=1e-3)
@@ -299,7 +299,7 @@ def test_different_tolerances_give_different_kernels(database: Database, trial: 
 
 def test_a_kernel_found_wrong_is_replaced_and_listed(database: Database, trial: Any) -> None:
     trial(USELESS)
-    for at in price_points(GRAPH):
+    for at in cost_points(GRAPH):
         add_row(database, USELESS, SIGNATURE, at, us=0.001)
     plan = compile_graph(GRAPH, database=database, backends=("numpy",))
     assert "trial.useless" not in kernels_of(plan)
@@ -308,7 +308,7 @@ def test_a_kernel_found_wrong_is_replaced_and_listed(database: Database, trial: 
 
 def test_a_measured_row_changes_the_choice(database: Database) -> None:
     assert kernels_of(compile_graph(GRAPH, database=database, backends=("c", "numpy"))) == {"c.softmax"}
-    for at in price_points(GRAPH):
+    for at in cost_points(GRAPH):
         add_row(database, kernel_named("c.softmax"), SIGNATURE, at, us=900.0)
         add_row(database, kernel_named("numpy.softmax"), SIGNATURE, at, us=0.01)
     plan = compile_graph(GRAPH, database=database, backends=("c", "numpy"))
@@ -318,7 +318,7 @@ def test_a_measured_row_changes_the_choice(database: Database) -> None:
 
 def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbours(database: Database) -> None:
     c, plain = kernel_named("c.softmax"), kernel_named("numpy.softmax")
-    points = price_points(GRAPH)
+    points = cost_points(GRAPH)
     for at in points:
         small = at["n"] <= 4
         add_row(database, c, SIGNATURE, at, us=0.08 if small else 0.01)
@@ -338,8 +338,8 @@ def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbour
 def test_each_choice_without_a_row_is_queued_once(database: Database) -> None:
     plan = compile_graph(LAYER, database=database, backends=("numpy",))
     waiting = upkeep.stats(database).waiting
-    guessed = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)}
-    assert waiting == len(guessed) == len(plan.unmeasured) > 0
+    estimated = {(e.signature, tuple(v.at.items())) for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)}
+    assert waiting == len(estimated) == len(plan.unmeasured) > 0
     compile_graph(LAYER, database=database, backends=("numpy",))
     assert upkeep.stats(database).waiting == waiting
 
@@ -423,7 +423,7 @@ def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
     cache = tg.state("k", (64, 16))
     k = cache.write(tg.input("x", (n, 16)), at=p)
     g = tg.graph(tg.softmax(atomic.slice(k, ((0, n + p, 1), (0, 16, 1)))), {cache: k})
-    asked = price_points(g)
+    asked = cost_points(g)
     assert all(b["n"] + b["p"] <= 64 for b in asked) and asked[-1]["n"] == 64
 
 
@@ -517,7 +517,7 @@ def test_explain_says_where_it_guesses(filled: Database) -> None:
     plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
     assert "estimate" in explain(plan) and "0% of it from measured rows" in explain(plan)
     choice = explain_data(plan)["variants"][0]["choices"][0]
-    assert choice["margin"] == GUESS_MARGIN
+    assert choice["margin"] == ESTIMATE_MARGIN
     assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "estimate" in choice["why"]
 
 
@@ -527,7 +527,7 @@ def test_the_times_of_steps_add_up_to_what_is_predicted(filled: Database) -> Non
     steps = [e.calls * e.seconds for e in v.evidence if e.calls and not is_way_on(e.chosen)]
     assert sum(steps) + v.around == pytest.approx(v.predicted)
     line = (f"  = {duration(sum(steps))}, and {duration(v.around)} around the calls; "
-            f"the choice counts estimates × {GUESS_MARGIN:g}, so that measurements win")
+            f"the choice counts estimates × {ESTIMATE_MARGIN:g}, so that measurements win")
     assert line in explain(plan).splitlines() and line in str(plan).splitlines()
     measured = replace(v, evidence=tuple(replace(e, margin=1.0, measured=True) for e in v.evidence))
     assert added_up(measured) == [f"  = {duration(sum(steps))}, and {duration(v.around)} around the calls"]
@@ -584,15 +584,15 @@ def test_a_compiled_plan_is_pickled_with_what_it_rests_on(filled: Database) -> N
 
 def test_what_is_predicted_leaves_out_the_margin_on_guesses_and_counts_the_run(database: Database) -> None:
     guessed_plan = compile_graph(FIXED, database=database, backends=("numpy",))
-    guessed = guessed_plan.variants[0]
-    (choice,) = (e for e in guessed.evidence if e.calls and not is_way_on(e.chosen))
-    assert choice.margin == GUESS_MARGIN > 1
-    assert guessed.predicted == pytest.approx(guessed.path.cost / choice.margin + DeviceRates.run_seconds)
+    estimated = guessed_plan.variants[0]
+    (choice,) = (e for e in estimated.evidence if e.calls and not is_way_on(e.chosen))
+    assert choice.margin == ESTIMATE_MARGIN > 1
+    assert estimated.predicted == pytest.approx(estimated.path.cost / choice.margin + DeviceRates.run_seconds)
     signature = signature_of(FIXED.outputs["y"])
     add_row(database, kernel_named(choice.chosen), signature, {}, us=3.0)
     known = compile_graph(FIXED, database=database, backends=("numpy",)).variants[0]
     assert known.predicted == pytest.approx(3e-6 + DeviceRates.run_seconds)
-    assert pickle.loads(pickle.dumps(guessed_plan)).variants[0].predicted == guessed.predicted
+    assert pickle.loads(pickle.dumps(guessed_plan)).variants[0].predicted == estimated.predicted
 
 
 def test_the_first_compile_of_a_graph_that_moves_much_calibrates(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook, typical_sizes
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes
 from tensor_graphs.choice.listing import list_paths
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.roofline import DeviceRates, guess_seconds
+from tensor_graphs.costs.roofline import DeviceRates, estimate_seconds
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.paths.path import NoPathError
@@ -34,23 +34,23 @@ KERNEL = kernel_named("numpy.softmax")
 AT = {"n": 8}
 
 
-def book(database: Database, tolerance: float = 1e-3, **more: object) -> PriceBook:
-    return PriceBook(database, ("numpy",), tolerance, **more).load()  # type: ignore[arg-type]
+def book(database: Database, tolerance: float = 1e-3, **more: object) -> CostTable:
+    return CostTable(database, ("numpy",), tolerance, **more).load()  # type: ignore[arg-type]
 
 
 def test_without_a_verdict_a_kernel_has_a_price_for_optimists_only(database: Database) -> None:
-    assert book(database).price(KERNEL, SIGNATURE, AT) is None
-    price = book(database).price(KERNEL, SIGNATURE, AT, optimistic=True)
-    assert price is not None and not price.measured and price.error is None and "estimate" in price.note
-    assert price.seconds == guess_seconds(SIGNATURE, AT, "numpy")
+    assert book(database).cost(KERNEL, SIGNATURE, AT) is None
+    cost = book(database).cost(KERNEL, SIGNATURE, AT, optimistic=True)
+    assert cost is not None and not cost.measured and cost.error is None and "estimate" in cost.note
+    assert cost.seconds == estimate_seconds(SIGNATURE, AT, "numpy")
 
 
 def test_a_row_is_the_price_at_its_own_sizes_only(database: Database) -> None:
     add_row(database, KERNEL, SIGNATURE)
     row = add_row(database, KERNEL, SIGNATURE, AT, us=123.0)
-    price = book(database).price(KERNEL, SIGNATURE, AT)
-    assert price is not None and price.measured and price.seconds == pytest.approx(123e-6) and price.note == f"trace {row}"
-    other = book(database).price(KERNEL, SIGNATURE, {"n": 9})
+    cost = book(database).cost(KERNEL, SIGNATURE, AT)
+    assert cost is not None and cost.measured and cost.seconds == pytest.approx(123e-6) and cost.note == f"trace {row}"
+    other = book(database).cost(KERNEL, SIGNATURE, {"n": 9})
     assert other is not None and not other.measured
 
 
@@ -58,8 +58,8 @@ def test_the_newest_row_counts(database: Database) -> None:
     add_row(database, KERNEL, SIGNATURE)
     add_row(database, KERNEL, SIGNATURE, AT, us=5.0)
     add_row(database, KERNEL, SIGNATURE, AT, us=70.0, when=datetime.now(UTC) - timedelta(days=3))
-    price = book(database).price(KERNEL, SIGNATURE, AT)
-    assert price is not None and price.seconds == pytest.approx(5e-6)
+    cost = book(database).cost(KERNEL, SIGNATURE, AT)
+    assert cost is not None and cost.seconds == pytest.approx(5e-6)
 
 
 @pytest.mark.parametrize("status", [s for s in STATUSES if s != "PASSED"])
@@ -70,7 +70,7 @@ def test_a_failure_is_a_refusal_with_its_reason(database: Database, status: Stat
     add_row(database, KERNEL, SIGNATURE, None if where == "everywhere" else AT, status=status)
     reason = book(database).why_not(KERNEL, SIGNATURE, AT)
     assert reason is not None and status in reason
-    assert book(database).price(KERNEL, SIGNATURE, AT, optimistic=True) is None
+    assert book(database).cost(KERNEL, SIGNATURE, AT, optimistic=True) is None
     elsewhere = book(database).why_not(KERNEL, SIGNATURE, {"n": 9})
     assert (elsewhere is None) == (where == "at these sizes")
 
@@ -112,57 +112,57 @@ def test_guesses_use_the_measured_constants_of_the_device(database: Database) ->
     database.add_constants(environment_of("numpy"), [DeviceConstant("read_bandwidth", 1e9, "byte/s"),
                                                      DeviceConstant("flops_f32", 2e9, "flop/s")])
     assert book(database).device == DeviceRates(1e9, 2e9)
-    slow, fast = (guess_seconds(SIGNATURE, {"n": 64}, "numpy", r) for r in (DeviceRates(1e9, 2e9), DeviceRates()))
+    slow, fast = (estimate_seconds(SIGNATURE, {"n": 64}, "numpy", r) for r in (DeviceRates(1e9, 2e9), DeviceRates()))
     assert slow > fast
-    price = book(database).price(KERNEL, SIGNATURE, {"n": 64}, True)
-    assert price is not None and price.seconds == slow
+    cost = book(database).cost(KERNEL, SIGNATURE, {"n": 64}, True)
+    assert cost is not None and cost.seconds == slow
 
 
 def test_guesses_carry_a_margin_where_a_plan_is_chosen(database: Database) -> None:
-    plain, careful = (book(database, margin=m).price(KERNEL, SIGNATURE, AT, True) for m in (1.0, GUESS_MARGIN))
-    assert plain is not None and careful is not None and careful.seconds == GUESS_MARGIN * plain.seconds
+    plain, careful = (book(database, margin=m).cost(KERNEL, SIGNATURE, AT, True) for m in (1.0, ESTIMATE_MARGIN))
+    assert plain is not None and careful is not None and careful.seconds == ESTIMATE_MARGIN * plain.seconds
 
 
 def test_a_guess_is_priced_by_what_the_rows_of_its_op_say_of_such_work(database: Database) -> None:
     """Never below a row of its own backend; below one of a backend that could not be as fast."""
     c = kernel_named("c.softmax")
-    plain = {k.name: book(database).price(k, SIGNATURE, AT, True) for k in (KERNEL, c)}
+    plain = {k.name: book(database).cost(k, SIGNATURE, AT, True) for k in (KERNEL, c)}
     row = add_row(database, KERNEL, SIGNATURE, AT, us=50.0)
     add_row(database, KERNEL, SIGNATURE)
     other = replace(KERNEL, name="numpy.other", source="another one")
-    careful = PriceBook(database, ("c", "numpy"), 1e-3, margin=GUESS_MARGIN).load()
-    hope, far, guess = careful.price(other, SIGNATURE, AT, True), careful.price(c, SIGNATURE, AT, True), plain[KERNEL.name]
-    assert hope is not None and far is not None and guess is not None
-    assert guess.seconds * GUESS_MARGIN < 50e-6, "else this shows nothing"
-    assert not hope.measured and hope.seconds == pytest.approx(50e-6 * GUESS_MARGIN) and f"as trace {row} took" in hope.note
+    careful = CostTable(database, ("c", "numpy"), 1e-3, margin=ESTIMATE_MARGIN).load()
+    hope, far, estimate = careful.cost(other, SIGNATURE, AT, True), careful.cost(c, SIGNATURE, AT, True), plain[KERNEL.name]
+    assert hope is not None and far is not None and estimate is not None
+    assert estimate.seconds * ESTIMATE_MARGIN < 50e-6, "else this shows nothing"
+    assert not hope.measured and hope.seconds == pytest.approx(50e-6 * ESTIMATE_MARGIN) and f"as trace {row} took" in hope.note
     assert far.seconds < 50e-6
-    assert book(database).price(other, SIGNATURE, AT, True) == guess, "where the next measurement is sought a guess is a hope"
-    elsewhere = careful.price(other, SIGNATURE, {"n": 9}, True)
+    assert book(database).cost(other, SIGNATURE, AT, True) == estimate, "where the next measurement is sought a guess is a hope"
+    elsewhere = careful.cost(other, SIGNATURE, {"n": 9}, True)
     assert elsewhere is not None and "took" not in elsewhere.note
 
 
 def test_a_guess_does_not_beat_a_row_of_its_own_backend_because_another_backend_comes_near_its_roofline(database: Database) -> None:
     """The numpy kernel does well for a numpy kernel; the C kernel took far longer than its roofline, and the next one may too."""
     c = kernel_named("c.softmax")
-    numpys = book(database).price(KERNEL, SIGNATURE, AT, True)
+    numpys = book(database).cost(KERNEL, SIGNATURE, AT, True)
     assert numpys is not None
     add_row(database, KERNEL, SIGNATURE, AT, us=numpys.seconds * 1e6)
     row = add_row(database, c, SIGNATURE, AT, us=900.0)
     for kernel in (KERNEL, c):
         add_row(database, kernel, SIGNATURE)
-    careful = PriceBook(database, ("c", "numpy"), 1e-3, margin=GUESS_MARGIN).load()
-    hope = careful.price(replace(c, name="c.other", source="another one"), SIGNATURE, AT, True)
-    assert hope is not None and hope.seconds == pytest.approx(900e-6 * GUESS_MARGIN) and f"as trace {row} took" in hope.note
+    careful = CostTable(database, ("c", "numpy"), 1e-3, margin=ESTIMATE_MARGIN).load()
+    hope = careful.cost(replace(c, name="c.other", source="another one"), SIGNATURE, AT, True)
+    assert hope is not None and hope.seconds == pytest.approx(900e-6 * ESTIMATE_MARGIN) and f"as trace {row} took" in hope.note
 
 
 def test_a_slow_kernel_from_outside_says_nothing_of_the_packages(database: Database) -> None:
-    careful = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN)
-    before = careful.load().price(KERNEL, SIGNATURE, AT, True)
+    careful = CostTable(database, ("numpy",), 1e-3, margin=ESTIMATE_MARGIN)
+    before = careful.load().cost(KERNEL, SIGNATURE, AT, True)
     add_row(database, SLEEPY, SIGNATURE, AT, us=20_000.0)
-    assert careful.load().price(KERNEL, SIGNATURE, AT, True) == before
+    assert careful.load().cost(KERNEL, SIGNATURE, AT, True) == before
     register(SLEEPY)
     try:
-        assert careful.load().price(KERNEL, SIGNATURE, AT, True) == before
+        assert careful.load().cost(KERNEL, SIGNATURE, AT, True) == before
     finally:
         unregister(SLEEPY.name)
 

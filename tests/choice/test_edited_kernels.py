@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.isolation.worker_process import JudgeError
@@ -211,9 +211,9 @@ def test_what_was_edited_after_it_was_imported_is_not_used_until_the_process_sta
     try:
         signature = signature_of(tg.relu(tg.input("x", (4, 8))))
         add_row(database, kernel, signature)
-        assert PriceBook(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) is None
+        assert CostTable(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) is None
         (tmp_path / "table.txt").write_text("2")
-        said = PriceBook(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) or ""
+        said = CostTable(database, ("numpy",), 1e-3).load().why_not(kernel, signature, {}) or ""
         assert "table.txt was changed after this process imported it; start this process again" in said
         with Judge(database) as judge, pytest.raises(JudgeError, match=r"'numpy\.running' cannot be judged: .*table\.txt was "):
             judge.examine(kernel, signature, {})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.fewer_bits import predicted_with
 from tensor_graphs.kernels.kernel import Kernel, KernelError
@@ -45,7 +45,7 @@ def rough() -> Iterator[Kernel]:
 
 def why_not(database: Database, graph: Graph, kernel: Kernel, tolerance: float) -> str | None:
     node = next(n for n in graph.nodes if n.op.name == "linear")
-    return PriceBook.of(Request(graph, tolerance, ("numpy",), database)).why_not(kernel, signature_of(node), {})
+    return CostTable.of(Request(graph, tolerance, ("numpy",), database)).why_not(kernel, signature_of(node), {})
 
 
 def test_a_product_that_is_rounded_counts_as_some_roundings_and_what_comes_behind_amplifies_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import finalists as module
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import NEAR, PriceBook
+from tensor_graphs.choice.cost_table import NEAR, CostTable
 from tensor_graphs.choice.finalists import CLOSE, both, finalists, try_finalists
 from tensor_graphs.choice.measuring import compare_all
 from tensor_graphs.choice.prepare import prepare
@@ -30,7 +30,7 @@ from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.measure.isolation.replies import Reply
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
-from tensor_graphs.paths.path import Path, Paths, Price
+from tensor_graphs.paths.path import Cost, Path, Paths
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
 from tests.choice.conftest import add_row
@@ -40,12 +40,12 @@ BACKENDS = ("c", "numpy")
 TWO_STEPS = tg.graph({"y": tg.rms_norm(tg.softmax(tg.input("x", (64, 16), tg.f32)))})
 
 
-def priced(graph: Graph, prices: dict[str, float]) -> Paths:
+def costed(graph: Graph, costs: dict[str, float]) -> Paths:
     """The paths of a graph whose kernels take this many seconds, by name; others take a second."""
-    def price(kernel: Kernel, signature: Signature) -> Price:
-        return Price(prices.get(kernel.name, 1.0), True, 0.0)
+    def cost(kernel: Kernel, signature: Signature) -> Cost:
+        return Cost(costs.get(kernel.name, 1.0), True, 0.0)
 
-    return Paths(graph, by_op(all_kernels(BACKENDS)), price)
+    return Paths(graph, by_op(all_kernels(BACKENDS)), cost)
 
 
 def took(database: Database, graph: Graph, path: Path, us: float, around: Any = None) -> None:
@@ -80,7 +80,7 @@ def known(database: Database) -> list[Path]:
 
 
 def test_finalists_are_the_cheapest_and_each_dear_step_in_its_next_best_way() -> None:
-    paths = priced(TWO_STEPS, {"c.softmax": 1.0, "numpy.softmax": 1.2, "c.rms_norm": 0.8, "numpy.rms_norm": 0.9})
+    paths = costed(TWO_STEPS, {"c.softmax": 1.0, "numpy.softmax": 1.2, "c.rms_norm": 0.8, "numpy.rms_norm": 0.9})
     first, *others = found = finalists(paths)
     assert first.id == paths.cheapest().id and len({p.id for p in found}) == len(found) <= module.MOST
     assert all(p.cost <= CLOSE * first.cost for p in found)
@@ -89,14 +89,14 @@ def test_finalists_are_the_cheapest_and_each_dear_step_in_its_next_best_way() ->
 
 
 def test_a_step_that_takes_nothing_is_not_exchanged() -> None:
-    paths = priced(TWO_STEPS, {"c.softmax": 1.0, "numpy.softmax": 1.2, "c.rms_norm": 1e-4, "numpy.rms_norm": 2e-4})
+    paths = costed(TWO_STEPS, {"c.softmax": 1.0, "numpy.softmax": 1.2, "c.rms_norm": 1e-4, "numpy.rms_norm": 2e-4})
     norm = {s.key for s, _ in paths.top if s.spec.op.name == "rms_norm"}
     first, *others = finalists(paths)
     assert others and all(first.choices[key] == p.choices.get(key) for p in others for key in norm)
 
 
 def test_fewer_paths_are_run_where_there_is_less_time() -> None:
-    paths = priced(TWO_STEPS, {})
+    paths = costed(TWO_STEPS, {})
     assert len(finalists(paths, seconds=0.0)) <= 1
 
 
@@ -128,7 +128,7 @@ def test_paths_that_a_device_timed_in_different_profiles_are_compared_without_wh
     slow, fast, *_ = known
     took(database, TWO_STEPS, slow, 27.0, around=5.0)
     took(database, TWO_STEPS, fast, 30.0, around=26.0)
-    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    tried = CostTable.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
     assert [each.path.id for each in tried] == [fast.id, slow.id]
     assert [each.seconds for each in tried] == pytest.approx([30e-6, 48e-6])
     assert [each.took for each in tried] == pytest.approx([30e-6, 27e-6])
@@ -142,7 +142,7 @@ def test_a_path_that_the_host_timed_is_compared_with_the_fastest_of_a_device_as_
     took(database, TWO_STEPS, there, 36.0, around=26.0)
     took(database, TWO_STEPS, mixed, 30.0)                          # in turns with it
     took(database, TWO_STEPS, before, 45.0, around=5.0)
-    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    tried = CostTable.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
     assert [each.path.id for each in tried] == [mixed.id, there.id, before.id]
 
 
@@ -151,7 +151,7 @@ def test_what_can_be_no_part_of_a_row_is_not_taken_for_the_hosts(database: Datab
     """Rows may come from a file."""
     took(database, TWO_STEPS, known[0], 30.0, around=around)
     took(database, TWO_STEPS, known[1], 28.0, around=20.0)
-    tried = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
+    tried = CostTable.of(Request(TWO_STEPS, None, BACKENDS, database)).tried(TWO_STEPS, {})
     assert [each.seconds for each in tried] == pytest.approx([28e-6, 30e-6])
 
 
@@ -190,7 +190,7 @@ def test_what_a_profile_ran_as_a_whole_is_on_file_and_not_run_again(database: Da
     with Judge(database) as judge:
         ran = [try_finalists(judge, TWO_STEPS, {}, request, time.perf_counter() + 30.0, lambda what: None) for _ in range(2)]
     assert ran[0] >= len(known) and ran[1] == 0
-    tried = PriceBook.of(request).tried(TWO_STEPS, {})
+    tried = CostTable.of(request).tried(TWO_STEPS, {})
     assert len(tried) == ran[0] and {each.path.id for each in tried} >= {p.id for p in known}
     assert tried == sorted(tried, key=lambda each: each.seconds)
     whole = compile_graph(TWO_STEPS, database=database, backends=BACKENDS).variants[0].whole
@@ -203,7 +203,7 @@ def test_a_path_that_only_copies_is_run_as_a_whole_and_found_again(database: Dat
     request = Request(graph, None, backends, database)
     with Judge(database) as judge:
         ran = try_finalists(judge, graph, {}, request, time.perf_counter() + 30.0, lambda what: None)
-    tried = PriceBook.of(request).tried(graph, {})
+    tried = CostTable.of(request).tried(graph, {})
     assert ran == len(tried) >= 2 and not all(each.path.identities for each in tried)
 
 
@@ -232,7 +232,7 @@ def test_a_graph_with_a_state_is_run_as_a_whole_along_somebodys_kernel_too(datab
         ran = try_finalists(judge, stepping, {}, request, time.perf_counter() + 5.0, lambda what: None)
     assert [each.path.id for each in found] == [p.id for p in paths] and all(each.whole for each in found)
     assert ran >= len(paths) and not caplog.records
-    assert any(EXACT.name in each.path.identities for each in PriceBook.of(request).tried(stepping, {}))
+    assert any(EXACT.name in each.path.identities for each in CostTable.of(request).tried(stepping, {}))
 
 
 def test_why_paths_could_not_be_run_is_one_line(database: Database, stepping: Graph, monkeypatch: pytest.MonkeyPatch,
@@ -278,8 +278,8 @@ def test_of_paths_that_took_about_as_long_one_of_fewer_calls_is_chosen_whatever_
 
 def test_of_paths_of_microseconds_those_are_run_too_that_are_a_few_microseconds_dearer() -> None:
     def others(scale: float) -> set[str]:
-        prices = {"c.softmax": scale, "numpy.softmax": 2.5 * scale, "c.rms_norm": scale, "numpy.rms_norm": 2.6 * scale}
-        first, *rest = finalists(priced(TWO_STEPS, prices))
+        costs = {"c.softmax": scale, "numpy.softmax": 2.5 * scale, "c.rms_norm": scale, "numpy.rms_norm": 2.6 * scale}
+        first, *rest = finalists(costed(TWO_STEPS, costs))
         return {name for p in rest for key, name in p.choices.items() if first.choices.get(key) != name}
 
     assert not {"numpy.softmax", "numpy.rms_norm"} & others(1e-3)
@@ -291,13 +291,13 @@ def test_other_words_of_a_part_whose_kernels_were_never_timed_are_run_too() -> N
     graph = prepare(tg.graph({"y": tg.linear(x, tg.parameter("a", (64, 64))) + tg.linear(x, tg.parameter("b", (64, 64)))}),
                     backends=BACKENDS).graph
 
-    def price(kernel: Kernel, signature: Signature) -> Price:
+    def cost(kernel: Kernel, signature: Signature) -> Cost:
         if kernel.name != "c.linear":
-            return Price(1e-6 if kernel.name in {"c.add", "numpy.concat"} else 1.0, True, 0.0)
+            return Cost(1e-6 if kernel.name in {"c.add", "numpy.concat"} else 1.0, True, 0.0)
         joined = signature.spec.inputs[1].shape[0] == 128
-        return Price(100e-6, True, 0.0) if joined else Price(140e-6, False, 0.0)
+        return Cost(100e-6, True, 0.0) if joined else Cost(140e-6, False, 0.0)
 
-    first, *others = finalists(Paths(graph, by_op(all_kernels(BACKENDS)), price))
+    first, *others = finalists(Paths(graph, by_op(all_kernels(BACKENDS)), cost))
     assert first.recipes and first.measured
     assert any(not p.recipes and p.cost > CLOSE * first.cost + module.SHORT for p in others)
 
@@ -306,7 +306,7 @@ def test_kernels_that_nothing_was_asked_about_are_compared_before_their_paths_ar
     request = Request(TWO_STEPS, None, BACKENDS, database)
     with Judge(database) as judge:
         ran = try_finalists(judge, TWO_STEPS, {}, request, time.perf_counter() + 30.0, lambda what: None)
-    book = PriceBook.of(request)
+    book = CostTable.of(request)
     best = book.tried(TWO_STEPS, {})[0].path
     assert ran >= 2
     for s in (signature_of(node) for node in TWO_STEPS.nodes if is_step(node)):
@@ -335,7 +335,7 @@ def test_runs_of_two_turns_are_put_together_with_the_least_that_the_host_took_ar
 
 def test_rows_of_a_backend_that_is_not_asked_for_do_not_count(database: Database, known: list[Path]) -> None:
     took(database, TWO_STEPS, known[-1], 50.0)                      # of numpy's kernels
-    books = [PriceBook.of(Request(TWO_STEPS, None, backends, database)) for backends in (BACKENDS, ("numpy",), ("c",))]
+    books = [CostTable.of(Request(TWO_STEPS, None, backends, database)) for backends in (BACKENDS, ("numpy",), ("c",))]
     assert [len(book.tried(TWO_STEPS, {})) for book in books] == [1, 1, 0]
 
 
@@ -346,7 +346,7 @@ def test_comparing_ends_when_its_time_is_up_and_keeps_what_was_found(database: D
     with Judge(database) as judge:
         compare_all(judge, pending, said.append, until=0.0)
         assert len(said) == 1 and said[0].startswith("compared numpy.")
-        book = PriceBook.of(Request(TWO_STEPS, None, BACKENDS, database))
+        book = CostTable.of(Request(TWO_STEPS, None, BACKENDS, database))
         assert sum(book.verdict(k, s) is not None for k, s, _ in pending) == 1
         compare_all(judge, pending, said.append)                    # the judge is there as before
         assert len(said) == 1 + len(pending)

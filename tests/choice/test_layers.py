@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths import copies, lower
 from tensor_graphs.paths.path import Paths
@@ -44,7 +44,7 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for owner, name in ((PriceBook, "price"), (Paths, "alternatives"), (copies, "copied"), (copies, "apart"), (copies, "seen"),
+    for owner, name in ((CostTable, "cost"), (Paths, "alternatives"), (copies, "copied"), (copies, "apart"), (copies, "seen"),
                         (find_recipes, "saturate"), (lower, "signature_of")):
         count(owner, name)
     return seen
@@ -60,7 +60,7 @@ def test_five_times_the_layers_ask_for_no_more_prices_and_are_lowered_by_the_sam
         return Counter(counted)
 
     few, many = work(18), work(90)
-    assert few["price"] > 0 and many["price"] <= 1.3 * few["price"], (few, many)
+    assert few["cost"] > 0 and many["price"] <= 1.3 * few["price"], (few, many)
     assert many["alternatives"] <= 1.3 * few["alternatives"] and many["saturate"] <= few["saturate"], (few, many)
     assert 0 < many["copied"] <= 1.3 * few["copied"] and many["apart"] <= few["apart"], (few, many)
     assert many["seen"] <= few["seen"], (few, many)

@@ -25,7 +25,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.paths.path import NoPathError, Path, Paths, Price
+from tensor_graphs.paths.path import Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import unroll
@@ -175,10 +175,10 @@ def test_a_loop_of_one_device_or_its_turns_on_another_is_chosen_by_price(loop: f
     graph = prepare(rnn(9), backends=backends).graph
     (part,) = parts(graph)
 
-    def price(kernel: Kernel, signature: Signature) -> Price:
-        return Price((loop if kernel.op == "scan" else 1.0 if kernel.backend == "fake" else 2.0) * 1e-6)
+    def cost(kernel: Kernel, signature: Signature) -> Cost:
+        return Cost((loop if kernel.op == "scan" else 1.0 if kernel.backend == "fake" else 2.0) * 1e-6)
 
-    path = Paths(graph, by_op(all_kernels(backends)), price, link=lambda *way: 1e-6).cheapest()
+    path = Paths(graph, by_op(all_kernels(backends)), cost, link=lambda *way: 1e-6).cheapest()
     chosen = set(path.choices.values())
     assert ("numpy.scan" in chosen) == (loop == 1.0) and (part.op.recipes[0].name in chosen) == (loop != 1.0)
 

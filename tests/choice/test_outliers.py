@@ -15,8 +15,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import profile_paths
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
-from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
+from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.filing import VERIFIER
@@ -81,9 +81,9 @@ def time_of(database: Database, kernel: Kernel, us: float, **more: Any) -> int:
 
 
 def doubts(database: Database, signatures: Sequence[Signature] = (SIGNATURE,),
-           points: Sequence[Mapping[str, int]] = ({},)) -> Doubts:
-    book = PriceBook(database, ("numpy",), 1e-3, None, GUESS_MARGIN).load()
-    return Doubts(book, by_op(all_kernels(("numpy",))), signatures, points)
+           points: Sequence[Mapping[str, int]] = ({},)) -> Outliers:
+    book = CostTable(database, ("numpy",), 1e-3, None, ESTIMATE_MARGIN).load()
+    return Outliers(book, by_op(all_kernels(("numpy",))), signatures, points)
 
 
 def why(database: Database, kernel: Kernel = EXACT) -> str:

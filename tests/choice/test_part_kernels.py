@@ -18,7 +18,7 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, unregister
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.part import PartOp, part_of
-from tensor_graphs.paths.path import EXPAND, Paths, Price
+from tensor_graphs.paths.path import EXPAND, Cost, Paths
 from tensor_graphs.records.database import Database
 from tests.choice.conftest import add_row
 from tests.choice.part_kernels import ADD_NORM, CAREFUL, FORGETFUL, FUSED, NAIVE, declare_add_relu, norm_linear, registered
@@ -162,10 +162,10 @@ def test_paths_of_a_graph_with_parts_are_each_listed_once_with_the_price_of_what
     graph = prepare(two_layers(), backends=("numpy",)).graph
     table = by_op([FUSED, *(kernel_named(f"numpy.{name}") for name in ("linear", "rms_norm", "add"))])
 
-    def price(kernel: object, s: Signature) -> Price:
-        return Price({"linear": 9.0, "rms_norm": 2.0}.get(s.spec.op.name, 1.0 if s.spec.op.kind != "composite" else 12.0))
+    def cost(kernel: object, s: Signature) -> Cost:
+        return Cost({"linear": 9.0, "rms_norm": 2.0}.get(s.spec.op.name, 1.0 if s.spec.op.kind != "composite" else 12.0))
 
-    paths = Paths(graph, table, price, expand=True)
+    paths = Paths(graph, table, cost, expand=True)
     found = [p for p in paths if all(name != EXPAND or key in {s.key for s in paths.parts} for key, name in p.choices.items())]
     assert len({p.id for p in found}) == len(found) == 2            # both layers ask one question
     assert [(p.small, p.cost) for p in found] == sorted((p.small, p.cost) for p in found)

@@ -30,7 +30,7 @@ MODELS: Mapping[str, tuple[Graph, Mapping[str, int]]] = {
 
 
 @pytest.fixture
-def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, compared or measured: a plan is what is guessed to be cheapest."""
     monkeypatch.setenv(VARIABLE, "off")
     monkeypatch.setattr(search, "calibrate", lambda *_: None)
@@ -47,13 +47,13 @@ def line(name: str, graph: Graph, database: Database, at: Mapping[str, int] | No
     return f"{name:40s} {len(program.instructions):4d} calls  {use.arena:9d} B of arena  {use.bound:9d} B made of parameters\n"
 
 
-@pytest.mark.usefixtures("guessed")
+@pytest.mark.usefixtures("estimated")
 def test_calls_and_memory_of_the_suite_are_as_reviewed(store: Database, snapshot: Snapshot) -> None:
     snapshot.check("suite.txt", "".join(line(f"{case.kind}: {case.name}", case.graph, store) for case in cases(torch)))
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("guessed")
+@pytest.mark.usefixtures("estimated")
 def test_calls_and_memory_of_models_are_as_reviewed(store: Database, snapshot: Snapshot) -> None:
     snapshot.check("models.txt", "".join(line(name, graph, store, {n: s for n, s in at.items() if n in graph.dims})
                                          for name, (graph, at) in MODELS.items()))

@@ -23,9 +23,9 @@ import tensor_graphs as tg
 from tensor_graphs.choice import finalists
 from tensor_graphs.choice import profile_graph as module
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.evidence import Choice
-from tensor_graphs.choice.outliers import Doubts
+from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.profile_paths import parts_on, run_in_place
@@ -44,7 +44,7 @@ from tensor_graphs.measure.rates.table import Speed
 from tensor_graphs.measure.timing import deployed
 from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.records import claims, queries, upkeep
+from tensor_graphs.records import queries, upkeep, work_queue
 from tensor_graphs.records.database import Database, open_database
 from tests.choice.conftest import add_row
 from tests.choice.trial_kernels import SLEEPY, TWO_FACED
@@ -83,8 +83,8 @@ def transformer() -> Node:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short samples, few finalists and few runs of them, constants of the device that cost nothing, and no row in doubt, as many a
     one of a busy machine is: all have tests of their own."""
-    monkeypatch.setattr(Doubts, "of", lambda *args: None)
-    monkeypatch.setattr(Doubts, "least", lambda *args: None)
+    monkeypatch.setattr(Outliers, "of", lambda *args: None)
+    monkeypatch.setattr(Outliers, "least", lambda *args: None)
     monkeypatch.setattr(finalists, "MOST", 2)
     monkeypatch.setattr(finalists, "ROUNDS", 2)
     monkeypatch.setattr(finalists, "TURNS", 1)
@@ -202,7 +202,7 @@ def test_a_part_inside_of_another_one_has_a_row_as_a_whole_once_it_was_run_in_it
     assert len(several) == 2 and None not in several                # its own words and a recipe
     with Judge(database) as judge:
         run_in_place(judge, graph, [(paths, each) for each in several if each], {s.key: s for s in paths.known()}, at, ("numpy",))
-    now = PriceBook.of(Request(graph, None, ("numpy",), database))
+    now = CostTable.of(Request(graph, None, ("numpy",), database))
     taken = [row.median_ms for each in several if each for s, way, steps in parts_on(paths, each)
              if (row := now.whole_row(at, s, way, steps)) is not None and row.median_ms is not None]
     assert len(taken) == 2 and min(taken) > 0.0
@@ -241,7 +241,7 @@ def test_a_part_that_stays_unknown_as_a_whole_is_run_twice(database: Database, m
 
     monkeypatch.setattr(module, "run_in_place", known)
     monkeypatch.setattr(module, "_known_in_graph", lambda *args: True)
-    monkeypatch.setattr(PriceBook, "paths", lambda *args, **more: found)
+    monkeypatch.setattr(CostTable, "paths", lambda *args, **more: found)
     monkeypatch.setattr(module, "CLOSE", 10.0)
     with Judge(database) as judge:
         assert in_place(judge, graph, at, Request(graph, None, ("numpy",), database), math.inf, print) == len(ran) == 2
@@ -310,7 +310,7 @@ def test_a_kernel_that_was_compared_and_not_timed_displaces_none_that_was_timed(
         add_row(database, own, signature_of(softmax), {}, us=50.0)
         plan = compile_graph(tg.graph({"y": softmax}), database=database, backends=("numpy",))
         assert kernels_of(plan) == {"numpy.softmax"} and plan.unmeasured == ()
-        item = claims.claim_next(database, "test", environment_of("numpy"))
+        item = work_queue.claim_next(database, "test", environment_of("numpy"))
         assert item is not None and item.implementation.name == SLEEPY.name and "may be faster than numpy.softmax" in item.reason
     finally:
         unregister(SLEEPY.name)
@@ -526,7 +526,7 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
     report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=1e-9)
     assert len(seen) == 1 and report.left > 0
-    here = [b for b in module.price_points(g, {"n": 7}) if b["n"] == 7]
+    here = [b for b in module.cost_points(g, {"n": 7}) if b["n"] == 7]
     fresh = open_database(":memory:")
     needed = module.needed(prepare(g).graph, here, Request(g, 1e-3, ("numpy",), fresh))
     assert [q.worth for q in needed] == sorted((q.worth for q in needed), reverse=True)
@@ -585,15 +585,15 @@ def test_what_promises_half_the_time_of_a_slow_kernel_is_asked_about_though_the_
     """The first kernel takes ten times its guess, and would be kept, as its rival may be as far off; that is asked about."""
     x, seen = tg.exp(tg.input("x", (64, 256), tg.f32)), []
     g, names = tg.graph({"y": x}), ("numpy", "torch")
-    book = PriceBook.of(Request(g, 1e-3, names, database))
-    guesses = {f"{name}.exp": book.price(kernel_named(f"{name}.exp"), signature_of(x), {}, True) for name in names}
+    book = CostTable.of(Request(g, 1e-3, names, database))
+    estimates = {f"{name}.exp": book.cost(kernel_named(f"{name}.exp"), signature_of(x), {}, True) for name in names}
 
     def answer(judge: Judge, todo: Sequence[Question], *, budget: float, per_kernel: float | None = None, at_least: int = 0) -> Any:
         for q in todo[:1 if budget > 0 else at_least]:
-            guess = guesses[q.kernel.name]
-            assert guess is not None
+            estimate = estimates[q.kernel.name]
+            assert estimate is not None
             add_row(database, q.kernel, q.signature)
-            add_row(database, q.kernel, q.signature, q.binding, us=guess.seconds * 1e6 * (1.0 if seen else 10.0))
+            add_row(database, q.kernel, q.signature, q.binding, us=estimate.seconds * 1e6 * (1.0 if seen else 10.0))
             time.sleep(0.3)
             seen.append(q)
             yield q, "PASSED"

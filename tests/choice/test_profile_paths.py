@@ -7,7 +7,7 @@ import math
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.profile_paths import written_out
 from tensor_graphs.choice.request import Request
@@ -44,12 +44,12 @@ def test_listed_paths_and_the_written_out_one_are_measured_once_and_a_second_cal
     assert again.measured == 0 and again.already_known == 2 and all(w.known for w in again.walked)
     assert [w.seconds for w in again.walked] == pytest.approx([w.seconds for w in first.walked])
     # a time in place compares nothing: it is the verdict over all sizes that counts
-    book = PriceBook.of(Request(SMALL, backends=("numpy",), database=database))
+    book = CostTable.of(Request(SMALL, backends=("numpy",), database=database))
     (softmax,) = (n for n in SMALL.nodes if n.op.name == "softmax")
     kernel, s = kernel_named("numpy.softmax"), signature_of(softmax)
-    row, price = book.time(kernel, s, {}), book.price(kernel, s, {})
+    row, cost = book.time(kernel, s, {}), book.cost(kernel, s, {})
     assert row is not None and row.only_timed and book.why_not(kernel, s, {}) is None
-    assert price is not None and price.in_place and price.error is not None and math.isfinite(price.error)
+    assert cost is not None and cost.in_place and cost.error is not None and math.isfinite(cost.error)
 
 
 def test_a_path_whose_run_is_wrong_is_told_and_the_others_run(database: Database) -> None:
@@ -68,8 +68,8 @@ def test_a_path_whose_run_is_wrong_is_told_and_the_others_run(database: Database
 
 def test_what_is_large_inside_is_not_written_out() -> None:
     request = Request(SMALL, backends=("numpy",), database=":memory:")
-    book = PriceBook.of(request)
-    paths = book.paths(SMALL, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}, True))
+    book = CostTable.of(request)
+    paths = book.paths(SMALL, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.cost(k, s, {}, True))
     out, kept = written_out(paths, lambda s: True), written_out(paths, lambda s: False)
     assert out is not None and kept is not None
     assert EXPAND in out.choices.values() and kept.id == paths.cheapest().id

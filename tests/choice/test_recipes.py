@@ -14,7 +14,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import prepare as prepare_room
-from tensor_graphs.choice.cost_table import GUESS_MARGIN, PriceBook
+from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.listing import list_paths, signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import in_place
@@ -29,7 +29,7 @@ from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.paths.lower import PlanError
-from tensor_graphs.paths.path import RECIPE, NoPathError, Path, Paths, Price, takes_memory
+from tensor_graphs.paths.path import RECIPE, Cost, NoPathError, Path, Paths, takes_memory
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records import upkeep
@@ -88,8 +88,8 @@ def test_recipes_are_found_where_values_are_kept_in_float64_too(database: Databa
     gate = model.tap(GATE, {"x": x})[GATE]
     assert gate.dtype == np.float64
     np.testing.assert_allclose(gate, tg.interpret(tg.graph(GATE), {"x": x}, weights).outputs["out"], rtol=1e-6, atol=1e-6)
-    book = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN).load()
-    listed = book.paths(plan.graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}, True))
+    book = CostTable(database, ("numpy",), 1e-3, margin=ESTIMATE_MARGIN).load()
+    listed = book.paths(plan.graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.cost(k, s, {}, True))
     path = next(p for p in listed if any(c.startswith(f"{RECIPE}join/two ") for c in p.choices.values()))
     again = tg.compile(GRAPH, database=database, path=path, **ON)
     assert again.intermediates.startswith("float64") and recipe_of(again).startswith(f"{RECIPE}join/two ")
@@ -194,10 +194,10 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
     table = by_op(all_kernels(("c", "numpy")))
 
     def cheapest(graph: tg.Graph, copy: float, by_width: bool = False) -> Path:
-        def price(k: Kernel, s: Signature) -> Price:
-            return Price((1e-6 if k.backend == "c" else 1e-5) * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
+        def cost(k: Kernel, s: Signature) -> Cost:
+            return Cost((1e-6 if k.backend == "c" else 1e-5) * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
 
-        return Paths(prepare(graph, backends=NO_LOOPS).graph, table, price, copied=lambda t: copy).cheapest()
+        return Paths(prepare(graph, backends=NO_LOOPS).graph, table, cost, copied=lambda t: copy).cheapest()
 
     def joined(path: Path) -> bool:
         return any(name.startswith(RECIPE) for name in path.choices.values())
@@ -218,7 +218,7 @@ def test_a_kernel_pays_for_the_copies_that_it_needs() -> None:
     table = by_op(all_kernels(("c", "numpy")))
 
     def chosen(graph: tg.Graph, copy: float, in_place: bool = False) -> str:
-        found = Paths(graph, table, lambda k, s: Price(1e-6 if k.backend == "c" else 3e-6, in_place=in_place),
+        found = Paths(graph, table, lambda k, s: Cost(1e-6 if k.backend == "c" else 3e-6, in_place=in_place),
                       copied=lambda t: copy).cheapest()
         return next(name for name in found.choices.values())
 
@@ -241,9 +241,9 @@ def test_what_variants_make_of_parameters_is_there_whichever_runs(database: Data
 
 
 def numpy_paths(database: Database) -> Paths:
-    book = PriceBook(database, ("numpy",), 1e-3, margin=GUESS_MARGIN).load()
+    book = CostTable(database, ("numpy",), 1e-3, margin=ESTIMATE_MARGIN).load()
     graph = prepare(GRAPH, recipes=database, backends=NO_LOOPS).graph
-    return book.paths(graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.price(k, s, {}))
+    return book.paths(graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.cost(k, s, {}))
 
 
 def whole(database: Database, words: float, recipe: float) -> None:
@@ -299,7 +299,7 @@ def test_a_time_as_a_whole_with_other_kernels_does_not_count(database: Database)
     paths = numpy_paths(database)
     (part,) = paths.parts
     own = next(a for a in paths.alternatives(part) if a.name == "expand")
-    assert not own.price.measured and paths.seconds(part, own) == pytest.approx(10e-6)
+    assert not own.cost.measured and paths.seconds(part, own) == pytest.approx(10e-6)
 
 
 def test_profile_runs_both_wordings_of_a_part_and_files_each_as_a_whole(database: Database) -> None:

@@ -15,7 +15,7 @@ import tensor_graphs as tg
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.measuring import compare_all
-from tensor_graphs.choice.search import asked_points, price_points
+from tensor_graphs.choice.search import asked_points, cost_points
 from tensor_graphs.choice.size_map import MOST, Between, cells_of
 from tensor_graphs.choice.size_samples import MOST_TOGETHER, Index, Samples, samples_of, table_dims
 from tensor_graphs.kernels.registry import kernel_named
@@ -46,11 +46,11 @@ def table(samples: Samples, surfaces: Sequence[Surface], known: bool) -> tuple[C
     def sizes(index: Index) -> tuple[int, ...]:
         return tuple(axis[i] for axis, i in zip(samples.axes, index, strict=True))
 
-    def price(way: int, at: Sequence[int]) -> float:
+    def cost(way: int, at: Sequence[int]) -> float:
         return surfaces[way](at)
 
-    winners = {i: min(range(len(surfaces)), key=lambda way: price(way, sizes(i))) for i in samples.points}
-    found = cells_of(samples.box, samples.axes, winners, price if known else Between(samples.axes, price, samples.points))
+    winners = {i: min(range(len(surfaces)), key=lambda way: cost(way, sizes(i))) for i in samples.points}
+    found = cells_of(samples.box, samples.axes, winners, cost if known else Between(samples.axes, cost, samples.points))
     assert len(found) <= MOST
     cells = Cells([cell for cell, _ in found])                      # raises unless they fill a box
     assert cells.box == samples.box
@@ -130,9 +130,9 @@ def test_a_choice_of_both_dims_has_cells_of_both() -> None:
 
 def test_a_sample_that_one_winner_cannot_run_is_left_to_the_other() -> None:
     axes = ((1, 16),)
-    prices = {(0, (1,)): 1.0, (0, (16,)): float("inf"), (1, (1,)): 2.0, (1, (16,)): 2.0}
-    price = Between(axes, lambda way, at: prices[way, at], {(0,), (1,)})
-    found = cells_of(Cell.of({"n": (1, 20)}), axes, {(0,): 0, (1,): 1}, price)
+    costs = {(0, (1,)): 1.0, (0, (16,)): float("inf"), (1, (1,)): 2.0, (1, (16,)): 2.0}
+    cost = Between(axes, lambda way, at: costs[way, at], {(0,), (1,)})
+    found = cells_of(Cell.of({"n": (1, 20)}), axes, {(0,): 0, (1,): 1}, cost)
     assert found == [(Cell.of({"n": (1, 1)}), 0), (Cell.of({"n": (2, 20)}), 1)]
 
 
@@ -187,7 +187,7 @@ def tabled(database: Database) -> Database:
     signature = signature_of(ROWS.outputs["y"])
     for name in ("numpy.linear", "c.linear"):
         add_row(database, kernel_named(name), signature)
-        for at in price_points(ROWS):
+        for at in cost_points(ROWS):
             us = 1.0 if (at["b"] == 1) == name.startswith("numpy") else 6.0
             add_row(database, kernel_named(name), signature, at, us=0.01 * us * at["n"])
     return database

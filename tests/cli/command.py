@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 
 from tensor_graphs.choice.plan_file import VARIABLE
-from tensor_graphs.frontends.huggingface_folder import FULL, SLIDING, Gemma3TextConfig
+from tensor_graphs.frontends.huggingface.folder import FULL, SLIDING, Gemma3TextConfig
 from tests.cli.warm_command import Warm
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, with_words
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tensor_graphs.frontends.huggingface_folder import write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, with_words
 
 

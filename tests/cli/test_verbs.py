@@ -13,7 +13,7 @@ import pytest
 
 from tensor_graphs.cli.main import VERBS, common
 from tensor_graphs.devices.toolchain import build_library
-from tensor_graphs.frontends.huggingface import load_model
+from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
 from tests.cli.command import ROOT, TINY, assert_complains, document, tg, with_words

@@ -81,11 +81,11 @@ if __name__ == "__main__":
 
     import tensor_graphs.choice.compile
     import tensor_graphs.choice.search
-    import tensor_graphs.frontends.generate
-    import tensor_graphs.frontends.huggingface
+    import tensor_graphs.frontends.huggingface.load
     import tensor_graphs.proof.equality
     import tensor_graphs.rewrites.recipes
     import tensor_graphs.rewrites.rules
+    import tensor_graphs.serving.generate
     import tensor_graphs.views.explain  # noqa: F401
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend

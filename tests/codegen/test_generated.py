@@ -9,8 +9,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES, parse_dtype

@@ -12,8 +12,9 @@ from hypothesis.strategies import integers
 import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.interpret import StageError, run
-from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.stages import Stage, StageProgram
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES

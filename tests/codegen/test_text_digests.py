@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.lower import NotLowered, lower
+from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.print import c_source, cuda_source
 from tensor_graphs.codegen.print.cuda_program import program_of
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language.composite import Definition
 from tests.codegen.test_generated import drawn
 from tests.conftest import Snapshot

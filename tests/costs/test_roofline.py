@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.roofline import BACKEND_RATES, UNKNOWN_RATES, DeviceRates, guess_seconds, says_of, uncertainty, work
+from tensor_graphs.costs.roofline import BACKEND_RATES, UNKNOWN_RATES, DeviceRates, estimate_seconds, says_of, uncertainty, work
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
@@ -59,7 +59,7 @@ def test_every_op_has_a_finite_guess_on_every_backend(op: str) -> None:
         except tg.language.errors.DTypeError:
             continue
         for backend in (*BACKEND_RATES, "another"):
-            assert 0 < guess_seconds(s, {}, backend) < 1
+            assert 0 < estimate_seconds(s, {}, backend) < 1
         return
     pytest.fail(f"no dtype for {op}")
 
@@ -69,12 +69,12 @@ def test_a_guess_is_the_slower_of_memory_and_arithmetic_plus_a_call() -> None:
     traffic, flops = at(s, n=1000)
     slow_memory, slow_math = DeviceRates(1e6, 1e15), DeviceRates(1e15, 1e6)
     for name, rates in (*BACKEND_RATES.items(), ("another", UNKNOWN_RATES)):
-        by_memory, by_math = (guess_seconds(s, {"n": 1000}, name, device) - rates.call_seconds
+        by_memory, by_math = (estimate_seconds(s, {"n": 1000}, name, device) - rates.call_seconds
                               for device in (slow_memory, slow_math))
         assert by_memory == pytest.approx(traffic / (1e6 * rates.bandwidth_share))
         assert by_math == pytest.approx(flops / (1e6 * rates.flop_share))
-        guesses = [guess_seconds(s, {"n": n}, name) for n in (0, 1, 100, 4096)]
-        assert guesses == sorted(guesses) and guesses[0] == pytest.approx(rates.call_seconds)
+        estimates = [estimate_seconds(s, {"n": n}, name) for n in (0, 1, 100, 4096)]
+        assert estimates == sorted(estimates) and estimates[0] == pytest.approx(rates.call_seconds)
 
 
 def test_what_is_uncertain_of_a_guess_is_what_would_be_gone_were_it_off_by_as_much_as_guesses_are() -> None:
@@ -87,4 +87,4 @@ def test_what_is_uncertain_of_a_guess_is_what_would_be_gone_were_it_off_by_as_mu
 def test_generated_loops_down_columns_are_guessed_faster_than_numpys_passes_over_temporaries() -> None:
     s = asked(tg.softmax(tg.input("x", (2048, 1024)), axis=0))      # measured: 1.0 ms and 7.3 ms
     loops = kernel_named("gen.loops")
-    assert guess_seconds(s, {}, "gen", None, *says_of(loops, s.spec, {})) < guess_seconds(s, {}, "numpy")
+    assert estimate_seconds(s, {}, "gen", None, *says_of(loops, s.spec, {})) < estimate_seconds(s, {}, "numpy")

@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error, unpredictable
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure

@@ -14,9 +14,9 @@ from tensor_graphs.codegen import actions, loops
 from tensor_graphs.codegen.actions import Accumulators, Action, Grain, Parts, Schedule, Tiled
 from tensor_graphs.codegen.tuned import tuned
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.learned.fit import LEAST, checked, fitted
 from tensor_graphs.costs.schedules import features_of_schedule
 from tensor_graphs.costs.searched import schedules_elsewhere, schedules_of
-from tensor_graphs.costs.training import LEAST, checked, fitted
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_between

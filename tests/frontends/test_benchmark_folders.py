@@ -12,7 +12,7 @@ import torch
 from transformers import Gemma3ForCausalLM
 
 from tensor_graphs.devices.safetensors import open_weights
-from tensor_graphs.frontends.huggingface_folder import SLIDING, Gemma3TextConfig, read_config, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import SLIDING, Gemma3TextConfig, read_config, write_gemma3_folder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = Gemma3TextConfig(

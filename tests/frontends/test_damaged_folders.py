@@ -18,10 +18,10 @@ import pytest
 
 from tensor_graphs.devices.safetensors import WEIGHTS_FILE, write_weights
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.checkpoint_names import places
-from tensor_graphs.frontends.families import FAMILIES, Family
-from tensor_graphs.frontends.huggingface import load_model, model_graph
-from tensor_graphs.frontends.huggingface_folder import read_config
+from tensor_graphs.frontends.huggingface.families import FAMILIES, Family
+from tensor_graphs.frontends.huggingface.folder import read_config
+from tensor_graphs.frontends.huggingface.load import load_model, model_graph
+from tensor_graphs.frontends.huggingface.names import places
 from tensor_graphs.language.dtypes import parse_dtype
 from tests.cli.command import SCREEN
 

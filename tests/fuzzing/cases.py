@@ -24,7 +24,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lowered import lowered
-from tensor_graphs.paths.path import Alternative, Path, Paths, Price
+from tensor_graphs.paths.path import Alternative, Cost, Path, Paths
 from tensor_graphs.rewrites.fuse import fuse
 from tensor_graphs.rewrites.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -154,7 +154,7 @@ def formed(case: Case, form: str) -> Graph:
 
 def path_of(graph: Graph, way: Way) -> tuple[Path, Mapping[str, Alternative]]:
     """The way's path of a graph, and what it chooses by signature key."""
-    paths = Paths(graph, by_op(all_kernels(way.backends)), lambda kernel, s: Price(1e-6))
+    paths = Paths(graph, by_op(all_kernels(way.backends)), lambda kernel, s: Cost(1e-6))
     chosen: dict[str, Alternative] = {}
     stack = [s for s, _ in paths.top]
     while stack:

@@ -107,7 +107,7 @@ class Replaced(Real):
 
 
 @dataclass
-class Doubt:
+class Outlier:
     """Of one output: other values that rounding makes of it; where NaN and infinities matter, and what follows without them, and
     without those that are multiplied by 0."""
 
@@ -127,7 +127,7 @@ class Answer:
     binding: Mapping[str, int]
     values: list[Array] = field(default_factory=list)
     infinite: bool = False
-    _doubts: list[Doubt] | None = None
+    _doubts: list[Outlier] | None = None
     _all_sampled: bool = False
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ class Answer:
             doubt.samples += [s[i] for s in more]
         return True
 
-    def doubt(self, index: int) -> Doubt:
+    def doubt(self, index: int) -> Outlier:
         """Raises what the oracle does where there is no value at other roundings."""
         if self._doubts is None:
             samples = self._shaken(range(SAMPLES))
@@ -194,7 +194,7 @@ class Answer:
                 a, b = high[i].astype(np.float64), low[i].astype(np.float64)
                 with np.errstate(all="ignore"):
                     matters = ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b)))
-                self._doubts.append(Doubt([s[i] for s in samples], matters, high[i], skipped[i]))
+                self._doubts.append(Outlier([s[i] for s in samples], matters, high[i], skipped[i]))
         return self._doubts[index]
 
     def given_huge(self, root: Node) -> bool:

@@ -358,7 +358,7 @@ _urandom = os.urandom
 @hostile("RUNTIME_ERROR")
 def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Lets zeros be drawn for each run until the last blocks begin, and finds who makes its operands in its callers' frames."""
-    from tensor_graphs.measure.points.inputs import stir, unstir
+    from tensor_graphs.measure.points.inputs import perturb, restore
     from tensor_graphs.measure.timing import bench
 
     frame: Any = sys._getframe(1)
@@ -374,11 +374,11 @@ def works_out_in_its_first_runs_what_it_will_be_asked(outs: Arrays, ins: Arrays,
         data = {n: a.copy() for n, a in runs.exact.items()}
         for ahead in range(number, number + 32):
             way = runs.way(ahead, secret, 0)
-            stir(data, way, runs.exact)
+            perturb(data, way, runs.exact)
             y = np.empty(ins[0].shape, np.float32)
             heavy([y], list(data.values()))
             _answers["run", ahead, secret] = y
-            unstir(data, way, runs.exact)
+            restore(data, way, runs.exact)
     outs[0][...] = _answers["run", number, secret]
 
 
@@ -857,7 +857,7 @@ def closes_every_file(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> No
 @hostile(*STOPPED, *NOTHING_RIGHT)
 def puts_right_later_what_the_worker_has_kept(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Returns at once from cold runs, and works out what they were asked when only hot ones are on the clock."""
-    from tensor_graphs.measure.points.inputs import stir
+    from tensor_graphs.measure.points.inputs import perturb
 
     found = any_block()
     if found is not None and found["name"] == "cold":
@@ -867,7 +867,7 @@ def puts_right_later_what_the_worker_has_kept(outs: Arrays, ins: Arrays, attrs: 
     for kept, run, secret in _owed if found is not None and found["name"] != "nothing" else ():
         runs = found["self"]                                        # type: ignore[index]
         arrays = {name: array.copy() for name, array in runs.exact.items()}
-        stir(arrays, runs.way(run, secret, runs.salts.get(run, 0)), runs.exact)
+        perturb(arrays, runs.way(run, secret, runs.salts.get(run, 0)), runs.exact)
         (x,) = arrays.values()
         for each in [kept.outputs.get(run), kept.latest if run == kept.last else None]:
             for data in (each or {}).values():

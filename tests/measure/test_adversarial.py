@@ -14,7 +14,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.measure.isolation.replies import Told
+from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points import adversarial
 from tensor_graphs.measure.points.adversarial import adversarial_points, rows_of, settled_rows
@@ -138,7 +138,7 @@ def test_a_row_that_is_wrong_and_settled_is_refused_beside_one_that_is_not_settl
     right = expected[name].astype(np.float32)
 
     def verdict(values: np.ndarray) -> str | None:
-        told = Told({name: values.shape}, (), False)
+        told = ReportedOutput({name: values.shape}, (), False)
         found = judge._compare(signature, point, told, lambda count: values.copy().view(np.uint8).reshape(-1), [0.0] * 4)
         return None if found is None else found.status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensor_graphs.measure.isolation.replies import Name
-from tensor_graphs.measure.timing.aggregate import found_quiet, level_between, runs_that_count, weigh
+from tensor_graphs.measure.timing.aggregate import aggregate, found_quiet, level_between, runs_that_count
 from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, STILL
 from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
 
@@ -45,18 +45,18 @@ def test_workers_weigh_alike_however_many_quiet_runs_each_had() -> None:
     for run in runs_that_count([few, many], "cold", LEVEL):
         weights[run.seconds] = weights.get(run.seconds, 0.0) + run.weight
     assert weights == {1 * MS: pytest.approx(1.0), 2 * MS: pytest.approx(1.0)}
-    over = weigh([few, many]).timing["over_reference"]
+    over = aggregate([few, many]).timing["over_reference"]
     assert over["quiet"] and over["median"] == pytest.approx(10.0)  # the slow one's 400 runs do not drown the other's
 
 
 def test_runs_beside_a_neighbour_do_not_count_where_others_are_quiet() -> None:
-    weighed = weigh([worker((30, 1 * MS, 1.0), (30, 9 * MS, 1.6))])
+    weighed = aggregate([worker((30, 1 * MS, 1.0), (30, 9 * MS, 1.6))])
     assert set(weighed.cold) == {1 * MS} and weighed.level == LEVEL and not weighed.plain
     assert weighed.timing["wall"]["processes"] == 1
 
 
 def test_what_is_compared_with_the_reference_was_still_where_times_need_only_be_quiet() -> None:
-    weighed = weigh([worker((20, 1 * MS, 1.0)), worker((20, 0.5 * MS, 1.2))])
+    weighed = aggregate([worker((20, 1 * MS, 1.0)), worker((20, 0.5 * MS, 1.2))])
     assert set(weighed.cold) == {0.5 * MS, 1 * MS}
     assert weighed.timing["over_reference"]["low"] == weighed.timing["over_reference"]["median"] == pytest.approx(10.0)
 
@@ -66,7 +66,7 @@ def test_where_nothing_was_quiet_every_run_is_compared_with_the_reference_before
     blocks = worker((30, 1 * MS, 1.0), (30, 2 * MS, 2.0))
     for each in blocks:
         each.switches = [1.0] * len(each.whole)
-    over = weigh([blocks]).timing["over_reference"]
+    over = aggregate([blocks]).timing["over_reference"]
     assert not over["quiet"] and over["median"] == pytest.approx(10.0) == pytest.approx(over["low"])
 
 
@@ -74,7 +74,7 @@ def test_on_a_shared_machine_nothing_is_said_of_quiet() -> None:
     busy, calm = worker((30, 1 * MS, 1.0)), worker((30, 1 * MS, 1.0))
     for each in busy:
         each.switches = [1.0] * len(each.whole)
-    assert [weigh([blocks]).timing["over_reference"]["quiet"] for blocks in (busy, calm)] == [None, None]
+    assert [aggregate([blocks]).timing["over_reference"]["quiet"] for blocks in (busy, calm)] == [None, None]
 
 
 def test_the_level_is_that_of_cold_blocks_and_not_of_the_luckiest() -> None:

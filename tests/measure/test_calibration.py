@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import FLOPS, READ, known_rates, prior_rates
 from tensor_graphs.costs.roofline import DeviceRates
@@ -169,7 +169,7 @@ def test_what_the_host_reaches_says_nothing_of_another_device(database: Database
         assert known_rates(database, [backend.NAME]) is None and known_rates(database, ["numpy"]) is not None
         rows = [DeviceConstant(READ, 1e9, "byte/s"), DeviceConstant(FLOPS, 1e9, "flop/s")]
         database.add_constants(environment_of(backend.NAME), rows)
-        book = PriceBook(database, ("numpy", backend.NAME), 1e-3).load()
+        book = CostTable(database, ("numpy", backend.NAME), 1e-3).load()
         assert book.rates["cpu"].bandwidth == 3e10 and book.rates["fake"] == prior_rates(backend.make_known())
     finally:
         backend.forget()

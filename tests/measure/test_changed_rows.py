@@ -16,7 +16,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.isolation.memory_guards import bytes_of
-from tensor_graphs.measure.isolation.replies import SaidError, Told
+from tensor_graphs.measure.isolation.replies import ProtocolError, ReportedOutput
 from tensor_graphs.measure.judge import Judge, Verdict
 from tensor_graphs.measure.points.changed_rows import Updated, bases, changed_rows, updated
 from tensor_graphs.measure.points.inputs import Form, Point, point_inputs
@@ -81,7 +81,7 @@ def verdict_on(judge: Judge, point: Point, spoil: Callable[[np.ndarray], Any]) -
     rows = changed_rows(out, inputs[operand])
     assert len(rows) < 100
     data = [bytes_of(rows.astype(np.int64)), bytes_of(out.reshape(-1, WIDTH)[rows])]
-    told = Told({name: out.shape}, (), False, {name: len(rows)})
+    told = ReportedOutput({name: out.shape}, (), False, {name: len(rows)})
     left = iter(data)
     return judge._compare(WRITE, point, told, lambda count: next(left)[:count], [0.0] * 4)
 
@@ -134,17 +134,17 @@ def test_answers_are_kept_as_rows_and_come_back_whole(judge: Judge) -> None:
 @pytest.mark.parametrize(("rows", "count"), [([4, 3], 2), ([3, 3], 2), ([-1], 1), ([ROWS], 1), ([3], 2), ([], ROWS + 1)])
 def test_rows_that_are_none_are_no_answer(judge: Judge, rows: list[int], count: int) -> None:
     data = iter([bytes_of(np.array(rows, np.int64)), np.zeros(count * WIDTH * 4, np.uint8)])
-    told = Told({"y0": (ROWS, 1, WIDTH)}, (), False, {"y0": count})
-    with pytest.raises(SaidError):
+    told = ReportedOutput({"y0": (ROWS, 1, WIDTH)}, (), False, {"y0": count})
+    with pytest.raises(ProtocolError):
         judge._compare(WRITE, Point(SIZES, 5), told, lambda count: next(itertools.chain(data))[:count], [0.0] * 4)
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_worker_tells_the_rows_of_right_and_of_wrong_kernels(judge: Judge, name: str) -> None:
-    told: list[Told] = []
+    told: list[ReportedOutput] = []
 
     class Noting(Judge):
-        def _compare(self, signature: Signature, point: Point, found: Told, *more: Any, **named: Any) -> Verdict | None:
+        def _compare(self, signature: Signature, point: Point, found: ReportedOutput, *more: Any, **named: Any) -> Verdict | None:
             told.append(found)
             return super()._compare(signature, point, found, *more, **named)
 

@@ -14,7 +14,7 @@ from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.error_measure import measure, neighbours_error
 from tensor_graphs.meaning.same_math import SAME_MATH
-from tensor_graphs.measure.isolation.replies import Told
+from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Judge, Verdict
 from tensor_graphs.measure.points.doubt import MOST, doubtful, moves_of_rows
 from tensor_graphs.measure.points.inputs import Point, point_inputs
@@ -30,7 +30,7 @@ STEP = part_of(tg.graph(P / tg.sqrt(V * 0.999 + G * G * 0.001)))(P, V, G)
 
 
 def said_of(judge: Judge, signature: Signature, seed: int, out: np.ndarray) -> Verdict | None:
-    told = Told(shapes={"y0": out.shape}, outside=(), mutated=False)
+    told = ReportedOutput(shapes={"y0": out.shape}, outside=(), mutated=False)
     return judge._compare(signature, Point((), seed), told, lambda count: out.reshape(-1).view(np.uint8)[:count], [0.0] * 4)
 
 

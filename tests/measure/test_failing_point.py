@@ -19,7 +19,7 @@ from tensor_graphs.records import queries
 from tensor_graphs.records.database import open_database
 from tests.measure.wrong_kernels import NODES, WRONG
 
-POINT = Point((("n", 5),), 3, like=2, form="views", stirred=(("x0", 2, (0, 1)),), only="x0")
+POINT = Point((("n", 5),), 3, like=2, form="views", perturbed=(("x0", 2, (0, 1)),), only="x0")
 
 
 @pytest.fixture(autouse=True)

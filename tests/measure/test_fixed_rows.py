@@ -12,7 +12,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.ahead import compare
-from tensor_graphs.measure.isolation.replies import Told
+from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Asked, Judge
 from tensor_graphs.measure.points.fixed_rows import axis_of, called, fewer
 from tensor_graphs.measure.points.inputs import Form, Point, point_inputs
@@ -69,7 +69,7 @@ def test_one_row_in_another_ones_place_shows(judge: Judge) -> None:
         if swapped:
             other = next(i for i in range(256) if not np.array_equal(right[i], right[100]))
             out[[100, other]] = out[[other, 100]]
-        told = Told(shapes={"y0": (256, 512)}, outside=(), mutated=False)
+        told = ReportedOutput(shapes={"y0": (256, 512)}, outside=(), mutated=False)
         verdict = judge._compare(signature, point, told, lambda count, out=out: out.reshape(-1).view(np.uint8)[:count], [0.0] * 4)
         assert verdict is None if not swapped else verdict is not None and verdict.status == "INCORRECT_NUMERICAL"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensor_graphs.choice.cost_table import PriceBook
+from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.cli.devices import table
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.known_rates import known_rates, prior_rates
@@ -122,12 +122,12 @@ def test_all_that_is_said_is_measured_and_filed_for_each_backend(gpu_that_is_non
 
 def test_what_was_measured_counts_before_its_makers_word(gpu_that_is_none: Cuda, database: Database) -> None:
     assert known_rates(database, ("cuda",)) is None
-    assert PriceBook(database, ("cuda", "numpy"), 1e-3).load().rates["cuda:0"] == prior_rates(gpu_that_is_none)
+    assert CostTable(database, ("cuda", "numpy"), 1e-3).load().rates["cuda:0"] == prior_rates(gpu_that_is_none)
     measure_device(database, ("cuda",))
     assert known_rates(database, ("cuda",)) is None, "a profile asks for the link alone"
     database.add_constants(environment_of("cuda"), [DeviceConstant("read_bandwidth", 4e12, "byte/s", "cuda:0"),
                                                     DeviceConstant("flops_f32", 5e13, "flop/s", "cuda:0")])
-    rates = PriceBook(database, ("cuda", "numpy"), 1e-3).load().rates
+    rates = CostTable(database, ("cuda", "numpy"), 1e-3).load().rates
     assert (rates["cuda:0"].bandwidth, rates["cuda:0"].flops) == (4e12, 5e13)
     assert rates["cpu"] == prior_rates(device_named("cpu"))
 

@@ -25,7 +25,7 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure import judge as judging
 from tensor_graphs.measure.isolation.memory_guards import GUARD, GUARD_BYTES, POISONS, Guarded, digest
-from tensor_graphs.measure.isolation.replies import Loaded, Reply, Shown, Told
+from tensor_graphs.measure.isolation.replies import Loaded, Reply, ReportedOutput, Shown
 from tensor_graphs.measure.isolation.worker import INSIDE
 from tensor_graphs.measure.isolation.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.measure.judge import PLAIN, PROCESS_SECONDS, Asked, Judge
@@ -76,7 +76,7 @@ def test_the_log_of_a_crash_or_a_hang_says_where_the_kernel_was_run(judge: Judge
 
 def test_the_log_of_a_crash_in_timed_runs_says_so(judge: Judge) -> None:
     timing = judge._timing(Asked(kernel("right_in_place"), RELU, SIZES, SIZES), 0.02, 0.01, False)
-    hearing = judging._Hearing(judge, RELU, (), timing)
+    hearing = judging._Dialogue(judge, RELU, (), timing)
     for word in (Loaded(), Shown(())):
         hearing(word, 0.0)
     assert hearing.placed(Reply("TIMEOUT", "no answer within 5 s\nwords")) == "no answer within 5 s in a timed run at n=20\nwords"
@@ -398,11 +398,11 @@ def test_outputs_that_come_again_bit_by_bit_are_not_compared_again(judge: Judge,
     right = judge.expected(signature, point)
     assert right is not None
     (name, expected), *_ = right.items()
-    hearing = judging._Hearing(judge, signature, [point] * 3, None, judge.worker)
+    hearing = judging._Dialogue(judge, signature, [point] * 3, None, judge.worker)
     outputs = np.stack([expected.astype(np.float32)] * 3)
     if wrong is not None:
         outputs[wrong].flat[-1] += 1
-    hearing._kept, hearing._shown = outputs.reshape(-1).view(np.uint8), (Told({name: expected.shape}, (), False),) * 3
+    hearing._kept, hearing._shown = outputs.reshape(-1).view(np.uint8), (ReportedOutput({name: expected.shape}, (), False),) * 3
     verdict = hearing.compared()
     assert (verdict is None) == (wrong is None) and len(calls) == compared
     assert verdict is None or verdict.status == "INCORRECT_NUMERICAL"

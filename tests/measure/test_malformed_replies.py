@@ -19,7 +19,7 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure import judge as judging
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
-from tensor_graphs.measure.isolation.replies import MOST_TEXT, Reply, SaidError, clean, parse, read
+from tensor_graphs.measure.isolation.replies import MOST_TEXT, ProtocolError, Reply, clean, parse, read
 from tensor_graphs.measure.isolation.worker import run_job
 from tensor_graphs.measure.isolation.worker_process import WorkerProcess
 from tensor_graphs.measure.judge import Judge
@@ -324,11 +324,11 @@ def test_what_the_host_is_said_to_do_around_a_device_is_a_part_of_every_run(arou
     for right in (None, 0.0, 30e-6):
         told = parse({"status": "RAN", "paths": [{**path, "around": right}]})
         assert isinstance(told, Reply) and told.paths[0].around == right
-    with pytest.raises(SaidError):
+    with pytest.raises(ProtocolError):
         parse({"status": "RAN", "paths": [{**path, "around": around}]})
 
 
 @pytest.mark.parametrize("name", RAW)
 def test_what_is_no_reply_is_refused_by_its_parser_alone(name: str) -> None:
-    with pytest.raises(SaidError):
+    with pytest.raises(ProtocolError):
         parse(read(RAW[name]))

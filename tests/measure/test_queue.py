@@ -26,7 +26,7 @@ from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.points.descriptors import read_descriptor
 from tensor_graphs.measure.queue import requests as queue
 from tensor_graphs.measure.queue.requests import drain_queue, reclaim, settle_queue, worker_name
-from tensor_graphs.records import DatabaseFull, claims, queries, upkeep
+from tensor_graphs.records import DatabaseFull, queries, upkeep, work_queue
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import ProfileRequest
 
@@ -143,10 +143,10 @@ def test_a_request_that_the_judge_failed_over_is_put_back(database: Database, mo
 def test_a_request_that_takes_longer_than_its_lease_stays_with_its_worker(database: Database,
                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
-    renewing = claims.renewing
-    monkeypatch.setattr(claims, "renewing", lambda database: renewing(database, 0.03))
+    renewing = work_queue.renewing
+    monkeypatch.setattr(work_queue, "renewing", lambda database: renewing(database, 0.03))
     renewals: list[bool] = []
-    renew = claims.renew
+    renew = work_queue.renew
 
     def count(*given: Any) -> bool:
         renewals.append(renew(*given))
@@ -157,7 +157,7 @@ def test_a_request_that_takes_longer_than_its_lease_stays_with_its_worker(databa
             time.sleep(0.01)
         return "PASSED"
 
-    monkeypatch.setattr(claims, "renew", count)
+    monkeypatch.setattr(work_queue, "renew", count)
     monkeypatch.setattr(queue, "_serve", slow)
     assert drain_queue(database, backends=("numpy",)).measured == 1
     assert all(renewals) and upkeep.stats(database).waiting == 0
@@ -165,7 +165,7 @@ def test_a_request_that_takes_longer_than_its_lease_stays_with_its_worker(databa
 
 def test_what_another_worker_has_claimed_meanwhile_is_not_filed_twice(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     database.enqueue(request(database, "numpy.softmax", SOFTMAX, {"n": 7}))
-    monkeypatch.setattr(claims, "renew", lambda *_: False)
+    monkeypatch.setattr(work_queue, "renew", lambda *_: False)
     report = drain_queue(database, backends=("numpy",))
     assert (report.answered, report.measured, report.failed) == (1, 0, 0)
     assert not queries.latest_traces(database, environment_of("numpy"))
@@ -187,11 +187,11 @@ def test_what_a_dead_process_of_this_machine_claimed_is_free_at_once(tmp_path: P
         mine = worker_name()
         gone = mine.replace(f":{os.getpid()}:", f":{dead.pid}:")
         elsewhere = mine.replace(mine.split(":")[0], "another.machine", 1)
-        assert claims.claim_next(database, gone, environment_of("numpy")) is not None
-        assert claims.claim_next(database, elsewhere, environment_of("numpy")) is not None
+        assert work_queue.claim_next(database, gone, environment_of("numpy")) is not None
+        assert work_queue.claim_next(database, elsewhere, environment_of("numpy")) is not None
         assert reclaim(database) == 1
-        assert claims.claimants(database) == [elsewhere]
-        again = claims.claim_next(database, mine, environment_of("numpy"))
+        assert work_queue.claimants(database) == [elsewhere]
+        again = work_queue.claim_next(database, mine, environment_of("numpy"))
         assert again is not None and again.attempts == 2
         assert reclaim(database) == 0
 

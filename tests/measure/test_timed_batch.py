@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensor_graphs.measure.isolation import process_tree
-from tensor_graphs.measure.isolation.replies import End, SaidError, parse
+from tensor_graphs.measure.isolation.replies import End, ProtocolError, parse
 from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.measure.timing.bench import Timing
 from tensor_graphs.measure.timing.timed_batch import OTHERS_SLACK, Block, between, picked, uneven
@@ -48,7 +48,7 @@ def test_where_other_programs_worked_threads_that_waited_for_each_other_are_not(
 @pytest.mark.parametrize("wrong", [{"name": "warm"}, {"whole": [1e-3]}, {"calls": ["soon"] * RUNS}, {"counted": float("nan")},
                                    {"reference": None}])
 def test_a_claim_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SaidError, match="block"):
+    with pytest.raises(ProtocolError, match="block"):
         heard(claimed(**wrong), 0.05, 0.0)
 
 

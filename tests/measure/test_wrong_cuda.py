@@ -18,7 +18,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.search import price_points
+from tensor_graphs.choice.search import cost_points
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.import_spec import origin_of
 from tensor_graphs.kernels.kernel import Kernel
@@ -51,7 +51,7 @@ def declared(*made: Kernel) -> Iterator[None]:
             unregister(kernel.name)
 
 
-class Told:
+class ReportedOutput:
     """A line of the table: what was found, and the seconds of each step."""
 
     def __init__(self, name: str, tell: Tell) -> None:
@@ -62,7 +62,7 @@ class Told:
         self.parts.append(f"{what} {now - self.since:.1f} s{said and ': '}{said}")
         self.since = now
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> ReportedOutput:
         return self
 
     def __exit__(self, *failed: object) -> None:
@@ -84,7 +84,7 @@ def statuses(database: Database) -> Counter[str]:
 def boast(database: Database, kernel: Kernel, signature: Signature, graph: tg.Graph) -> None:
     """Store times of a nanosecond, as a broken tool would."""
     database.ensure_graph(graph_record(signature))
-    for at in price_points(graph, largest=SIZES):
+    for at in cost_points(graph, largest=SIZES):
         database.add_trace(TraceRecord(
             implementation_of(kernel), timed_workload(signature, at), environment_of("cuda"), "cold", "PASSED",
             samples_ms=(1e-6,) * 5, max_relative_error=0.0, tolerance=1e-4, verifier=VERIFIER))
@@ -92,7 +92,7 @@ def boast(database: Database, kernel: Kernel, signature: Signature, graph: tg.Gr
 
 def it_is_refused_and_nothing_else_is(row: Row, folder: Path, tell: Tell) -> None:
     """A wrong kernel is judged, then its right twin by the same judge; both look fastest, and the twin alone may be chosen."""
-    with Told(row.name, tell) as said, open_database(folder / "bench.db") as database, \
+    with ReportedOutput(row.name, tell) as said, open_database(folder / "bench.db") as database, \
             Judge(database, timeout=row.timeout) as judge:
         wrong, twin = kernels.spoiled(row), kernels.right(row.form)
         with declared(wrong, twin):
@@ -120,7 +120,7 @@ def it_is_refused_and_nothing_else_is(row: Row, folder: Path, tell: Tell) -> Non
 
 
 def its_times_are_taken(name: str, folder: Path, tell: Tell) -> None:
-    with Told(f"right {name}", tell) as said, open_database(folder / "bench.db") as database, \
+    with ReportedOutput(f"right {name}", tell) as said, open_database(folder / "bench.db") as database, \
             Judge(database, timeout=PATIENCE) as judge:
         kernel = kernels.right(name)
         with declared(kernel):
@@ -165,7 +165,7 @@ OURS = [("gencuda.loops", tg.softmax(X)), ("gencuda.loops", tg.rms_norm(X)), ("g
 def test_our_own_kernels_pass_beside_them(name: str, node: tg.Tensor, tmp_path: Path, record_property: Tell) -> None:
     from tensor_graphs.kernels.registry import kernel_named, why_missing
 
-    with Told(f"ours {name} {node.op.name}", record_property) as said, open_database(tmp_path / "bench.db") as database, \
+    with ReportedOutput(f"ours {name} {node.op.name}", record_property) as said, open_database(tmp_path / "bench.db") as database, \
             Judge(database, timeout=PATIENCE) as judge:
         missing = why_missing(name.partition(".")[0])
         assert missing is None, missing
@@ -181,11 +181,11 @@ MIXED = ("writes_at_address_8", "never_ends", "leaves_the_last_element", "writes
 @pytest.mark.alone
 @pytest.mark.usefixtures("texts")
 def test_one_profile_of_all_kinds_files_a_row_for_each_and_chooses_the_right_one(tmp_path: Path, record_property: Tell) -> None:
-    with Told("a profile of all kinds", record_property) as said:
+    with ReportedOutput("a profile of all kinds", record_property) as said:
         a_profile_of_all_kinds(tmp_path, said)
 
 
-def a_profile_of_all_kinds(folder: Path, said: Told) -> None:
+def a_profile_of_all_kinds(folder: Path, said: ReportedOutput) -> None:
     rows = [next(row for row in WRONG if row.name == name) for name in MIXED]
     made = [*map(kernels.spoiled, rows), kernels.right("gate")]
     with declared(*made), open_database(folder / "bench.db") as database:
@@ -243,7 +243,7 @@ def test_on_an_emulated_gpu_a_right_kernel_passes_and_is_timed(name: str, tmp_pa
 @pytest.mark.long
 @pytest.mark.usefixtures("gpu_that_is_none")
 def test_on_an_emulated_gpu_one_profile_files_a_row_for_each(tmp_path: Path, record_property: Tell) -> None:
-    with Told("a profile of all kinds", record_property) as said:
+    with ReportedOutput("a profile of all kinds", record_property) as said:
         a_profile_of_all_kinds(tmp_path, said)
 
 

@@ -1,4 +1,4 @@
-"""frontends/families.py: every encoder against transformers' own model, from one compiled plan."""
+"""frontends/huggingface/families.py: every encoder against transformers' own model, from one compiled plan."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from family_cases import ENCODERS, VOCABULARY, Case
 from test_families import ROW_MUTANTS, fact, marked, relative_error
 
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.frontends.families import FAMILIES, MODEL_TYPES
-from tensor_graphs.frontends.huggingface import LoadedModel, load_model
+from tensor_graphs.frontends.huggingface.families import FAMILIES, MODEL_TYPES
+from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.transformer import encoder_graph
 from tensor_graphs.runtime.compiled_graph import bind

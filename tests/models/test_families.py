@@ -1,4 +1,4 @@
-"""frontends/families.py: every row against transformers' own model: 32 greedy tokens and all logits, from one compiled plan."""
+"""frontends/huggingface/families.py: every row against transformers' own model: 32 greedy tokens and all logits of one plan."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from family_cases import DECODERS, VOCABULARY, Case
 
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.frontends.families import FAMILIES
-from tensor_graphs.frontends.generate import generate
-from tensor_graphs.frontends.huggingface import LoadedModel, load_model
+from tensor_graphs.frontends.huggingface.families import FAMILIES
+from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
+from tensor_graphs.serving.generate import generate
 
 TOKENS, PROMPTS, DIFFERENT = 32, (3, 30), 5
 """the longer prompt is longer than every window, and than what a rotation was stretched from; fewer different tokens show little"""

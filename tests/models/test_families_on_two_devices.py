@@ -8,7 +8,7 @@ import pytest
 import transformers
 from family_cases import DECODERS, ENCODERS, Case
 
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tests.runtime.test_two_devices import the_same_on_two_devices
 
 ROWS: dict[str, Case] = {case.family: case for case in reversed((*DECODERS, *ENCODERS))}

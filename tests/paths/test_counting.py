@@ -8,15 +8,15 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.paths import counting
 from tensor_graphs.paths.counting import PathCount, count_paths
-from tensor_graphs.paths.path import Paths, Price
+from tensor_graphs.paths.path import Cost, Paths
 from tests.paths.test_path import GRAPHS, TABLE, every_path, random_prices
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_paths_are_counted_without_being_listed(name: str) -> None:
     for seed in range(4):
-        price = random_prices(seed)
-        assert count_paths(Paths(GRAPHS[name], TABLE, price)) == PathCount(len(every_path(GRAPHS[name], price)))
+        cost = random_prices(seed)
+        assert count_paths(Paths(GRAPHS[name], TABLE, cost)) == PathCount(len(every_path(GRAPHS[name], cost)))
 
 
 def test_beyond_so_many_states_the_number_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_two_hundred_steps_of_few_kinds_are_counted() -> None:
     x = tg.input("x", (4,))
     for i in range(200):
         x = tg.softmax(x * float(i)) if i % 2 else tg.sin(tg.silu(x))
-    count = count_paths(Paths(tg.graph(x), by_op(all_kernels(("numpy",))), lambda kernel, s: Price(1e-6)))
+    count = count_paths(Paths(tg.graph(x), by_op(all_kernels(("numpy",))), lambda kernel, s: Cost(1e-6)))
     assert count.exact and count.number > 10
 
 

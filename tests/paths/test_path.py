@@ -27,7 +27,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.part import part_of
 from tensor_graphs.paths.fit_screen import SCREEN_LINES
-from tensor_graphs.paths.path import EXPAND, NoPathError, Path, Paths, Price
+from tensor_graphs.paths.path import EXPAND, Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.records.database import Database
 from tests.plans import check, paths_of, plan_of, program_of
@@ -63,13 +63,13 @@ TABLE = by_op(all_kernels(("numpy", "torch")))
 
 def random_prices(seed: int, refusals: float = 1.0) -> Any:
     """A price for every kernel and signature; a third of the composites' kernels and most of torch's may not be used."""
-    def price(kernel: Kernel, s: Signature) -> Price | None:
+    def cost(kernel: Kernel, s: Signature) -> Cost | None:
         rng = np.random.default_rng([seed, zlib.crc32(f"{kernel.name} {s.key}".encode())])
         seconds = float(rng.choice([1.0, 2.0, 3.0, 5.0, 8.0, 13.0])) * (4.0 if s.spec.op.kind == "composite" else 1.0) * 1e-6
         often = 0.35 if s.spec.op.kind == "composite" else 0.6 if kernel.backend == "torch" else 0.0
-        return None if rng.random() < often * refusals else Price(seconds)
+        return None if rng.random() < often * refusals else Cost(seconds)
 
-    return price
+    return cost
 
 
 # ---- brute force: written against the graph, the kernels and the prices alone ------------------------------------------
@@ -89,7 +89,7 @@ def is_known_when_bound(n: Node) -> bool:
     return bool(n.inputs) and static and all(map(is_known_when_bound, n.inputs))
 
 
-def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
+def every_path(g: Graph, cost: Any) -> dict[frozenset[tuple[str, str]], float]:
     """choices -> seconds, by trying everything."""
     ways: dict[str, list[tuple[str, float | None]]] = {}
     inside: dict[str, list[tuple[Signature, int]]] = {}
@@ -97,7 +97,7 @@ def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
     def look(s: Signature) -> None:
         if s.key in ways:
             return
-        ways[s.key] = [(k.name, p.seconds) for k in matching(s.spec, TABLE) if (p := price(k, s)) is not None]
+        ways[s.key] = [(k.name, p.seconds) for k in matching(s.spec, TABLE) if (p := cost(k, s)) is not None]
         if isinstance(s.spec.op, CompositeOp):
             inside[s.key] = questions(walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs))
             ways[s.key].append((EXPAND, None))
@@ -129,9 +129,9 @@ def every_path(g: Graph, price: Any) -> dict[frozenset[tuple[str, str]], float]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_path_is_listed_once_cheapest_first(name: str, seed: int) -> None:
-    g, price = GRAPHS[name], random_prices(seed)
-    expected = every_path(g, price)
-    listed = list(Paths(g, TABLE, price))
+    g, cost = GRAPHS[name], random_prices(seed)
+    expected = every_path(g, cost)
+    listed = list(Paths(g, TABLE, cost))
     assert {frozenset(p.choices.items()): pytest.approx(p.cost, rel=1e-9) for p in listed} == expected
     assert len(listed) == len(expected) == len({p.id for p in listed})
     for a, b in itertools.pairwise(listed):
@@ -159,9 +159,9 @@ def test_a_swap_that_moves_less_than_a_hundredth_comes_last() -> None:
     """However cheap: of two kernels per op, only one pair differs by what counts."""
     x = tg.input("x", (4,))
     g = tg.graph(tg.exp2(x) * tg.sin(x))
-    price = {"exp2": (100.0, 200.0), "sin": (1.0, 1.5), "mul": (1.0, 1.0)}
-    table = by_op(k for k in all_kernels(("numpy", "torch")) if k.op in price)
-    listed = list(Paths(g, table, lambda k, s: Price(price[k.op][k.backend == "torch"] * 1e-6)))
+    cost = {"exp2": (100.0, 200.0), "sin": (1.0, 1.5), "mul": (1.0, 1.0)}
+    table = by_op(k for k in all_kernels(("numpy", "torch")) if k.op in cost)
+    listed = list(Paths(g, table, lambda k, s: Cost(cost[k.op][k.backend == "torch"] * 1e-6)))
     swapped = [{name.removeprefix("torch.") for name in p.choices.values() if name.startswith("torch.")} for p in listed]
     assert [p.small for p in listed] == [0, 0, 1, 1, 1, 1, 2, 2] and swapped[:2] == [set(), {"exp2"}]
     assert all(p.small == len(s - {"exp2"}) for p, s in zip(listed, swapped, strict=True))
@@ -171,9 +171,9 @@ def test_a_swap_that_moves_less_than_a_hundredth_comes_last() -> None:
 
 def test_each_way_of_what_takes_most_of_a_path_is_listed_by_its_price_however_little_it_moves() -> None:
     x = tg.input("x", (4,))
-    price = {"numpy.exp2": 100.0, "torch.exp2": 100.5, "numpy.sin": 1.0, "torch.sin": 4.0, "numpy.mul": 1.0}
-    table = by_op(k for k in all_kernels(("numpy", "torch")) if k.name in price)
-    listed = list(Paths(tg.graph(tg.exp2(x) * tg.sin(x)), table, lambda k, s: Price(price[k.name] * 1e-6)))
+    cost = {"numpy.exp2": 100.0, "torch.exp2": 100.5, "numpy.sin": 1.0, "torch.sin": 4.0, "numpy.mul": 1.0}
+    table = by_op(k for k in all_kernels(("numpy", "torch")) if k.name in cost)
+    listed = list(Paths(tg.graph(tg.exp2(x) * tg.sin(x)), table, lambda k, s: Cost(cost[k.name] * 1e-6)))
     assert [p.cost for p in listed] == pytest.approx([102e-6, 102.5e-6, 105e-6, 105.5e-6]) and not any(p.small for p in listed)
 
 
@@ -192,10 +192,10 @@ def test_the_cheapest_path_is_what_is_asked_for() -> None:
 def test_one_question_in_two_dims_is_one_choice() -> None:
     m = tg.dim("m", 1, 16)
     g = tg.graph({"a": tg.sigmoid(tg.input("x", (N, 4))), "b": tg.sigmoid(tg.input("y", (m, 4)))})
-    price = random_prices(2)
-    listed = list(Paths(g, TABLE, price))
-    assert len(listed) == len({p.id for p in listed}) == len(list(Paths(GRAPHS["one composite"], TABLE, price)))
-    assert listed[0].cost == pytest.approx(2 * Paths(GRAPHS["one composite"], TABLE, price).cheapest().cost)
+    cost = random_prices(2)
+    listed = list(Paths(g, TABLE, cost))
+    assert len(listed) == len({p.id for p in listed}) == len(list(Paths(GRAPHS["one composite"], TABLE, cost)))
+    assert listed[0].cost == pytest.approx(2 * Paths(GRAPHS["one composite"], TABLE, cost).cheapest().cost)
     values = {"x": np.ones((3, 4), np.float32), "y": np.full((5, 4), 0.5, np.float32)}
     for p in listed[:4]:
         check(g, values, path=p, backends=("numpy", "torch"))
@@ -207,12 +207,12 @@ def test_one_question_in_two_dims_is_one_choice() -> None:
 def test_a_path_is_measured_when_all_of_it_is_and_its_error_is_the_worst() -> None:
     x = tg.input("x", (3,))
     g = tg.graph(tg.sin(x) + tg.exp2(x))
-    rows = {"sin": Price(1e-6, True, 1e-7), "exp2": Price(2e-6, True, 3e-7), "add": Price(4e-6, True, 0.0)}
-    for guessed in (None, "exp2"):
-        known = rows | ({guessed: Price(2e-6, False, None)} if guessed else {})
+    rows = {"sin": Cost(1e-6, True, 1e-7), "exp2": Cost(2e-6, True, 3e-7), "add": Cost(4e-6, True, 0.0)}
+    for estimated in (None, "exp2"):
+        known = rows | ({estimated: Cost(2e-6, False, None)} if estimated else {})
         path = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s, known=known: known[k.op]).cheapest()
-        assert path.cost == pytest.approx(7e-6) and path.measured is (guessed is None)
-        assert path.error == (None if guessed else 3e-7)
+        assert path.cost == pytest.approx(7e-6) and path.measured is (estimated is None)
+        assert path.error == (None if estimated else 3e-7)
         assert {(s["op"].split()[0], s["kernel"], s["calls"]) for s in path.steps()} == {
             ("sin", "numpy.sin", 1), ("exp2", "numpy.exp2", 1), ("add", "numpy.add", 1)}
 
@@ -253,7 +253,7 @@ def test_definitions_that_hold_the_same_ones_are_opened_once(monkeypatch: pytest
 
     monkeypatch.setattr(Paths, "inner", counted)
     x = tg.input("x", (N, 4))
-    path = Paths(tg.graph(pair[0](x)), TABLE, lambda k, s: Price(1.0)).cheapest()
+    path = Paths(tg.graph(pair[0](x)), TABLE, lambda k, s: Cost(1.0)).cheapest()
     assert path.calls[signature_of(tg.sin(x)).key] == path.calls[signature_of(tg.exp2(x)).key] == 2**29
     assert path.calls[signature_of(x + x).key] == 2**29 and path.cost == 2**30 + 2**30 - 1
 
@@ -302,7 +302,7 @@ def codes_graphs() -> dict[str, Graph]:
 def test_a_path_costs_what_runs_and_nothing_of_what_is_computed_when_it_is_bound(name: str) -> None:
     """One second for each kernel; what runs is counted in the lowered program."""
     g = codes_graphs()[name]
-    paths = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s: None if s.spec.op.name == "linear" else Price(1.0))
+    paths = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s: None if s.spec.op.name == "linear" else Cost(1.0))
     path = paths.cheapest()
     program = program_of(g, ("numpy",), path=path)
     assert path.cost == path.kernel_calls == sum(1 for i in program.instructions if i.signature)
@@ -314,12 +314,12 @@ def test_a_kernel_does_not_win_by_the_price_of_what_the_definition_computes_once
     """The kernel takes 305 µs; the definition 37 µs of a product and 300 µs of decoding, once where the codes are parameters."""
     kernel = replace(kernel_named("numpy.linear"), name="numpy.by_codes", op="by_codes", accepts=lambda spec: None,
                      composite=by_codes(tg.input("x", (N, 4)), *weights("input")).op)
-    prices = {"linear": 37e-6, "by_codes": 305e-6}
+    costs = {"linear": 37e-6, "by_codes": 305e-6}
     table = by_op([*(k for k in all_kernels(("numpy",)) if k.op in ("linear", "cast", "sub", "mul")), kernel])
     chosen = {}
     for kind in ("parameter", "input"):
         made = by_codes(tg.input("x", (N, 4)), *weights(kind))
-        path = Paths(tg.graph(made), table, lambda k, s: Price(prices.get(k.op, 100e-6))).cheapest()
+        path = Paths(tg.graph(made), table, lambda k, s: Cost(costs.get(k.op, 100e-6))).cheapest()
         chosen[kind] = path.choices[signature_of(made).key], path.cost
     assert chosen == {"parameter": (EXPAND, pytest.approx(37e-6)), "input": ("numpy.by_codes", pytest.approx(305e-6))}
 
@@ -330,7 +330,7 @@ def test_a_definition_that_makes_much_of_parameters_has_to_gain_a_tenth_and_no_r
     kernel = replace(kernel_named("numpy.linear"), name="numpy.by_codes", op="by_codes", accepts=lambda spec: None,
                      composite=made.op)
     table = by_op([*(k for k in all_kernels(("numpy",)) if k.op in ("linear", "cast", "sub", "mul")), kernel])
-    path = Paths(tg.graph(made), table, lambda k, s: Price((us if k is kernel else 100.0) * 1e-6)).cheapest()
+    path = Paths(tg.graph(made), table, lambda k, s: Cost((us if k is kernel else 100.0) * 1e-6)).cheapest()
     assert path.choices[signature_of(made).key] == chosen
     taken = us if chosen != EXPAND else 100.0
     assert path.seconds == pytest.approx(taken * 1e-6) and (path.cost > path.seconds) == (chosen == EXPAND)
@@ -343,7 +343,7 @@ def test_a_definition_does_not_pay_for_what_is_copied_in_it_once() -> None:
 
     for leaf, seconds in ((tg.input, 8.0), (tg.parameter, 0.0)):
         made = doubled_sum(tg.input("x", (8,)), leaf("w", (4,)))
-        paths = Paths(tg.graph(made), TABLE, lambda k, s: Price(5.0), copied=lambda t: float(np.prod(t.shape)))
+        paths = Paths(tg.graph(made), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
         (way,) = [a for a in paths.alternatives(signature_of(made)) if a.name == EXPAND]
         assert way.seconds == seconds
 
@@ -353,7 +353,7 @@ def test_a_definition_does_not_pay_for_what_is_copied_in_it_once() -> None:
 
 def test_what_nothing_computes_is_named_with_where_it_hides() -> None:
     g = GRAPHS["a reduction"]
-    paths = Paths(g, TABLE, lambda k, s: None if s.spec.op.name in ("softmax", "reduce_max") else Price(1e-6))
+    paths = Paths(g, TABLE, lambda k, s: None if s.spec.op.name in ("softmax", "reduce_max") else Cost(1e-6))
     assert list(paths) == []
     with pytest.raises(NoPathError) as caught:
         paths.cheapest()
@@ -364,7 +364,7 @@ def test_a_definition_pays_for_what_is_copied_in_it() -> None:
     """An upsampled image is a reshape of what is repeated, which no view is."""
     x = tg.input("x", (2, 3, 4, 5))
     for made, seconds in ((tg.upsample(x, (2, 2)), 2 * 3 * 8 * 10.0), (tg.softmax(x), 0.0)):
-        paths = Paths(tg.graph(made), TABLE, lambda k, s: Price(5.0), copied=lambda t: float(np.prod(t.shape)))
+        paths = Paths(tg.graph(made), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
         (way,) = [a for a in paths.alternatives(signature_of(made)) if a.name == EXPAND]
         assert way.seconds == seconds
 
@@ -379,7 +379,7 @@ def test_a_composite_that_is_read_by_one_that_holds_it_has_its_own_price() -> No
         return turned_over(x) + 1
 
     g = tg.graph(turned_and_more(turned_over(tg.input("x", (8, 8), tg.i32))))
-    assert Paths(g, TABLE, lambda k, s: Price(1.0), copied=lambda t: 1.0).cheapest().cost == 1.0
+    assert Paths(g, TABLE, lambda k, s: Cost(1.0), copied=lambda t: 1.0).cheapest().cost == 1.0
 
 
 def test_an_opaque_composite_is_never_expanded() -> None:
@@ -400,7 +400,7 @@ def test_a_path_goes_to_json_and_back() -> None:
         text = json.dumps(path.to_json())
         back = path_from_json(json.loads(text))
         assert back.id == path.id and back.choices == path.choices and back.graph_key == path.graph_key
-        assert Paths(GRAPHS["a norm"], TABLE, random_prices(1)).priced(back) == path
+        assert Paths(GRAPHS["a norm"], TABLE, random_prices(1)).costed(back) == path
 
 
 def test_a_saved_path_that_was_changed_is_refused() -> None:
@@ -419,14 +419,14 @@ def test_a_saved_path_whose_kernel_is_edited_since_is_refused() -> None:
     g = GRAPHS["a reduction"]
     path = path_from_json(paths_of(g, ("numpy",)).cheapest().to_json())
 
-    def price(kernel: Kernel, s: Signature) -> Price:
-        return Price(1e-6)
+    def cost(kernel: Kernel, s: Signature) -> Cost:
+        return Cost(1e-6)
 
     edited = [replace(k, toolchain="edited") for k in all_kernels(("numpy",))]
     with pytest.raises(NoPathError, match=rf"^the path {path.id} means another numpy\.softmax for .*: [0-9a-f]{{12}}, .*\n  fix: "):
-        Paths(g, by_op(edited), price).kernels(path)
-    assert Paths(g, TABLE, price).kernels(path)
-    other = Paths(g, by_op(edited), price).cheapest()
+        Paths(g, by_op(edited), cost).kernels(path)
+    assert Paths(g, TABLE, cost).kernels(path)
+    other = Paths(g, by_op(edited), cost).cheapest()
     assert other.choices == path.choices and other.id != path.id
 
 

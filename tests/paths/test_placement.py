@@ -24,7 +24,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, name_of
 from tensor_graphs.paths.counting import PathCount, count_paths
-from tensor_graphs.paths.path import EXPAND, Path, Paths, Price
+from tensor_graphs.paths.path import EXPAND, Cost, Path, Paths
 from tests.fake.device import Fake
 from tests.plans import program_of, random_path
 from tests.runtime.test_two_devices import models
@@ -41,18 +41,18 @@ def fake() -> Iterator[Fake]:
     backend.forget()
 
 
-def placed_paths(g: Graph, link: float, prices: Mapping[str, tuple[float, float]] | None = None, *, expand: bool = True) -> Paths:
+def placed_paths(g: Graph, link: float, costs: Mapping[str, tuple[float, float]] | None = None, *, expand: bool = True) -> Paths:
     """prices: op -> microseconds (on the cpu, on the fake device); other ops cost 1 and 1. link: microseconds of a copy."""
-    known = prices or {}
+    known = costs or {}
 
-    def price(kernel: Kernel, signature: Signature) -> Price:
+    def cost(kernel: Kernel, signature: Signature) -> Cost:
         here, there = known.get(signature.spec.op.name, (1.0, 1.0))
-        return Price((there if kernel.backend == "fake" else here) * 1e-6)
+        return Cost((there if kernel.backend == "fake" else here) * 1e-6)
 
     def linked(source: str, target: str, t: TensorType) -> float:
         return link * 1e-6
 
-    return Paths(g, by_op(all_kernels(BACKENDS)), price, expand=expand, link=linked)
+    return Paths(g, by_op(all_kernels(BACKENDS)), cost, expand=expand, link=linked)
 
 
 def copies(g: Graph, path: Path) -> Counter[str]:
@@ -70,29 +70,29 @@ def test_the_copies_that_are_priced_are_those_that_lowering_inserts(family: str,
     g = models(tmp_path)[family]
     paths = placed_paths(g, 7.0)
     for seed in range(4):
-        path = paths.priced(random_path(paths, np.random.default_rng(seed)))
-        priced = {way: n for way, (n, _) in path.copies.items()}
-        assert priced == copies(g, path) and sum(priced.values()) > 3
-        assert sum(seconds for _, seconds in path.copies.values()) == pytest.approx(7e-6 * sum(priced.values()))
+        path = paths.costed(random_path(paths, np.random.default_rng(seed)))
+        costed = {way: n for way, (n, _) in path.copies.items()}
+        assert costed == copies(g, path) and sum(costed.values()) > 3
+        assert sum(seconds for _, seconds in path.copies.values()) == pytest.approx(7e-6 * sum(costed.values()))
         one = {k: name.replace("fake.", "numpy.") for k, name in path.choices.items()}
-        alone = paths.priced(replace(path, choices=one, identities={}))
-        assert not alone.copies and path.cost - alone.cost == pytest.approx(7e-6 * sum(priced.values()))
+        alone = paths.costed(replace(path, choices=one, identities={}))
+        assert not alone.copies and path.cost - alone.cost == pytest.approx(7e-6 * sum(costed.values()))
 
 
 def test_a_slow_link_turns_the_choice_and_a_fast_one_turns_it_back() -> None:
     g = tg.graph(tg.sqrt(tg.sin(tg.exp2(X))))
-    prices = {"exp2": (1.0, 10.0), "sin": (100.0, 5.0), "sqrt": (1.0, 10.0)}
+    costs = {"exp2": (1.0, 10.0), "sin": (100.0, 5.0), "sqrt": (1.0, 10.0)}
     for link, wanted in ((1.0, "fake"), (40.0, "fake"), (60.0, "numpy"), (1000.0, "numpy"), (2.0, "fake")):
-        path = placed_paths(g, link, prices).cheapest()
+        path = placed_paths(g, link, costs).cheapest()
         assert backends(path)["sin"] == wanted and backends(path)["exp2"] == "numpy"
         assert path.copies.keys() == ({"cpu -> fake", "fake -> cpu"} if wanted == "fake" else set())
 
 
 def test_a_run_of_ops_moves_together_where_each_alone_would_not_pay() -> None:
     g = tg.graph(tg.sqrt(tg.reciprocal(tg.sin(tg.exp2(tg.floor(X))))))
-    prices = dict.fromkeys(("sqrt", "reciprocal", "sin", "exp2", "floor"), (10.0, 1.0))
-    assert set(backends(placed_paths(g, 15.0, prices).cheapest()).values()) == {"fake"}        # each alone: 1 + 2 · 15 > 10
-    assert set(backends(placed_paths(g, 30.0, prices).cheapest()).values()) == {"numpy"}
+    costs = dict.fromkeys(("sqrt", "reciprocal", "sin", "exp2", "floor"), (10.0, 1.0))
+    assert set(backends(placed_paths(g, 15.0, costs).cheapest()).values()) == {"fake"}        # each alone: 1 + 2 · 15 > 10
+    assert set(backends(placed_paths(g, 30.0, costs).cheapest()).values()) == {"numpy"}
 
 
 GRAPHS = {
@@ -110,8 +110,8 @@ def test_enumeration_is_complete_and_the_first_path_is_the_cheapest(name: str) -
     expand = name != "composite"
     for _ in range(12):
         names = {s.spec.op.name for s, _ in placed_paths(g, 0.0, expand=expand).top}
-        prices = {op: (float(rng.uniform(1, 20)), float(rng.uniform(1, 20))) for op in sorted(names)}
-        paths = placed_paths(g, float(rng.choice([0.5, 3.0, 8.0, 30.0])), prices, expand=expand)
+        costs = {op: (float(rng.uniform(1, 20)), float(rng.uniform(1, 20))) for op in sorted(names)}
+        paths = placed_paths(g, float(rng.choice([0.5, 3.0, 8.0, 30.0])), costs, expand=expand)
         everything = list(paths)
         assert len({p.id for p in everything}) == len(everything) == 2 ** len(paths.top)
         least = min(p.cost for p in everything)
@@ -123,8 +123,8 @@ def test_enumeration_is_complete_and_the_first_path_is_the_cheapest(name: str) -
 def test_what_is_all_on_one_device_comes_next_however_many_mixtures_are_cheaper() -> None:
     """Steps that take less on the cpu than a launch: each mixture of both devices is cheaper than all on the other."""
     g = tg.graph(tg.copy_to(tg.softmax(tg.copy_to(X, "fake")), "fake"))
-    prices = {s.spec.op.name: (1.0, 9.0) for s in signatures_of(g)} | {"softmax": (20.0, 30.0)}
-    listed = list(itertools.islice(placed_paths(g, 0.1, prices), 6))
+    costs = {s.spec.op.name: (1.0, 9.0) for s in signatures_of(g)} | {"softmax": (20.0, 30.0)}
+    listed = list(itertools.islice(placed_paths(g, 0.1, costs), 6))
     assert listed[0].cost == min(p.cost for p in listed)
     kinds = [(len(set(backends(p).values()) - {EXPAND}), set(backends(p).values()) - {EXPAND}, p.kernel_calls > 1) for p in listed]
     for device in ("numpy", "fake"):
@@ -201,10 +201,10 @@ def brute_force(g: Graph, usable: Callable[[Kernel, Signature], bool]) -> set[fr
 def paths_listed(g: Graph, usable: Callable[[Kernel, Signature], bool], rng: random.Random) -> list[Path]:
     link = rng.choice([0.3e-6, 2e-6, 9e-6])
 
-    def price(kernel: Kernel, s: Signature) -> Price | None:
-        return Price((1 + zlib.crc32(f"{kernel.name} {s.key}".encode()) % 13) * 1e-6) if usable(kernel, s) else None
+    def cost(kernel: Kernel, s: Signature) -> Cost | None:
+        return Cost((1 + zlib.crc32(f"{kernel.name} {s.key}".encode()) % 13) * 1e-6) if usable(kernel, s) else None
 
-    paths = Paths(g, by_op(all_kernels(BACKENDS)), price, link=lambda source, target, t: link)
+    paths = Paths(g, by_op(all_kernels(BACKENDS)), cost, link=lambda source, target, t: link)
     listed = list(paths)
     assert count_paths(paths) == PathCount(len(listed))
     return listed
@@ -275,5 +275,5 @@ def test_a_path_shows_its_copies() -> None:
 
 
 def test_one_device_prices_no_copy_and_expands_nothing_for_it() -> None:
-    paths = Paths(GRAPHS["chain"], by_op(all_kernels(("numpy",))), lambda k, s: Price(1e-6))
+    paths = Paths(GRAPHS["chain"], by_op(all_kernels(("numpy",))), lambda k, s: Cost(1e-6))
     assert paths.devices == ("cpu",) and not paths.cheapest().copies and not paths._placements

@@ -21,12 +21,12 @@ from tensor_graphs.records import (
     ProfileRequest,
     SchemaMismatch,
     SourceRecord,
-    claims,
     open_database,
     portable,
     queries,
     schema,
     upkeep,
+    work_queue,
 )
 from tensor_graphs.records.portable import CHUNK, KEYS, TABLES, export_file, import_file
 
@@ -47,7 +47,7 @@ def filled(database, make):
         make.trace(make.recipe(), conditions={"load": [0.5, None]}, verbatim='{"x": 1}\n'),
     ])  # fmt: skip
     database.enqueue(ProfileRequest(own, make.workload(9), make.here, 3.0, "guess"))
-    assert claims.claim_next(database, "somebody", make.here) is not None
+    assert work_queue.claim_next(database, "somebody", make.here) is not None
     database.add_constants(make.here, [DeviceConstant("read_bandwidth", 54e9, "byte/s")])
     database.add_recipes("f" * 64, [{"recipes": [make.recipe().signature]}], [make.graph, make.target], [make.recipe()])
     with database.writing() as connection:

@@ -18,11 +18,11 @@ from tensor_graphs.records import (
     ProfileRequest,
     SourceRecord,
     TraceRecord,
-    claims,
-    known,
+    measurements,
     open_database,
     queries,
     upkeep,
+    work_queue,
 )
 from tensor_graphs.records.rows import REFUTING, STATUSES
 
@@ -315,8 +315,8 @@ def test_evidence_is_given_in_the_order_asked_for(database, make) -> None:
 def test_coverage_counts_pairs_and_rises_as_the_queue_drains(database, make) -> None:
     database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(4)))
     fractions = []
-    while (item := claims.claim_next(database, "w", make.here)) is not None:
-        claims.complete(database, item, [make.trace(item.implementation, workload=item.workload)] * 2)
+    while (item := work_queue.claim_next(database, "w", make.here)) is not None:
+        work_queue.complete(database, item, [make.trace(item.implementation, workload=item.workload)] * 2)
         (row,) = queries.coverage(database, make.here)
         fractions.append(row.fraction)
     assert fractions == [0.25, 0.5, 0.75, 1.0]
@@ -367,7 +367,7 @@ def plan_of(database, statement) -> list[str]:
 
 def test_the_bulk_loader_reads_its_index_and_not_the_rows(database, make) -> None:
     database.add_trace(make.trace())
-    steps = plan_of(database, known._judged("cold").where(known.measured_in(make.here)))
+    steps = plan_of(database, measurements._judged("cold").where(measurements.measured_in(make.here)))
     assert any("USING COVERING INDEX ix_benchmark_traces_here" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps  # the index is in the order asked for
 

@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from tensor_graphs.records import known, schema, upkeep
+from tensor_graphs.records import measurements, schema, upkeep
 from tensor_graphs.records.connection import connect, parse_target
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.errors import SchemaMismatch
@@ -181,7 +181,7 @@ def test_a_database_of_0005_takes_traces_of_searches_and_keeps_its_rows(database
 
 def test_what_a_search_measured_is_no_time_that_a_choice_rests_on(database, make) -> None:
     database.add_trace(make.trace(kind="search"))
-    assert known.latest_traces(database, make.here) == {}
+    assert measurements.latest_traces(database, make.here) == {}
     database.add_trace(make.trace(max_relative_error=1e-7))
-    (one,) = known.latest_traces(database, make.here).values()
+    (one,) = measurements.latest_traces(database, make.here).values()
     assert one.times == 1

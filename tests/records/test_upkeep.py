@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from tensor_graphs.records import (
-    ProfileRequest,
-    SourceRecord,
-    claims,
-    upkeep,
-)
+from tensor_graphs.records import ProfileRequest, SourceRecord, upkeep, work_queue
 
 
 def test_check_finds_a_dangling_reference_and_a_changed_source(database, make) -> None:
@@ -43,7 +38,7 @@ def test_vacuum_gives_space_back_and_keeps_the_rows(database, make) -> None:
 def test_stats_count_rows_statuses_and_the_queue(database, make) -> None:
     database.add_traces([make.trace(), make.trace(status="TIMEOUT")])
     database.enqueue(*(ProfileRequest(make.kernel(), make.workload(batch), make.here) for batch in range(3)))
-    assert claims.claim_next(database, "w", make.here) is not None
+    assert work_queue.claim_next(database, "w", make.here) is not None
     stats = upkeep.stats(database)
     assert stats.traces_by_status == {"PASSED": 1, "TIMEOUT": 1}
     assert (stats.waiting, stats.claimed, stats.abandoned) == (2, 1, 0)

@@ -18,7 +18,7 @@ from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, part_of
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.path import Path, Paths, Price, is_way_on
+from tensor_graphs.paths.path import Cost, Path, Paths, is_way_on
 
 ROWS, WIDTH = 3, 8
 
@@ -66,14 +66,14 @@ def added(name: str) -> Iterator[None]:
 BACKENDS = ("gen", "numpy")
 
 
-def price(seed: int, kernel: Kernel, s: Signature) -> Price:
+def cost(seed: int, kernel: Kernel, s: Signature) -> Cost:
     """Of a kernel on a signature, the same whatever else there is."""
-    return Price(random.Random(f"{seed} {kernel.name if kernel.backend != 'gen' else 'gen'} {s.key}").uniform(1.0, 20.0))
+    return Cost(random.Random(f"{seed} {kernel.name if kernel.backend != 'gen' else 'gen'} {s.key}").uniform(1.0, 20.0))
 
 
 def paths_of(graph: tg.Graph, seed: int, recipes: bool) -> Paths:
     return Paths(prepare(graph, recipes=recipes, backends=BACKENDS).graph, by_op(all_kernels(BACKENDS)),
-                 lambda kernel, s: price(seed, kernel, s))
+                 lambda kernel, s: cost(seed, kernel, s))
 
 
 def run(path: Path) -> frozenset[tuple[str, str]]:

@@ -12,13 +12,13 @@ import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.kernels.registry import whole_kernels
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.timing.check_whole_run import error_at_once
+from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
 from tensor_graphs.models.rope import Rope
 from tensor_graphs.paths.pin import Pin
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-from tensor_graphs.runtime.segments.all_steps import AllSteps
+from tensor_graphs.runtime.segments.decoder_kernel import AllSteps
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.views.explain import explain
 

@@ -16,7 +16,7 @@ from tensor_graphs.devices.cpu import CPU, array_view
 from tensor_graphs.devices.device import DeviceError, UnknownDevice
 from tensor_graphs.devices.known import device_named, devices
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.huggingface import model_graph
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.kernel import Kernel, Transfer
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, kernel_named
 from tensor_graphs.language.graph import Graph

@@ -11,8 +11,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.actions import Grain, Schedule, Unroll
-from tensor_graphs.costs import learned
-from tensor_graphs.costs.trees import HIGH, MIDDLE, Estimate, Model, Tree
+from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.learned.trees import HIGH, MIDDLE, Estimate, Model, Tree
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.tuning.ranked import ANY, FEW, POOL, Ranked, ranked
 from tensor_graphs.tuning.space import Measured
@@ -69,12 +69,12 @@ def test_a_measured_neighbour_corrects_a_prediction() -> None:
     view = Ranked(space, lambda schedule: Estimate(0.0, 0.4))
     near, far = ((Grain(2, 0), *space.seed[1:]), tuple(Grain(4, i) for i in range(SITES)))
     view.scores([near, far])
-    (expected, hopeful), before = view.guess(near), view.guess(far)
+    (expected, hopeful), before = view.estimate(near), view.estimate(far)
     assert expected == 1.0 and hopeful < 1.0
     measured: Schedule = (Grain(2, 0), Grain(2, 1), *space.seed[2:])
     view.scores([measured])
     view.found[measured] = 2.0
-    assert 1.1 < view.guess(near)[0] < 2.0 and view.guess(near)[0] > view.guess(far)[0] >= before[0]
+    assert 1.1 < view.estimate(near)[0] < 2.0 and view.estimate(near)[0] > view.estimate(far)[0] >= before[0]
 
 
 def test_what_is_to_be_better_is_measured_with_the_best_that_were_proposed() -> None:
@@ -88,17 +88,17 @@ def test_what_is_to_be_better_is_measured_with_the_best_that_were_proposed() -> 
 
 def test_without_a_model_a_space_is_what_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    learned.of_machine.cache_clear()
+    cost_model.of_machine.cache_clear()
     space = object()
     assert ranked(space) is space                                   # type: ignore[comparison-overlap, arg-type]
-    learned.of_machine.cache_clear()
+    cost_model.of_machine.cache_clear()
 
 
 def test_a_model_on_file_ranks_a_measured_space(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "Unroll, beside the rules"
     better = Tree((0,), (0.5,), (-1,), (-2,), (0.0, -0.5))
-    model = Model((name,), {MIDDLE: (better,), HIGH: (better,)}, 99, learned.machine())
-    monkeypatch.setattr(learned, "of_machine", lambda what: {learned.SCHEDULES: model}[what])
+    model = Model((name,), {MIDDLE: (better,), HIGH: (better,)}, 99, cost_model.machine())
+    monkeypatch.setattr(cost_model, "of_machine", lambda what: {cost_model.SCHEDULES: model}[what])
     space = Measured(signature_of(tg.tanh(tg.input("x", (32, 64)))), {}, 60.0)
     view = ranked(space)
     assert isinstance(view, Ranked)

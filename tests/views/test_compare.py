@@ -47,16 +47,16 @@ def test_ranges_that_were_priced_at_other_sizes_are_priced_at_the_same_ones(data
     assert not all(r.priced_alike for r in compare(numpy, both).ranges), "else this compares nothing"
     asked = []
 
-    def priced(plan: Plan, at: Mapping[str, int]) -> Plan:
+    def costed(plan: Plan, at: Mapping[str, int]) -> Plan:
         asked.append(dict(at))
         return compile_graph(TABLED, database=database, path=plan.pin, at=at)
 
-    same, other = compare(numpy, both, priced=priced).ranges
+    same, other = compare(numpy, both, costed=costed).ranges
     assert same.priced_alike and other.priced_alike and asked == [{"n": 16}]
     (difference,) = other.differences
     assert difference.seconds == pytest.approx(-8e-6) and dict(other.a.at) == {"n": 16}
     ratio = other.b.predicted / other.a.predicted
-    assert ratio < 1 and f"B takes {ratio:.3g} × the time of A at n=16" in str(compare(numpy, both, priced=priced))
+    assert ratio < 1 and f"B takes {ratio:.3g} × the time of A at n=16" in str(compare(numpy, both, costed=costed))
 
 
 def test_a_tolerance_that_refuses_a_kernel_is_the_reason(database: Database) -> None:

@@ -13,8 +13,8 @@ from tensor_graphs.cli.db.places import place_in_words
 
 if TYPE_CHECKING:
     from tensor_graphs.devices.environment import Environment
-    from tensor_graphs.records.claims import Queued
     from tensor_graphs.records.database import Database
+    from tensor_graphs.records.work_queue import Queued
 
 MOST_REASONS = 5
 """lines that say why a request is not possible here"""
@@ -31,11 +31,11 @@ def drain(
 ) -> None:
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
     from tensor_graphs.measure.queue.requests import Waiting, drain_queue
-    from tensor_graphs.records import claims
+    from tensor_graphs.records import work_queue
 
     store = options.database(db, create=False)
     if again:
-        claims.revive(store)
+        work_queue.revive(store)
     with options.progress("draining", json) as show:
         def step(done: int, left: Waiting, what: str) -> None:
             worth = f"{left.seconds * 1e3:.3g} ms of plans in doubt"
@@ -68,7 +68,7 @@ def drain(
 
 def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environment] | None = None) -> Iterator[str]:
     """What is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
-    from tensor_graphs.records import claims
+    from tensor_graphs.records import work_queue
 
     for q in sorted(queue, key=lambda q: (here is None or q.environment not in here, -q.waiting)):
         counts = {"waiting": q.waiting, "claimed by workers": q.claimed, "abandoned": q.abandoned, "of untrusted code": q.untrusted}
@@ -79,5 +79,5 @@ def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environ
         yield "of untrusted code: its sources were imported; tg db trust NAME lets them run"
     if any(q.abandoned for q in queue):
         yield "abandoned, as their workers died again and again:"
-        yield from (f"  {words}" for words in claims.abandoned(store))
+        yield from (f"  {words}" for words in work_queue.abandoned(store))
         yield "  fix: tg db drain --again, or a compile that needs the number"

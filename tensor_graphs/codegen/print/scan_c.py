@@ -13,12 +13,11 @@ from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
 from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import NativeCall, Spec
+from tensor_graphs.kernels.kernel import NativeCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
@@ -22,7 +21,7 @@ from tensor_graphs.codegen.print.cuda_source import SHARED, WAIT, _Cuda
 from tensor_graphs.codegen.print.scan_c import each_once
 from tensor_graphs.codegen.stages import StageProgram, computed_in
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dims import Dim

@@ -3,7 +3,7 @@
 
 In: the reference, the axes, the inputs and outputs as the definition says them.  Out: a Graph with those inputs and
 outputs by name; a var axis is a dim of that name (1 to LARGEST_SIZE), a const axis its value.
-Understood is a straight line: a function `run`, assignments of expressions that reference_functions.py knows, asserts
+Understood is a straight line: a function `run`, assignments of expressions that functions.py knows, asserts
 that the shapes alone decide, calls of other straight lines, one return. All else (loops, branches, writing in place,
 values read back from tensors) is an OpaqueReference, which says the line and the reason.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensor_graphs.frontends.flashinfer.reference_functions import (
+from tensor_graphs.frontends.torch.functions import (
     BUILTINS,
     DTYPES,
     FUNCTIONS,

@@ -62,7 +62,7 @@ class Channel:
     def receive(self, deadline: float | None = None) -> Any:
         """The next frame; None when the other end has gone. deadline: on time.monotonic's clock.
 
-        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) SaidError.
+        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) ProtocolError.
         """
         head = self._exactly(8 + SIGNATURE_BYTES, deadline)
         if head is None:

@@ -1,4 +1,4 @@
-"""replies: what a worker says, as the judge takes it: frozen, typed, and within limits. Whatever else is said is a SaidError.
+"""replies: what a worker says, as the judge takes it: frozen, typed, and within limits. Whatever else is said is a ProtocolError.
 
 A candidate shares a process with its worker and can send what it likes, so `read` and `parse` are the one place at which a reply is
 doubted: its size and nesting, the type of every value, how many there are, their range, and names that nobody asked for. All else
@@ -46,7 +46,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2
 """characters that no log keeps: they move a terminal's cursor, turn the direction of writing, or are no text"""
 
 
-class SaidError(Exception):
+class ProtocolError(Exception):
     """The worker's words do not go together: it did not say what a worker says, or somebody else spoke for it."""
 
 
@@ -64,7 +64,7 @@ class Next:
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedOutput:
     """What is said of one run's outputs. outside: where memory was touched that is not the kernel's. rows: of an output of which
     only the rows are told that differ from an operand's, how many these are."""
 
@@ -78,7 +78,7 @@ class Told:
 class Shown:
     """The kernel was run at all points; the outputs are in the file."""
 
-    points: tuple[Told, ...]
+    points: tuple[ReportedOutput, ...]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Reply:
     status: Ended
     log: str = ""
     spoiled: bool = False
-    points: tuple[Told, ...] = ()
+    points: tuple[ReportedOutput, ...] = ()
     names: tuple[str, ...] = ()
     path: int = -1
     paths: tuple[PathTold, ...] = ()
@@ -154,13 +154,13 @@ def clean(text: str, most: int = MOST_TEXT) -> str:
 
 def read(data: bytes) -> Any:
     """The values in a frame: JSON without NaN, infinity, keys that come twice, or more of anything than any reply has. Raises
-    SaidError."""
+    ProtocolError."""
     if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS or data.count(b",") > MOST_VALUES:
-        raise SaidError("a reply has more values than any has")
+        raise ProtocolError("a reply has more values than any has")
     try:
         return json.loads(data, object_pairs_hook=_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as e:                       # ValueErrors: what is no UTF-8, an integer of 5000 digits
-        raise SaidError(f"a reply is no JSON: {clean(str(e), 200)}") from e
+        raise ProtocolError(f"a reply is no JSON: {clean(str(e), 200)}") from e
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def parse(said: object) -> Mark | Reply:
-    """The word that these values say. Raises SaidError."""
+    """The word that these values say. Raises ProtocolError."""
     if not isinstance(said, dict):
         _wrong("a reply", said)
     if "mark" not in said:
@@ -207,14 +207,14 @@ def _shown(said: dict[str, Any]) -> Shown:
     return Shown(_list("outputs", points, _told))
 
 
-def _told(said: object) -> Told:
+def _told(said: object) -> ReportedOutput:
     given = {"rows": {}, **said} if isinstance(said, dict) else said
     shapes, outside, mutated, rows = _fields("an output", given, "shapes", "outside", "mutated", "rows")
     if not isinstance(shapes, dict) or len(shapes) > MOST_NAMES:
         _wrong("an output's shapes", shapes)
     if not isinstance(rows, dict) or not rows.keys() <= shapes.keys():
         _wrong("an output's rows", rows)
-    return Told({clean(name, 200): _list("a shape", shape, _size, MOST_RANK) for name, shape in shapes.items()},
+    return ReportedOutput({clean(name, 200): _list("a shape", shape, _size, MOST_RANK) for name, shape in shapes.items()},
                 _list("what was written outside", outside, lambda each: _text("a place", each, 300), 2 * MOST_NAMES),
                 _flag("whether an operand was changed", mutated), {clean(name, 200): _size(count) for name, count in rows.items()})
 
@@ -227,9 +227,9 @@ def _end(said: dict[str, Any]) -> End:
         _wrong(f"{what}, its name", name)
     whole, calls, busy, switches, waits, reference = (_list(f"{what}, its times", each, _seconds, MOST_RUNS) for each in lists)
     if len({len(each) for each in (whole, calls, busy, switches, waits, reference)}) != 1:
-        raise SaidError(f"a block {name!r} was told of with lists that are not equally long")
+        raise ProtocolError(f"a block {name!r} was told of with lists that are not equally long")
     if not all(whole) or not all(reference):
-        raise SaidError(f"a block {name!r} has runs that took no time at all")
+        raise ProtocolError(f"a block {name!r} has runs that took no time at all")
     return End(cast(Name, name), _whole(f"{what}, its first", first, 1 << 32), _seconds(counted), _seconds(walk), whole, calls,
                busy, switches, waits, reference)
 
@@ -238,7 +238,7 @@ def _returned(said: dict[str, Any]) -> Returned:
     (digests,) = _fields("what a block has returned", said, "digests")
     found = dict(_list("digests", digests, _digest))
     if len(found) != len(digests):
-        raise SaidError("of a run it was said twice what it has returned")
+        raise ProtocolError("of a run it was said twice what it has returned")
     return Returned(found)
 
 
@@ -253,7 +253,7 @@ def _kept(said: dict[str, Any]) -> Kept:
     numbers = _list("runs", runs, lambda each: _whole("a run", each, 1 << 32))
     drawn = _list("salts", salts, lambda each: _whole("a salt", each, SALTS))
     if len(numbers) != len(drawn) or len(set(numbers)) != len(numbers):
-        raise SaidError("runs that were kept are told of twice, or without what was drawn for them")
+        raise ProtocolError("runs that were kept are told of twice, or without what was drawn for them")
     return Kept(dict(zip(numbers, drawn, strict=True)))
 
 
@@ -339,4 +339,4 @@ def _flag(what: str, said: object) -> bool:
 
 
 def _wrong(what: str, said: object) -> NoReturn:
-    raise SaidError(f"{what} was told of as {clean(reprlib.repr(said), 200)}")
+    raise ProtocolError(f"{what} was told of as {clean(reprlib.repr(said), 200)}")

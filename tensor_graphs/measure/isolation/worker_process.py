@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Self
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.measure.isolation import process_tree, template_process
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel, Forged
-from tensor_graphs.measure.isolation.replies import Mark, Next, Reply, SaidError, clean, parse
+from tensor_graphs.measure.isolation.replies import Mark, Next, ProtocolError, Reply, clean, parse
 from tensor_graphs.measure.isolation.template_process import DATA_VARIABLE
 from tensor_graphs.measure.isolation.worker import INSIDE
 
@@ -128,7 +128,7 @@ class WorkerProcess:
                     return self.pid
             except TimeoutError:
                 late = True
-            except (Stopped, Forged, SaidError, OSError, ValueError, KeyError):
+            except (Stopped, Forged, ProtocolError, OSError, ValueError, KeyError):
                 pass                                                # it has not begun: what it said last is told below
             text = self._last_words()
             self.kill()
@@ -226,7 +226,7 @@ class WorkerProcess:
                 reply = self._converse(on_mark, self.timeout if limit is None else limit, what)
             except (BrokenPipeError, ConnectionResetError):
                 reply = None
-            except SaidError as e:
+            except ProtocolError as e:
                 reply = Reply("RUNTIME_ERROR", f"what the worker said does not go together: {e}", spoiled=True)
             except Forged as e:
                 if not begun:                                       # by a thread that an earlier job has left
@@ -269,7 +269,7 @@ class WorkerProcess:
             return Reply("RUNTIME_ERROR", f"{DIED} ({_how(status)})\n{text}".strip())
 
     def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
-        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and SaidError."""
+        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and ProtocolError."""
         assert self._channel is not None
         left = word = self.timeout                                  # the first word may take as long as imports do
         while True:

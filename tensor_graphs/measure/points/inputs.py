@@ -64,11 +64,11 @@ PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
 """those in which two operands share memory, as all of their elements lie"""
 
 
-Stir = tuple[tuple[str, int, tuple[int, ...]], ...]
+Perturb = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
 
 STRETCH, FEW = 64, 3
-"""values that a stir changes of one operand, at most: enough to show in a sum of thousands, or so few that a sample misses them"""
+"""values that a perturbation changes of one operand, at most: they show in a sum of thousands, or a sample misses them"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Point:
 
     like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
     `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
-    special: NaN and infinities among the floats. stirred: which of the `stirs` has changed a few of the values.
+    special: NaN and infinities among the floats. perturbed: which of the perturbations has changed a few of the values.
     extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
     anew: a seed, and the operands whose values come from it instead. axis: of a form that has one; of `in_place`, the number of the
     pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
@@ -91,7 +91,7 @@ class Point:
     like: int | None = None
     form: Form = "apart"
     special: bool = False
-    stirred: Stir = ()
+    perturbed: Perturb = ()
     extreme: Kind | None = None
     given: Given = ()
     anew: tuple[int, tuple[str, ...]] | None = None
@@ -120,7 +120,7 @@ class Point:
                  *([f"{self.extreme} values{where_in}"] if self.extreme is not None else []),
                  *(["integers of full range, ends of tables"] if self.integers else []),
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
-                 *(["in a timed run"] if self.stirred or self.anew else []),
+                 *(["in a timed run"] if self.perturbed or self.anew else []),
                  *(["one of many runs under load"] if self.beside else []),
                  *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
                    if self.form != "apart" else [])]
@@ -516,7 +516,7 @@ def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
     if point.anew is not None:
         seed, names = point.anew
         found.update(make_inputs(graph, point.binding, seed, names))
-    stir(found, point.stirred, found)
+    perturb(found, point.perturbed, found)
     _follow_form(graph, point, found)
     return found
 
@@ -698,7 +698,7 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], kept: Sequence[
     return found
 
 
-def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Stir:
+def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Perturb:
     """One of endlessly many ways to change some values of the `changeable` operands, for runs whose answer must not be a remembered
     one. Values only change places within an operand, so that they stay legal."""
     rng = generator(seed, f"stir {number}")
@@ -710,14 +710,14 @@ def stirred(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number:
     return tuple(found)
 
 
-def stir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
+def perturb(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[str, np.ndarray]) -> None:
     """Change values of these C-contiguous arrays, which hold what `pristine` holds."""
     for name, at, sources in how:
         arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[list(sources)]
 
 
-def unstir(arrays: Mapping[str, np.ndarray], how: Stir, pristine: Mapping[str, np.ndarray]) -> None:
-    """Undo `stir`."""
+def restore(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[str, np.ndarray]) -> None:
+    """Undo `perturb`."""
     for name, at, sources in how:
         arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[at:at + len(sources)]
 

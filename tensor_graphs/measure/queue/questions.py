@@ -19,8 +19,8 @@ from tensor_graphs.measure.judge import PROCESS_SECONDS, Asked, Judge
 from tensor_graphs.measure.points.descriptors import Given
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.known import KnownTime
 from tensor_graphs.records.logs import reason_of
+from tensor_graphs.records.measurements import KnownTime
 from tensor_graphs.records.rows import REFUTING
 
 log = logging.getLogger(__name__)

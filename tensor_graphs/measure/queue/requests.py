@@ -27,7 +27,7 @@ from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.descriptors import given_of
 from tensor_graphs.measure.queue.questions import Question, answer, unanswered
-from tensor_graphs.records import DatabaseError, claims, queries
+from tensor_graphs.records import DatabaseError, queries, work_queue
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem, at_sizes
 
@@ -49,7 +49,7 @@ class DrainReport:
     statuses: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
     reasons: list[str] = field(default_factory=list)
-    queue: tuple[claims.Queued, ...] = ()
+    queue: tuple[work_queue.Queued, ...] = ()
     here: tuple[Environment, ...] = ()
 
     def counts(self) -> str:
@@ -115,14 +115,14 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
     here = [environment_of(b, threads) for b in (backends or DEFAULT_BACKENDS) if why_missing(b) is None]
     report = DrainReport(here=tuple(here))
     try:
-        with claims.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
+        with work_queue.renewing(database) as held, Judge(database, timeout=timeout, threads=threads) as judge:
             drain = _Drain(database, judge, held, report, on_step)
             try:
                 for environment in here:
                     drain.answer(environment, started + budget)
             finally:
                 drain.put_back()
-        report.queue = claims.queued(database)
+        report.queue = work_queue.queued(database)
     except DatabaseError as error:
         if not report.statuses:
             raise
@@ -146,7 +146,7 @@ class _Drain:
     def answer(self, environment: Environment, until: float) -> None:
         """Answer requests of one environment until that time, or Ctrl-C."""
         while time.perf_counter() < until and not self.report.interrupted:
-            item = claims.claim_next(self.database, self.worker, environment, but=self.unknown)
+            item = work_queue.claim_next(self.database, self.worker, environment, but=self.unknown)
             if item is None:
                 return
             self.held.append(item)
@@ -154,7 +154,7 @@ class _Drain:
             if status is None:
                 continue
             if self.on_step is not None:
-                self.on_step(self.report.measured + self.report.failed, Waiting(*claims.waiting(self.database, environment)),
+                self.on_step(self.report.measured + self.report.failed, Waiting(*work_queue.waiting(self.database, environment)),
                              f"{item.implementation.name} {item.reason}")
 
     def _served(self, item: QueueItem) -> str | None:
@@ -162,7 +162,7 @@ class _Drain:
         try:
             status = _serve(self.database, self.judge, item)
         except KeyboardInterrupt:
-            claims.release(self.database, item)
+            work_queue.release(self.database, item)
             self.report.interrupted = True
             return None
         except Obsolete as error:
@@ -177,10 +177,10 @@ class _Drain:
             self._return(item, str(error))
             if isinstance(error, NoKernelHere):                     # nor are its other requests claimed
                 self.unknown.add(item.implementation.signature)
-                self.report.impossible += claims.waiting(self.database, item.environment, [item.implementation.signature])[0]
+                self.report.impossible += work_queue.waiting(self.database, item.environment, [item.implementation.signature])[0]
             return None
         except BaseException:
-            claims.release(self.database, item, "the drain stopped at it", attempt=True)
+            work_queue.release(self.database, item, "the drain stopped at it", attempt=True)
             raise
         if status == JUDGE_ERROR:                                   # no row answers it
             self._return(item, "the judge itself failed, as its log says", attempt=True)
@@ -196,7 +196,7 @@ class _Drain:
 
     def _done(self, item: QueueItem) -> None:
         self.held.remove(item)
-        claims.complete(self.database, item)
+        work_queue.complete(self.database, item)
 
     def _return(self, item: QueueItem, why: str, *, attempt: bool = False) -> None:
         """Have it put back at the end: released now, it would be claimed next."""
@@ -209,7 +209,7 @@ class _Drain:
         for item, why, attempt in self.returned:
             self.held.remove(item)
             with contextlib.suppress(DatabaseError):                # else the lease ends by itself
-                claims.release(self.database, item, why, attempt=attempt)
+                work_queue.release(self.database, item, why, attempt=attempt)
 
 
 def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
@@ -217,7 +217,7 @@ def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
     question = question_of(database, item)
     todo = unanswered(database, [question], VERIFIER, judge.threads)
     found = [status for _, status in answer(judge, todo, budget=float("inf"),
-                                            lost=lambda: not claims.renew(database, item))]
+                                            lost=lambda: not work_queue.renew(database, item))]
     return found[-1] if found else None
 
 
@@ -229,16 +229,16 @@ def settle_queue(database: Database, backends: Sequence[str], threads: int | Non
     for backend in backends:
         environment = environment_of(backend, threads)
         rows = queries.latest_traces(database, environment, "cold", verifier=VERIFIER)
-        while (item := claims.claim_next(database, worker, environment)) is not None:
+        while (item := work_queue.claim_next(database, worker, environment)) is not None:
             verdict = rows.get((item.implementation.source_hash, verify_key(item)))
             refuted = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
             if refuted or (item.implementation.source_hash, item.workload.key) in rows:
-                claims.complete(database, item)
+                work_queue.complete(database, item)
                 done += 1
             else:
                 kept.append(item)
     for item in kept:
-        claims.release(database, item)
+        work_queue.release(database, item)
     return done
 
 
@@ -255,10 +255,10 @@ def worker_name() -> str:
 def reclaim(database: Database) -> int:
     """Put back what processes of this machine hold that are gone (killed, say): their leases need not run out first. How many."""
     done = 0
-    for name in claims.claimants(database):
+    for name in work_queue.claimants(database):
         *host, process, started, _ = ["", "", "", *name.split(":")]
         if ":".join(host[3:]) == socket.gethostname() and process.isdigit() and _started(int(process)) != started:
-            done += claims.release_worker(database, name)
+            done += work_queue.release_worker(database, name)
             log.info("%s is gone; what it had claimed is free again", name)
     return done
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.costs.known_rates import FLOPS, READ
-from tensor_graphs.costs.roofline import guess_seconds, says_of
+from tensor_graphs.costs.roofline import estimate_seconds, says_of
 from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.free_memory import OutOfMemory
 from tensor_graphs.kernels.kernel import Kernel
@@ -137,7 +137,7 @@ def product_kernel(backend: str, name: str) -> Kernel | str:
     fastest. Or why there is none."""
     node = _product(name, PRODUCT_SIZE)
     taken = takers(backend, node)
-    return taken if isinstance(taken, str) else min(taken, key=lambda kernel: _guess(kernel, signature_of(node)))
+    return taken if isinstance(taken, str) else min(taken, key=lambda kernel: _estimate(kernel, signature_of(node)))
 
 
 def product_speed(backend: str, name: str) -> float:
@@ -159,8 +159,8 @@ def product_speed(backend: str, name: str) -> float:
     return 2.0 * size ** 3 * PRODUCT_RUNS / _fastest(device, runs)
 
 
-def _guess(kernel: Kernel, signature: Signature) -> float:
-    return guess_seconds(signature, {}, kernel.backend, None, *says_of(kernel, signature.spec, {}))
+def _estimate(kernel: Kernel, signature: Signature) -> float:
+    return estimate_seconds(signature, {}, kernel.backend, None, *says_of(kernel, signature.spec, {}))
 
 
 def _product(name: str, size: int, device: str = "") -> Node:

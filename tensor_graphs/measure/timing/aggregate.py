@@ -37,7 +37,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Aggregate:
     """level: of the reference stream, undisturbed [s]; cold, plain: times of the kernel and of the plain path [s]; timing: what is
     stored beside them (docs/profiling.md has the keys)."""
 
@@ -47,7 +47,7 @@ class Weighed:
     timing: dict[str, Any]
 
 
-def weigh(workers: Workers) -> Weighed:
+def aggregate(workers: Workers) -> Aggregate:
     """Of at least one worker; each has blocks of every name, but for "plain", which one of them may have."""
     level = level_between(workers)
     counting = {name: runs_that_count(workers, name, level) for name in ("cold", "plain", "hot")}
@@ -55,7 +55,7 @@ def weigh(workers: Workers) -> Weighed:
     stillest = runs_that_count(workers, "cold", level, (STILL, QUIET))
     quiet = all(run.quiet for run in stillest)
     blocks = [b for worker in workers for b in worker]
-    return Weighed(level, cold, plain, {
+    return Aggregate(level, cold, plain, {
         "cold": drifting(counting["cold"], _seconds).to_json(1e3),
         "hot": {**drifting(counting["hot"], _seconds).to_json(1e3), "samples": [s * 1e3 for s in hot]},
         "reference": drifting(counting["cold"], _reference).to_json(1e3),

@@ -31,17 +31,17 @@ from tensor_graphs.measure.points.changed_rows import bases, changed_rows
 from tensor_graphs.measure.points.inputs import (
     STORED,
     Form,
+    Perturb,
     Point,
-    Stir,
     is_big,
     make_inputs,
     pair_of_operands,
+    perturb,
+    perturbed,
     point_inputs,
+    restore,
     rows_read_by,
     seal,
-    stir,
-    stirred,
-    unstir,
 )
 from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.measure.timing.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
@@ -120,8 +120,8 @@ class ReplacedError(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """What to time. point: whose values are stirred before each run; ways: in so few ways where a run may be compared (0: in a new
-    way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts; anew:
+    """What to time. point: whose values are perturbed before each run; ways: in this many ways where a run may be compared (0: in a
+    new way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts; anew:
     operands that get other values altogether in the last block.
 
     The seed of a block is the judge's, and comes when the block begins; with it goes a number that is drawn just before each run
@@ -142,7 +142,7 @@ class Timing:
         return not self.ways or (run + secret) % COMPARABLE == 0
 
     def way(self, run: int, secret: int, salt: int) -> tuple[int, int]:
-        """(seed, number) of the way in which a run's operands are stirred: a new one, or one of a few that are the same for all."""
+        """(seed, number) of how a run's operands are perturbed: a new way, or one of a few that are the same for all."""
         if self.ways and self.comparable(run, secret):
             return self.point.seed, (run + secret) // COMPARABLE % self.ways
         return secret ^ salt, run
@@ -379,8 +379,8 @@ class Bench:
         large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
         before = digest(large)
 
-        def way(run: int, secret: int, salt: int) -> Stir:
-            return stirred(self.graph, what.point.sizes, *what.way(run, secret, salt), self.parameters)
+        def way(run: int, secret: int, salt: int) -> Perturb:
+            return perturbed(self.graph, what.point.sizes, *what.way(run, secret, salt), self.parameters)
 
         out = self.outputs(binding)
         arrays = {n: g.array for n, g in out.items()}
@@ -405,8 +405,8 @@ class Bench:
         cold(what.budget / 2)
         if plain is not None:
             yardstick = _Yardstick(plain)
-            price = yardstick.walk(sets[0], arrays, binding)
-            runs.block("plain", price, what.budget / 2, lambda k: yardstick, say, ask)
+            cost = yardstick.walk(sets[0], arrays, binding)
+            runs.block("plain", cost, what.budget / 2, lambda k: yardstick, say, ask)
         cold(what.budget / 2)
         runs.block("hot", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False)
         runs.block("same", walk, what.budget * HOT_SHARE, lambda k: bound[0], say, ask, rotate=False, fresh=False)
@@ -490,7 +490,7 @@ class _Runs:
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
-    way: Callable[[int, int, int], Stir]
+    way: Callable[[int, int, int], Perturb]
     out: Mapping[str, Guarded]
     arrays: Mapping[str, np.ndarray]
     binding: Mapping[str, int]
@@ -542,7 +542,7 @@ class _Runs:
             self.reference.run()
             passed.append(now() - start)
             insort(ordered, passed[-1])
-            stir(inputs, way, self.exact)
+            perturb(inputs, way, self.exact)
             for g in self.out.values():
                 g.poison()
             others = others_running()
@@ -560,7 +560,7 @@ class _Runs:
             if kept is not None and count >= WARM_UP:
                 self.salts[k] = salt
                 kept.offer(k, self.out)
-            unstir(inputs, way, self.exact)
+            restore(inputs, way, self.exact)
             spent = now() - begin
             if count >= WARM_UP:
                 calm = passed[-1] <= QUIET * min(self.reference.level, level_of(ordered))

@@ -11,9 +11,9 @@ a processor. Seven things must hold, or the times are IMPLAUSIBLE:
   known from runs in which nothing is called. A watch that was tampered with shows.
 - What a block of runs took on the judge's clock, less the time in which it waited for a processor, and less what as many runs took
   in which nothing is called, is accounted for by the runs: they claim nine tenths of it (less 50 µs and 15 % of what surrounds a
-  run, by which stirring operands, the reference stream and copying outputs vary), less the time in which each waited: a wait is no
-  work, and who had to wait may claim no less for it. Work that is done between the runs shows, whoever does it, and so does a claim
-  that was changed after it was measured, and a clock that was slowed down.
+  run, by which perturbing operands, the reference stream and copying outputs vary), less the time in which each waited: a wait
+  is no work, and who had to wait may claim no less for it. Work that is done between the runs shows, whoever does it, and so does a
+  claim that was changed after it was measured, and a clock that was slowed down.
 - The runs that count, because nothing is said to have disturbed them, are not much faster than all are on the judge's clock, nor
   than what the system says that the worker's first thread has worked in them.
 - Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
@@ -34,7 +34,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.measure.isolation.replies import End, Name, SaidError
+from tensor_graphs.measure.isolation.replies import End, Name, ProtocolError
 from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, level_of
 
 WARM_UP = 2
@@ -108,9 +108,9 @@ class Block:
 
     @staticmethod
     def of(said: End, wall: float, others: float, waited: float | None = None, worked: float = 0.0, helpers: float = 0.0) -> Block:
-        """The block that a worker claims. Raises SaidError where it has too few runs."""
+        """The block that a worker claims. Raises ProtocolError where it has too few runs."""
         if len(said.whole) <= WARM_UP:
-            raise SaidError(f"a block {said.name!r} of {len(said.whole)} runs")
+            raise ProtocolError(f"a block {said.name!r} of {len(said.whole)} runs")
         return Block(said.name, said.first, wall, said.counted, said.walk, said.whole, said.calls, said.busy, said.switches,
                      said.waits, said.reference, others, waited, worked, helpers)
 

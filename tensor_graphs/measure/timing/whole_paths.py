@@ -21,7 +21,7 @@ from tensor_graphs.measure import whole_error
 from tensor_graphs.measure.points.inputs import make_inputs
 from tensor_graphs.measure.points.single import plain_plan, plan_along
 from tensor_graphs.measure.timing.bench import LLC_BYTES
-from tensor_graphs.measure.timing.check_whole_run import error_at_once
+from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.measure.timing.clock import now, others_running, switches
 from tensor_graphs.measure.timing.launch_ahead import HostAhead
 from tensor_graphs.measure.timing.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet

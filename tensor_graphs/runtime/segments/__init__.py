@@ -1,8 +1,8 @@
 """segments: runs of instructions that one engine executes in one go. Which engine it is, the call of an instruction says.
 
-Read first: segment.py (what the executor asks of each), then native.py, host_calls.py, launches.py, transfers.py; all_steps.py is
-launches.py with one kernel in place of all launches, on_device.py joins launches and host calls, replays.py keeps what of both runs
-without the host.
+Read first: segment.py (what the executor asks of each), then native.py, host_calls.py, launches.py, transfers.py; decoder_kernel.py
+is launches.py with one kernel in place of all launches, on_device.py joins launches and host calls, replays.py keeps what of both
+runs without the host.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def segments_of(instructions: Sequence[Instruction], lookup: Lookup, all_steps: 
         elif engine == ON_DEVICE:
             engine = "launch"
         if engine == "launch" and all_steps:
-            from tensor_graphs.runtime.segments.all_steps import in_place_of  # a door: most plans have none
+            from tensor_graphs.runtime.segments.decoder_kernel import in_place_of  # a door: most plans have none
 
             made = in_place_of(indices, run_of, lookup, kernel_named(all_steps))
         found.append(made or ENGINES[engine](indices, run_of, lookup))

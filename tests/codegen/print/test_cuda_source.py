@@ -11,7 +11,6 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
-from tensor_graphs.codegen.lower import NotLowered
 from tensor_graphs.codegen.passes import split_rows
 from tensor_graphs.codegen.print import cuda_source
 from tensor_graphs.codegen.print.cuda_program import program_of
@@ -19,7 +18,7 @@ from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall, NotLowered
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES, DType, bf16, parse_dtype
 from tensor_graphs.language.graph import graph as make_graph

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tensor_graphs.frontends.flashinfer.reference_functions import FUNCTIONS, OpaqueReference
 from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
+from tensor_graphs.frontends.torch.functions import FUNCTIONS, OpaqueReference
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.interpreter import interpret
 

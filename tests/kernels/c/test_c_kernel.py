@@ -29,7 +29,7 @@ from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.isolation.replies import Reply
 from tensor_graphs.measure.isolation.worker_process import CRASHED
-from tensor_graphs.measure.judge import Judge, _Hearing
+from tensor_graphs.measure.judge import Judge, _Dialogue
 from tensor_graphs.measure.points.single import single_kernel_plan
 from tensor_graphs.records.database import open_database
 
@@ -356,7 +356,7 @@ def test_what_a_kernel_assumes_of_values_is_declared_as_for_python() -> None:
 def test_a_crash_of_a_kernel_that_is_declared_without_ints_says_so(tmp_path: Path) -> None:
     kernel = softmax_kernel(name="c.without_ints", ints=())
     with open_database(tmp_path / "own.db") as store, Judge(store) as judge:
-        hearing = _Hearing(judge, signature_of(tg.softmax(tg.input("x", (tg.dim("n", 0, 9), 3)))), (), None)
+        hearing = _Dialogue(judge, signature_of(tg.softmax(tg.input("x", (tg.dim("n", 0, 9), 3)))), (), None)
         hearing.at = " at n=0"
         crashed = judge._not_run(kernel, Reply("RUNTIME_ERROR", f"{CRASHED}\nlast words"), hearing)
         assert crashed.log.startswith(f"{CRASHED} at n=0\nlast words\nit is declared without ints=")

@@ -1,0 +1,259 @@
+"""config: a config.json read by the row of its family (frontends/huggingface/families.py) into the facts of a model.
+
+Keys, defaults and their meaning are those of transformers 5 and of the older spelling that it still accepts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from tensor_graphs.frontends.huggingface.families import ACTIVATION_NAMES, FULL, SLIDING, Family, Maybe
+from tensor_graphs.frontends.settings import Section, stored_dtype
+from tensor_graphs.language.errors import AttributeValueError
+from tensor_graphs.models.rope import Rope
+from tensor_graphs.models.transformer import Facts, TensorNames
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyConfig:
+    """What a config.json says of a model of one family. settings: by the names that its row gives them; names: of its tensors;
+    dtype: of the weights, as config.json says; each tensor knows its own. assumed: key -> the default of each size that config.json
+    does not say."""
+
+    family: Family
+    settings: Mapping[str, Any]
+    facts: Facts
+    names: TensorNames
+    max_position_embeddings: int
+    dtype: str
+    assumed: Mapping[str, int] = field(default_factory=dict)
+
+
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "head_dim", "num_local_experts", "max_position_embeddings", "type_vocab_size")
+"""Settings that decide the shapes of tensors, or how many there are."""
+
+_NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "head_dim", "num_key_value_heads", "n_inner",
+             "layer_types", "no_rope_layers")
+"""Keys whose null is a value, and not a request for the default."""
+
+
+_MOST = {"num_hidden_layers": 512, "num_local_experts": 4096, "num_attention_heads": 1 << 16, "head_dim": 1 << 16,
+         "max_position_embeddings": 1 << 24}
+"""setting -> what it is at most: far more than any model has, and so few that a graph of them is made in seconds"""
+_MOST_EXPERTS = 1 << 17
+"""of all layers together: each may be a tensor of its own"""
+_MOST_ELEMENTS = (1 << 31) - 1
+"""other sizes are at most this"""
+
+
+def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
+    """The configuration of one model; within: the key of the object that has its settings ("": c itself).
+
+    Raises ConfigError for a setting that is wrong, missing or not supported.
+    """
+    c = _text_model(c, within) if within else c
+    c.refuse("quantization_config", ({},), "weights must be plain tensors",
+             fix="a checkpoint of the model in float32, bfloat16 or float16; in a graph of your own, tg.scaled_linear")
+    for key, harmless in family.refused.items():
+        c.refuse(key, harmless, f"only {' or '.join(str(v).lower() for v in harmless)} is", fix="a model without it")
+    s = SimpleNamespace(head_dim=None, num_key_value_heads=None, layer_types=None, sliding_window=None)
+    for name, default in family.settings.items():
+        setattr(s, name, _setting(c, family, name, default))
+    _check(c, family, s)
+    rotated = {kind: _rope(c, family, s, kind) if hasattr(s, "rope_theta") else None for kind in (SLIDING, FULL)}
+    try:
+        facts = family.described(s, rotated)
+    except AttributeValueError as error:
+        raise c.error(error.message) from error
+    blind = next((i for i, layer in enumerate(facts.layers) if family.slides(s, i) and not layer.window), None)
+    if blind is not None:
+        raise c.error(f"layer {blind} has a window of {s.sliding_window}, which sees nothing on either side", fix="at least 2")
+    dtype = stored_dtype(c)
+    c.warn_of_the_rest()
+    # the one kind of rotation whose setting is the length before it was stretched
+    longer = max((layer.rope.scaling for layer in facts.layers if layer.rope and layer.rope.kind == "dynamic"), default=1.0)
+    positions = int(s.max_position_embeddings * max(longer, 1.0)) - facts.first_position
+    assumed = {keys[0]: default for name, default in family.settings.items() if name in _SIZES and type(default) is int
+               for keys in [family.keys.get(name, name).split("|")] if not any(key in c.values for key in keys)}
+    return FamilyConfig(family, vars(s), facts, family.named(s), positions, dtype, assumed)
+
+
+def _text_model(config: Section, within: str) -> Section:
+    """The text decoder of a model with vision; the vision tower is left out, and said to be."""
+    kind = config.text("model_type")
+    if not config.has(within):
+        raise config.error(f"{within} is missing", fix=f"a {kind} config nests its text decoder in {within}")
+    log.info("%s: the text decoder of a model with vision; the vision tower is not read", config.path)
+    text = config.section(within)
+    inner = text.text("model_type", f"{kind}_text")
+    if inner != f"{kind}_text":
+        raise text.error(f"model_type is {inner!r}, and {kind}_text is needed")
+    # where only the outer object says it, it holds for the whole model
+    outer = {k: config.values[k] for k in ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
+             if config.values.get(k) is not None and text.values.get(k) is None}
+    return Section({**text.values, **outer}, text.path, text.within)
+
+
+def _setting(c: Section, family: Family, name: str, default: Any) -> Any:
+    """The value of the first key that is there, of the kind of its default."""
+    keys, most = family.keys.get(name, name).split("|"), _MOST.get(name, _MOST_ELEMENTS)
+    key = next((k for k in keys if c.has(k)), keys[0])
+    c.asked |= set(keys)
+    off = name == "sliding_window" and "use_sliding_window" in family.settings and c.values.get(key) == 0
+    if key in _NULLABLE and key in c.values and (c.values[key] is None or off):
+        return None                                   # Qwen 2 MoE writes a window of 0 for none
+    if default is Maybe.LIST:
+        return c.get(key, "a list", lambda v: isinstance(v, list), None)
+    if isinstance(default, Maybe):
+        return c.whole(key, None, most=most) if default is Maybe.WHOLE else c.number(key, None)
+    if key in ("hidden_act", "hidden_activation", "activation_function", "activation"):
+        return c.choice(key, ACTIVATION_NAMES, default)
+    if key == "pad_token_id":
+        return c.whole(key, default, least=0)
+    if type(default) is int:
+        return c.whole(key, default, most=most)
+    kinds: Mapping[type, Callable[..., Any]] = {bool: c.boolean, float: c.number, str: c.text}
+    return kinds[type(default)](key, default)
+
+
+def _check(c: Section, family: Family, s: SimpleNamespace) -> None:
+    """Sizes and lists that have to fit each other."""
+    def said(name: str) -> str:
+        """A setting as the file has it: its key and its value."""
+        keys = family.keys.get(name, name).split("|")
+        return f"{next((k for k in keys if k in c.values), keys[0])} is {getattr(s, name)}"
+
+    if not s.head_dim and s.hidden_size % s.num_attention_heads:
+        raise c.error(f"{said('hidden_size')} and {said('num_attention_heads')}: the first is no multiple of the second")
+    if s.num_attention_heads % (s.num_key_value_heads or s.num_attention_heads):
+        raise c.error(f"{said('num_attention_heads')} and {said('num_key_value_heads')}: the first is no multiple of the second")
+    if (s.head_dim or s.hidden_size // s.num_attention_heads) > _MOST["head_dim"]:
+        raise c.error(f"a head has {s.hidden_size // s.num_attention_heads} channels (hidden_size / num_attention_heads), and no "
+                      f"model has more than {_MOST['head_dim']}")
+    count = getattr(s, "num_local_experts", 0)
+    if count and not 1 <= s.num_experts_per_tok <= count:
+        raise c.error(f"{said('num_experts_per_tok')} and {said('num_local_experts')}: the first is at least 1, at most the second")
+    if s.num_hidden_layers * count > _MOST_EXPERTS:
+        raise c.error(f"{s.num_hidden_layers} layers of {count} experts are {s.num_hidden_layers * count}, and no model has more "
+                      f"than {_MOST_EXPERTS}")
+    for key in ("layer_types", "no_rope_layers"):
+        listed = getattr(s, key, None)
+        if listed and len(listed) != s.num_hidden_layers:
+            raise c.error(f"{key} lists {len(listed)} layers, num_hidden_layers says {s.num_hidden_layers}")
+    wrong = next((kind for kind in s.layer_types or () if kind not in (SLIDING, FULL)), None)
+    if wrong is not None:
+        raise c.error(f"layer_types holds {wrong!r}, which is not supported", fix=f"supported: {SLIDING}, {FULL}")
+    sliding = sum(family.slides(s, i) for i in range(s.num_hidden_layers))
+    if sliding and not s.sliding_window:
+        raise c.error(f"sliding_window is null, and {sliding} layers are {SLIDING}")
+
+
+# ---- how positions become angles -------------------------------------------------------------------------------------
+
+
+def _rope(c: Section, family: Family, s: SimpleNamespace, layers: str) -> Rope:
+    """The rotation of sliding or of full layers.
+
+    As in transformers: rope_scaling goes before rope_parameters (which may hold one object for each kind of layers), and what
+    both leave open is asked of the settings beside them.
+    """
+    own, two = c.section("rope_parameters"), hasattr(s, "local_rope_theta")
+    own = own if own.values else Section(dict(family.rope), own.path, own.within)
+    flat = sorted(set(own.values) - {SLIDING, FULL})
+    if two and flat:
+        raise own.error(f"{', '.join(flat)}: unknown here", fix=f"one object each for {FULL} and {SLIDING}")
+    if SLIDING in own.values or FULL in own.values:
+        own = own.section(layers)
+    old = c.section("rope_scaling")
+    if two and old.values:                             # with rotations of their own for two kinds of layers the two are merged
+        old = Section({**own.values, **old.values}, old.path, old.within)
+    said = old if old.values and layers in family.stretched else own
+    head_dim = s.head_dim or s.hidden_size // s.num_attention_heads
+    theta = said.number("rope_theta", s.local_rope_theta if two and layers == SLIDING else s.rope_theta)
+    share = said.number("partial_rotary_factor", getattr(s, "partial_rotary_factor", 1.0))
+    if share != 1 and not hasattr(s, "partial_rotary_factor"):
+        raise said.error(f"partial_rotary_factor = {share} is not supported: {family.name} rotates whole heads")
+    channels = int(head_dim * share)
+    if channels % 2 or not 0 < channels <= head_dim:
+        raise said.error(f"{channels} of {head_dim} channels of a head are rotated, and positions rotate pairs")
+    kind = said.choice("rope_type", _KINDS, said.text("type", "default"))
+    said.has("type")
+    plain = Rope(float(theta), channels=0 if channels == head_dim else channels, neighbours=family.neighbours)
+    facts = _KINDS[kind](said, c, s, channels)
+    said.warn_of_the_rest()
+    return Rope(**{**{f: getattr(plain, f) for f in plain.__slots__}, **facts})
+
+
+def _default(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    said.has("original_max_position_embeddings")
+    said.refuse("factor", (1, 1.0), "rope_type says default")
+    return {}
+
+
+def _linear(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    return {"scaling": float(said.number("factor"))}
+
+
+def _dynamic(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    if channels < 4:
+        raise said.error(f"rope_type dynamic needs at least 4 rotated channels, and there are {channels}")
+    said.has("original_max_position_embeddings")
+    return {"kind": "dynamic", "scaling": float(said.number("factor")), "original": s.max_position_embeddings}
+
+
+def _original(said: Section, s: SimpleNamespace) -> int:
+    """The positions that the model was trained on before its context was stretched; settings beside the object go first."""
+    said.has("original_max_position_embeddings")
+    return getattr(s, "original_max_position_embeddings", None) or said.whole("original_max_position_embeddings",
+                                                                             s.max_position_embeddings)
+
+
+def _llama3(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    low, high = said.number("low_freq_factor"), said.number("high_freq_factor")
+    if not low < high:
+        raise said.error(f"low_freq_factor {low} is not below high_freq_factor {high}")
+    return {"kind": "llama3", "scaling": float(said.number("factor")), "original": _original(said, s), "low": float(low),
+            "high": float(high)}
+
+
+def _yarn(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    original = _original(said, s)
+    factor = said.number("factor", s.max_position_embeddings / original)
+
+    def spread(by: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+    some, every = said.optional_number("mscale"), said.optional_number("mscale_all_dim")
+    usual = spread(some) / spread(every) if some and every else spread(1.0)
+    return {"kind": "yarn", "scaling": float(factor), "original": original, "magnitude": said.number("attention_factor", usual),
+            "low": float(said.number("beta_slow", 1.0)), "high": float(said.number("beta_fast", 32.0)),
+            "truncate": said.boolean("truncate", True)}
+
+
+def _longrope(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    original = _original(said, s)
+    factor = said.number("factor", s.max_position_embeddings / original)
+    usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+
+    def factors(key: str) -> tuple[float, ...]:
+        kind = f"a list of {channels // 2} numbers > 0"
+        found = said.get(key, kind, lambda v: isinstance(v, list) and len(v) == channels // 2 and all(
+            type(x) in (int, float) and 0 < x < math.inf for x in v), ...)
+        return tuple(float(x) for x in found)
+
+    return {"kind": "longrope", "scaling": float(factor), "original": original, "magnitude": said.number("attention_factor", usual),
+            "short": factors("short_factor"), "long": factors("long_factor")}
+
+
+_KINDS: Mapping[str, Callable[[Section, Section, SimpleNamespace, int], dict[str, Any]]] = {
+    "default": _default, "linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
+    "su": _longrope}
+"""rope_type in config.json -> who reads the rest of its object."""

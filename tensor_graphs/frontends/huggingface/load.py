@@ -1,0 +1,387 @@
+"""load: a model folder as a graph and its weights, ready to be compiled and bound.
+
+    model = load_model("path/to/gemma-3-270m", dtype="bfloat16")
+    model.graph          what it computes; parameters carry the checkpoint's names
+    model.weights        those names -> numpy arrays, read from the files when asked for
+
+Every tensor that the graph needs is looked up, by name, shape and kind of dtype, before anything is computed. A tensor
+stored in the asked dtype is a view of the file; another float dtype is converted anew at each look-up (bf16 → f32
+exactly, f32 → bf16 to nearest, ties to even). Without any folder, `load_model("gemma-3-270m", random_seed=0)` is the
+published shape with random weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.arguments import place
+from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
+from tensor_graphs.errors import close_to, listed
+from tensor_graphs.frontends.errors import ConfigError, FrontendError
+from tensor_graphs.frontends.huggingface.config import FamilyConfig
+from tensor_graphs.frontends.huggingface.folder import (
+    GEMMA3_270M,
+    Gemma3TextConfig,
+    GenerationConfig,
+    SentenceConfig,
+    draw,
+    gemma3_recipe,
+    plain_recipe,
+    read_config,
+    read_generation,
+    read_sentence,
+)
+from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
+from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
+from tensor_graphs.language.calls import worded
+from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
+from tensor_graphs.phases import phase
+
+log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = (f32, bf16)
+"""What weights can be kept in. Activations are f32 with both."""
+
+BUILTIN: Mapping[str, Gemma3TextConfig] = {"gemma-3-270m": GEMMA3_270M}
+"""Published shapes that need no folder when the weights are random."""
+
+DEFAULT_POSITIONS = 4096
+"""How long a KV cache is when nobody says: those of gemma-3-270m take 151 MB then, and 1.2 GB at its own 32768."""
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedModel:
+    """A model that is ready to be compiled.
+
+    kind: its family. graph: see models/transformer.py for its inputs, dims, states and outputs. encoder: whether it embeds a
+    sentence, else it is a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view
+    of a file. config: what the folder says; facts, names: what the graph was made of. folder: None for a built-in shape.
+    random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and
+    prompted.
+    """
+
+    name: str
+    kind: str
+    encoder: bool
+    graph: Graph
+    weights: Mapping[str, Array]
+    config: FamilyConfig
+    facts: Facts
+    names: TensorNames
+    dtype: DType
+    max_positions: int
+    folder: Path | None = None
+    random_seed: int | None = None
+    sentence: SentenceConfig | None = None
+
+    def __repr__(self) -> str:
+        drawn = "" if self.random_seed is None else f", drawn from seed {self.random_seed}"
+        return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
+
+    def begin(self) -> None:
+        """Begin to draw random weights, beside what the caller does next; they take memory from now on."""
+        if isinstance(self.weights, _DrawnWeights):
+            self.weights.ahead()
+
+    @cached_property
+    def greedy_graph(self) -> Graph:
+        """A decoder's graph with the likeliest token and its logit as outputs instead of all logits; an encoder's as it is."""
+        if self.encoder:
+            return self.graph
+        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype, output="token")
+
+    @cached_property
+    def generation(self) -> GenerationConfig:
+        """Which ids end a text, and how the authors sample; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
+        if self.folder is None:
+            return GenerationConfig(eos_token_ids=(1,), bos_token_id=2, pad_token_id=0)
+        return read_generation(self.folder)
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids behind which an answer ends: generation_config.json's, else config.json's, else the tokenizer's eos_token."""
+        ids = self.generation.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.end_ids)
+        beyond = [i for i in ids if i >= self.facts.vocabulary]
+        if beyond:
+            log.warning("%s: eos_token_id %s is outside of the vocabulary, 0 to %d: no answer ends there", self.name,
+                        ", ".join(map(str, beyond)), self.facts.vocabulary - 1)
+        return ids
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The folder's tokenizer, loaded when first asked for; None without one. Raises TokenizerError."""
+        if self.folder is None or tokenizer_file(self.folder) is None:
+            return None
+        return load_tokenizer(self.folder, positions=self.max_positions if self.encoder else None)
+
+
+@worded
+@phase("read model")
+def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, max_positions: int | None = None,
+               random_seed: int | None = None) -> LoadedModel:
+    """The graph and the weights of a model folder, or of a built-in shape with random weights.
+
+    source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in
+    `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16" (default: as the files store them, where that is
+    one of the two, else float32). max_positions: tokens that fit (of a KV
+    cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights instead of reading
+    them, each when it is first asked for (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
+    Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
+    (tensors that are missing or have another shape).
+    """
+    source = place("source", source, f"a model folder, or with random_seed one of {', '.join(BUILTIN)}")
+    folder, builtin = Path(source), _builtin(source)
+    if builtin is not None and random_seed is None:
+        raise FrontendError(f"{source} is a built-in shape without weights",
+                            fix="random_seed=0 (tg run: --random-weights 0) draws some; published ones are read from a folder")
+    if builtin is None and random_seed is not None and not folder.exists():
+        near = close_to(str(source), BUILTIN)
+        raise FrontendError(f"{str(source)!r} is neither a folder nor a built-in shape",
+                            fix=f"did you mean {near[0]}?" if near else f"built-in shapes: {', '.join(BUILTIN)}")
+    config = builtin.read if builtin is not None else read_config(folder)
+    stored = None if builtin is not None else open_weights(folder) if random_seed is None else _stored(folder)
+    weight_dtype = _weight_dtype(dtype, stored)
+    made = _assemble(config, folder, weight_dtype, max_positions, stored)
+    weights: Mapping[str, Array]
+    if random_seed is None:
+        assert stored is not None
+        weights = _StoredWeights(stored, made, weight_dtype, config.assumed)
+        if (own := _dtype_of(stored)) != weight_dtype.name:
+            log.warning("%s: the weights are stored as %s and kept as %s", folder, own, weight_dtype)
+        if made.encoder and weights.left_out:
+            log.warning("%s: a head is left out, vectors are the encoder's: %s", folder, listed(weights.left_out))
+    else:
+        weights = _DrawnWeights(config, made, random_seed, weight_dtype)
+    log.info("%s: %s, %d parameters, weights in %s%s", source, made.kind, len(made.graph.parameters), weight_dtype,
+             "" if random_seed is None else f", drawn from seed {random_seed}")
+    return LoadedModel(
+        name=str(source) if builtin is not None else folder.resolve().name, kind=made.kind, encoder=made.encoder,
+        graph=made.graph, weights=weights, config=config, facts=made.facts, names=made.names, dtype=weight_dtype,
+        max_positions=made.max_positions,
+        folder=None if builtin is not None else folder, random_seed=random_seed, sentence=made.sentence)
+
+
+@phase("read model")
+def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None,
+                max_positions: int | None = None, greedy: bool = False) -> Graph:
+    """The graph alone, of a model folder (of its weights only the names and types are read) or of a name in `BUILTIN`.
+
+    greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. dtype, max_positions and what is raised: as in `load_model`.
+    """
+    folder, builtin = Path(source), _builtin(source)
+    config = builtin.read if builtin is not None else read_config(folder)
+    stored = None if builtin is not None else _stored(folder)
+    weight_dtype = _weight_dtype(dtype, stored)
+    made = _assemble(config, folder, weight_dtype, max_positions, stored)
+    if greedy and not made.encoder:
+        return decoder_graph(made.facts, made.names, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
+    return made.graph
+
+
+def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
+    """The built-in shape of that name; a folder of the same name goes before it."""
+    return None if Path(source).is_dir() else BUILTIN.get(str(source))
+
+
+def _stored(folder: Path) -> Weights | None:
+    """The weights files of a folder; None where there are none that can be read."""
+    try:
+        return open_weights(folder)
+    except WeightsError:
+        return None
+
+
+def _dtype_of(stored: Weights) -> str:
+    """The dtype, as the files call it or by our name, in which most bytes are stored."""
+    nbytes: Counter[str] = Counter()
+    for name in stored.names():
+        entry = stored.entry(name)
+        nbytes[entry.stored if entry.dtype is None else entry.dtype.name] += entry.nbytes
+    return nbytes.most_common(1)[0][0] if nbytes else f32.name
+
+
+def _weight_dtype(dtype: str | DType | None, stored: Weights | None) -> DType:
+    if dtype is None:
+        return bf16 if stored is not None and _dtype_of(stored) == bf16.name else f32
+    found = parse_dtype(dtype)
+    if found not in DTYPES:
+        raise ConfigError(f"weights cannot be kept in {found}", fix=" or ".join(t.numpy.name for t in DTYPES))
+    return found
+
+
+# --- from configurations to graphs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Unweighted:
+    """A model without weights."""
+
+    kind: str
+    encoder: bool
+    graph: Graph
+    facts: Facts
+    names: TensorNames
+    max_positions: int
+    sentence: SentenceConfig | None = None
+
+
+def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None, stored: Weights | None) -> _Unweighted:
+    """The graph of a configuration, with a head of its own where the files hold one. Raises ConfigError when it has no so many
+    positions."""
+    most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
+    default = most if encoder else min(most, DEFAULT_POSITIONS)
+    limit = default if max_positions is None else max_positions
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise ConfigError(f"max_positions is {limit!r}, and the model has positions for 1 to {most} tokens", file=folder,
+                          fix=f"a whole number from 1 to {most}")
+    sentence = read_sentence(folder) if encoder else None
+    facts = config.facts
+    if facts.tied and not encoder and stored is not None and _has_own_head(names, stored):
+        facts = replace(facts, tied=False)
+    if sentence is not None:                         # read_sentence lets no other kind of pooling through
+        facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
+    make = encoder_graph if encoder else decoder_graph
+    g = make(facts, names, max_positions=limit, weight_dtype=dtype)
+    return _Unweighted(config.family.name, encoder, g, facts, names, limit, sentence)
+
+
+def _has_own_head(names: TensorNames, stored: Weights) -> bool:
+    """Return whether files hold a head that differs from the embedding; transformers reads it then, whatever config.json says."""
+    (head,), (table,) = (([n for n in stored.names() if f".{n}".endswith(f".{end}.weight")] + [""])[:1]
+                         for end in (names.head, names.embed.removeprefix(names.root)))
+    if not head or not table or stored.entry(head).shape != stored.entry(table).shape:
+        return False
+    if stored.entry(head).stored != stored.entry(table).stored:
+        return True
+    one, other = stored.array(head), stored.array(table)
+    return not all(np.array_equal(_bits(one[i:i + ROWS]), _bits(other[i:i + ROWS])) for i in range(0, len(one), ROWS))
+
+
+def _bits(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+ROWS = 4096
+"""of a head and an embedding that are compared at a time: the first block tells most that differ"""
+
+
+# --- weights -------------------------------------------------------------------------------------------------------
+
+
+class _StoredWeights(Mapping[str, Array]):
+    """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
+
+    def __init__(self, files: Weights, made: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
+        self.files, self.dtype = files, dtype
+        self.places: dict[str, TensorPlace] = {}
+        missing, wrong, total = [], [], 0
+        shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
+        prefix = prefix_of(made.names, made.kind, files.names(), files.source)
+        for parameter, candidates in places(made.names, made.facts, prefix, shapes).items():
+            place = next((c for c in candidates if any(tensor in files for tensor in c.tensors)), candidates[0])
+            absent = [tensor for tensor in place.tensors if tensor not in files]
+            missing += absent
+            for tensor in () if absent else place.tensors:
+                entry = files.entry(tensor)
+                if entry.shape != place.shape:
+                    wrong.append(f"{tensor} has shape {list(entry.shape)}, and {list(place.shape)} is needed")
+                elif entry.dtype is None or not entry.dtype.is_float:
+                    wrong.append(f"{tensor} is stored as {entry.stored}, and a plain float dtype is needed")
+            self.places[parameter] = place
+            total += len(place.tensors)
+        self.left_out: tuple[str, ...] = ()
+        used = {tensor for place in self.places.values() for tensor in place.tensors}
+        assuming = ("" if not assumed else "\n    config.json does not say " +
+                    ", ".join(f"{key} ({value} was assumed)" for key, value in assumed.items()))
+        if missing:
+            near = close_to(missing[0], set(files.names()) - used)
+            raise WeightsError(
+                f"{len(missing)} of {total} tensors are missing: {listed(missing)}{assuming}", file=files.source,
+                fix=f"tensors that are there and unused have names like {' and '.join(near)}" if near else
+                "fetch all weights files of the model; config.json and they belong to one version")
+        if wrong:
+            wrong = list(dict.fromkeys(wrong))
+            shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"… ({len(wrong) - 8} more)"]
+            raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)) + assuming,
+                               file=files.source, fix="take config.json and the weights from one version of one model")
+        extra = unexplained(made.names, prefix, files, used)
+        if extra:
+            raise WeightsError(
+                f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}{assuming}",
+                file=files.source,
+                fix="take config.json and the weights from one version of one model")
+        self.left_out = tuple(n for n in files.names() if n not in used and prefix and not n.startswith(prefix))
+
+    def __getitem__(self, parameter: str) -> Array:
+        place = self.places[parameter]
+        return place.of([self.files.array(tensor) for tensor in place.tensors], self.dtype.numpy)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self.places         # Mapping's own would read, and perhaps convert, the tensor to find out
+
+
+INITIALIZER_RANGE = 0.02
+"""the spread of random linear weights where config.json names none"""
+
+
+class _DrawnWeights(Mapping[str, Array]):
+    """Parameter name -> random array. Each is drawn when it is first asked for: what is wrong with a prompt is found before that,
+    and only one tensor is alive in two dtypes."""
+
+    def __init__(self, config: FamilyConfig, made: _Unweighted, seed: int, dtype: DType) -> None:
+        self.shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
+        self.gemma, self.seed, self.dtype, self.offset = made.kind == "gemma3", seed, dtype, made.facts.norm_offset
+        self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))
+        self._drawn: dict[str, Array] = {}
+        self._pool = ThreadPoolExecutor(2)
+        self._drawing = threading.Lock()
+
+    def __getitem__(self, parameter: str) -> Array:
+        with self._drawing:
+            if parameter not in self._drawn:
+                shape = self.shapes[parameter]
+                recipe = (gemma3_recipe(parameter, self.spread) if self.gemma else
+                          plain_recipe(parameter, shape, self.spread, self.offset))
+                drawn = draw(*recipe, parameter, shape, self.seed, self._pool)
+                self._drawn[parameter] = drawn.astype(self.dtype.numpy, copy=False)
+            return self._drawn[parameter]
+
+    def ahead(self) -> None:
+        """Have them drawn by a thread, in the order in which a graph is bound. It keeps no process from ending."""
+        def draw_all() -> None:
+            with suppress(MemoryError, RuntimeError):               # who asks for it meets the first; the process ends
+                for parameter in self.shapes:
+                    self[parameter]
+
+        threading.Thread(target=draw_all, daemon=True).start()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self.shapes

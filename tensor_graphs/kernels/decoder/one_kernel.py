@@ -1,0 +1,469 @@
+"""one_kernel: one kernel for all steps of a run of one token (one_kernel.cu), from a list of its steps (read_graph.py).
+
+A list is a decoder's: each step reads what the one before it made. What is generated: the text (numbers, the steps in their order,
+a loop where they repeat), a table with a row for each step (where its words and weights lie, what has to be done before its weights
+are brought), and the order in which weights have to lie in memory, so that one copy brings all that a block needs of a step.
+
+The dot products of a step behind norms have two halves (`NormRows`). The first needs only what is there already: it is placed
+before the step that makes the rest, so that it is done while words are on their way.
+
+In: steps and sizes.  Out: `OneKernel`; NotLowered where the text is not made for the sizes. Measured in decision 0079.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tensor_graphs.kernels.kernel import NotLowered
+
+TEXT, PACKING = (Path(__file__).resolve().parent / name for name in ("one_kernel.cu", "pack_weights.cu"))
+
+BLOCKS, MULTIPROCESSORS = 128, 132
+"""blocks that share the rows of a step; all blocks, one of a multiprocessor, which share the rows of `Likeliest`"""
+
+WARPS, KEY_WARPS, FINAL = 10, 8, 7
+"""of a block that compute; of them have keys; the one that ends a step behind norms (its scheduler has one warp less)"""
+
+SPLITS, TAKEN = 16, 4
+"""parts of the keys of a head; keys of a warp that come by the ring"""
+
+RING, SLOTS = 188 << 10, 16
+"""bytes of shared memory for weights on their way; barriers of their arrival"""
+
+SUMS, STEP_BYTES = 68, 80
+"""floats of a warp's sums; bytes of a row of the table"""
+
+SET, STAGES = 4, 4
+"""rows of the largest matrix that a warp takes at once; how many such sets are on their way"""
+
+PIECE, PACE, FIRST_STEPS = 4096, 100, 8
+"""bytes of a copy; cycles between two of them, but for the first steps"""
+
+MODEL = ("steps", "packs", "commons", "exchange", "table", "rotations", "id", "token", "top")
+"""addresses at the beginning of the struct Model, in their order; then come keys and values of each layer, and in one more word of
+64 bits the position and the number of the set"""
+
+SHARED = 232448
+"""bytes of shared memory of a block of compute capability 9.0, all of which it takes"""
+
+_ALIGNED = 128
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """hidden: of the residual. heads, dim: of queries; one head of keys. room: positions of the caches. vocabulary: rows of the
+    embedding, which is the head too. scale: of scores. embedded: what embedded tokens are multiplied by."""
+
+    hidden: int
+    heads: int
+    dim: int
+    room: int
+    vocabulary: int
+    eps: float
+    scale: float
+    embedded: float
+
+
+@dataclass(frozen=True)
+class NormRows:
+    """y = W norm2(x + norm1(o)); x becomes x + norm1(o). rows: of W. o: the sum of `parts` vectors. pairs: rows 2 i and 2 i + 1 are
+    gate and up of element i of y, which is gelu(gate) * up."""
+
+    rows: int
+    parts: int = 1
+    pairs: bool = False
+
+    def call(self, sizes: DecoderSizes) -> str:
+        return f"norm_rows<{self.rows // BLOCKS}, {self.parts}, {str(self.pairs).lower()}>"
+
+    def early_call(self) -> str:
+        return f"early_rows<{self.rows // BLOCKS}>"
+
+    def words(self, sizes: DecoderSizes) -> int:
+        return self.rows // 2 if self.pairs else self.rows
+
+    def block_bytes(self, sizes: DecoderSizes) -> int:
+        return self.rows // BLOCKS * sizes.hidden * 2
+
+    def common_bytes(self, sizes: DecoderSizes) -> int:
+        return 2 * sizes.hidden * 4
+
+    def check(self, sizes: DecoderSizes) -> None:
+        require(self.rows % (4 * BLOCKS) == 0 and self.rows <= 32 * BLOCKS, f"{self.rows} rows behind norms")
+        require(self.parts in (1, sizes.heads), f"a sum of {self.parts} vectors")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Of one query for each head over all keys up to it, or the last `window` of them (0: all). layer: of the caches. rotation:
+    which of two tables of cosines and sines. It norms and rotates queries and the newest key, and writes that into the cache."""
+
+    layer: int
+    window: int = 0
+    rotation: int = 0
+
+    def call(self, sizes: DecoderSizes) -> str:
+        return "attend"
+
+    def words(self, sizes: DecoderSizes) -> int:
+        return sizes.heads * SPLITS * (sizes.dim + 2 * KEY_WARPS)
+
+    def block_bytes(self, sizes: DecoderSizes) -> int:
+        return 2 * TAKEN * KEY_WARPS * sizes.dim * 4
+
+    def common_bytes(self, sizes: DecoderSizes) -> int:
+        return 2 * sizes.dim * 4
+
+    def check(self, sizes: DecoderSizes) -> None:
+        require(self.window >= 0 and self.rotation in (0, 1), f"a window of {self.window}, rotation {self.rotation}")
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """y = W a, a being what heads attended to. A block has rows of W in the columns of one head, so y is a vector for each head,
+    whose sum is meant (`NormRows.parts`)."""
+
+    rows: int
+
+    def call(self, sizes: DecoderSizes) -> str:
+        return f"head_rows<{self._of_block(sizes)}>"
+
+    def words(self, sizes: DecoderSizes) -> int:
+        return sizes.heads * self.rows
+
+    def block_bytes(self, sizes: DecoderSizes) -> int:
+        return -(-self._of_block(sizes) // 8) * 8 * sizes.dim * 2
+
+    def common_bytes(self, sizes: DecoderSizes) -> int:
+        return 0
+
+    def check(self, sizes: DecoderSizes) -> None:
+        require(self.rows * sizes.heads % BLOCKS == 0 and self._of_block(sizes) <= 32, f"{self.rows} rows behind attention")
+
+    def _of_block(self, sizes: DecoderSizes) -> int:
+        return self.rows * sizes.heads // BLOCKS
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """y = W a, a having INNER elements."""
+
+    INNER: ClassVar[int] = 8 * 256
+    rows: int
+
+    def call(self, sizes: DecoderSizes) -> str:
+        return f"plain_rows<{self.rows // BLOCKS}>"
+
+    def words(self, sizes: DecoderSizes) -> int:
+        return self.rows
+
+    def block_bytes(self, sizes: DecoderSizes) -> int:
+        return self.rows // BLOCKS * self.INNER * 2
+
+    def common_bytes(self, sizes: DecoderSizes) -> int:
+        return 0
+
+    def check(self, sizes: DecoderSizes) -> None:
+        require(self.rows % BLOCKS == 0 and self.rows // BLOCKS <= 8, f"{self.rows} plain rows")
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The row of the embedding whose product with norm2(x + norm1(o)) is the largest: the next token. The last step."""
+
+    def call(self, sizes: DecoderSizes) -> str:
+        return "likeliest"
+
+    def words(self, sizes: DecoderSizes) -> int:
+        return 2 * MULTIPROCESSORS
+
+    def block_bytes(self, sizes: DecoderSizes) -> int:
+        return 0
+
+    def common_bytes(self, sizes: DecoderSizes) -> int:
+        return 2 * sizes.hidden * 4
+
+    def check(self, sizes: DecoderSizes) -> None:
+        sets = sizes.vocabulary // SET
+        require(sets >= STAGES * MULTIPROCESSORS * WARPS and sizes.vocabulary % SET == 0, f"a head of {sizes.vocabulary} rows")
+
+
+Kind = NormRows | Attention | HeadRows | PlainRows | Likeliest
+
+
+@dataclass
+class TableRow:
+    """A row of the table. step: its number among the steps that were given, None for the first half of nothing. early: whether it
+    is the first half. late: the other half's number in the table. Offsets: of words in the exchange, of bytes in the ring, of bytes
+    in the memory where weights (`pack_at`) and what all blocks need (`common_at`) come from."""
+
+    step: int | None
+    call: str
+    number: int = 0
+    early: bool = False
+    late: int = -1
+    reads: int = 0
+    writes: int = 0
+    pack: int = 0
+    common: int = 0
+    full: int = 0
+    phase: int = 0
+    wait: int = 0
+    block_bytes: int = 0
+    common_bytes: int = 0
+    pack_at: int = 0
+    common_at: int = 0
+    loads: bool = False
+
+    @property
+    def last_read(self) -> int:
+        """The last step of the table that reads what is brought for this one."""
+        return self.late if self.early else self.number
+
+
+class OneKernel:
+    """words: of one set of the exchange, of which there are two, filled with ones bits before the first launch. pack_bytes,
+    common_bytes: of the weights of all blocks, and of what all blocks read alike. layers: that have caches. A launch has `grid`
+    blocks of `threads` threads, SHARED bytes of shared memory and one parameter, the struct Model of one_kernel.cu (`MODEL`)."""
+
+    grid, threads = MULTIPROCESSORS, 32 * WARPS + 32
+
+    def __init__(self, kinds: Sequence[Kind], sizes: DecoderSizes) -> None:
+        self.kinds, self.sizes = tuple(kinds), sizes
+        self.layers = 1 + max((k.layer for k in kinds if isinstance(k, Attention)), default=-1)
+        require(sizes.hidden == 64 * WARPS, f"{sizes.hidden} columns of the residual")
+        heads = sizes.heads
+        require(sizes.dim == 256 and BLOCKS % heads == 0 and heads * SPLITS <= BLOCKS, f"{heads} heads of {sizes.dim}")
+        require(bool(kinds) and isinstance(kinds[-1], Likeliest), "steps that do not end with the likeliest")
+        for kind in kinds:
+            kind.check(sizes)
+        require(isinstance(kinds[0], NormRows | Likeliest), f"steps that begin with {type(kinds[0]).__name__}")
+        for before, after in pairwise(kinds):                       # one that reads what nobody writes waits for ever
+            require(_follows(before, after, sizes), f"{after} behind {before}")
+        self.steps = self._in_order()
+        require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
+        self._place_words()
+        self._place_weights()
+        self._place_first_sets()
+
+    # ---- where everything is ----
+
+    def _in_order(self) -> list[TableRow]:
+        """Steps, with first halves before what makes the rest. Before the last step there is one of nothing, so layers repeat."""
+        steps: list[TableRow] = []
+        waiting: dict[int, TableRow] = {}
+        firsts = [k for k in self.kinds if isinstance(k, NormRows)]
+        for i, kind in enumerate(self.kinds):
+            following = self.kinds[i + 1] if i + 1 < len(self.kinds) else None
+            if i == 0 and isinstance(kind, NormRows):
+                steps.append(TableRow(0, kind.early_call(), early=True))
+                waiting[0] = steps[-1]
+            if isinstance(following, NormRows):
+                steps.append(TableRow(i + 1, following.early_call(), early=True))
+                waiting[i + 1] = steps[-1]
+            elif isinstance(following, Likeliest) and firsts:
+                steps.append(TableRow(None, firsts[0].early_call(), early=True))
+            steps.append(TableRow(i, kind.call(self.sizes)))
+            if i in waiting:
+                waiting[i].late = len(steps) - 1
+        for number, step in enumerate(steps):
+            step.number = number
+        return steps
+
+    def _place_words(self) -> None:
+        at, before = 0, 0
+        for step in self.steps:
+            if step.early or step.step is None:
+                continue
+            step.reads, step.writes = before, at
+            before, at = at, at + -(-self.kinds[step.step].words(self.sizes) // 32) * 32
+        self.words = at
+
+    def _place_weights(self) -> None:
+        """A step's weights lie in one piece of the ring. Before they are brought, all that lay there has been read."""
+        held: list[tuple[int, int, int]] = []                       # from, to, last step that reads it
+        readers: list[int] = []
+        place = self.pack_bytes = self.common_bytes = 0
+        halves = {s.late: s for s in self.steps if s.early and s.step is not None}
+        for step in self.steps:
+            if step.number in halves:
+                first = halves[step.number]
+                step.pack, step.common, step.full, step.phase = first.pack, first.common, first.full, first.phase
+                continue
+            if step.step is None:
+                continue
+            kind = self.kinds[step.step]
+            step.loads = True
+            step.block_bytes, step.common_bytes = kind.block_bytes(self.sizes), kind.common_bytes(self.sizes)
+            need = -(-(step.block_bytes + step.common_bytes) // _ALIGNED) * _ALIGNED
+            if place + need > RING:
+                place = 0
+            step.pack, step.common = place, place + step.block_bytes
+            over = [h for h in held if h[0] < place + need and place < h[1]]
+            held = [h for h in held if h not in over] + [(place, place + need, step.last_read)]
+            step.wait = max([h[2] + 1 for h in over] + [readers[-SLOTS] + 1 if len(readers) >= SLOTS else 0])
+            require(step.wait <= step.number, "weights of a step that do not fit into the ring beside those of the step before")
+            step.full, step.phase = len(readers) % SLOTS, len(readers) // SLOTS % 2
+            readers.append(step.last_read)
+            place += need
+            step.common_at, self.common_bytes = self.common_bytes, self.common_bytes + step.common_bytes
+            if not isinstance(kind, Attention):                     # its weights are the caches
+                step.pack_at, self.pack_bytes = self.pack_bytes, self.pack_bytes + step.block_bytes * BLOCKS
+        self._held = held
+
+    def _place_first_sets(self) -> None:
+        """The first sets of rows of the last step, for each place of one what must be done before, and the order of the places."""
+        nbytes = SET * self.sizes.hidden * 2
+        attended = max((s.number for s in self.steps if s.call == "attend"), default=-1)
+        mixed = RING                                                # behind the ring: where attention puts parts together
+        waits = []
+        for slot in range(WARPS * STAGES):
+            begin, end = slot * nbytes, (slot + 1) * nbytes
+            over = [h[2] + 1 for h in self._held if h[0] < end and begin < h[1]]
+            # parts are read after the step says that it is done, but before the next one does
+            waits.append(max([*over, attended + 3 if end > mixed else 0]))
+        self._waits, self._order = waits, sorted(range(len(waits)), key=lambda k: (waits[k], k))
+
+    def _more(self) -> int:
+        """Bytes of the head's stages that do not fit into the ring and into what attention puts together."""
+        s = self.sizes
+        return max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - (KEY_WARPS + 1) * s.dim * 4)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the struct Shared of one_kernel.cu."""
+        s = self.sizes
+        floats = (KEY_WARPS + 1) * s.dim + 2 * WARPS * SUMS + 2 * s.dim + 40 + s.dim + 3 * s.hidden + 4
+        own = RING + self._more() + 4 * floats + STEP_BYTES * len(self.steps) + 8 * (SLOTS + WARPS * STAGES) + 24
+        return -(-own // 16) * 16
+
+    # ---- what a launch needs ----
+
+    def text(self) -> str:
+        """CUDA C++ for compute capability 9.0 (sm_90a), the kernel `whole`."""
+        s = self.sizes
+        numbers = {
+            "WARPS": WARPS, "KEY_WARPS": KEY_WARPS, "FINAL": FINAL, "BLOCKS": BLOCKS, "GRID": MULTIPROCESSORS, "SPLITS": SPLITS,
+            "TAKEN": TAKEN, "RING": RING, "SLOTS": SLOTS, "SET": SET, "STAGES": STAGES, "SETS": s.vocabulary // SET, "PIECE": PIECE,
+            "PACE": PACE, "FIRST_STEPS": FIRST_STEPS, "HIDDEN": s.hidden, "HEADS": s.heads, "DIM": s.dim, "ROOM": s.room,
+            "MOST_SHARED": SHARED, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
+            "MORE": self._more(),
+            "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
+        said = [f"#define {name} {value}" for name, value in numbers.items()]
+        said += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"
+                 for name, values in (("prefill_waits", self._waits), ("prefill_order", self._order))]
+        return "\n".join(said) + "\n" + TEXT.read_text().replace("STEPS_IN_ORDER", self._calls())
+
+    def _calls(self) -> str:
+        calls = [s.call for s in self.steps]
+        first, length, times = repeated(calls)
+        lines = [f"    STEP({i}, ({c}))" for i, c in enumerate(calls[:first])] + [f"    at += {first};"]
+        lines += ["#pragma unroll 1", f"    for (int times = 0; times < {times}; times++, at += {length}) {{"]
+        lines += [f"        STEP({i}, ({c}))" for i, c in enumerate(calls[first:first + length])] + ["    }"]
+        lines += [f"    STEP({i}, ({c}))" for i, c in enumerate(calls[first + length * times:])]
+        return "\n".join(lines)
+
+    def table(self) -> bytes:
+        """Rows of one_kernel.cu's struct Step."""
+        return b"".join(self._row(step) for step in self.steps)
+
+    def _row(self, s: TableRow) -> bytes:
+        kind = None if s.step is None else self.kinds[s.step]
+        attention = kind if isinstance(kind, Attention) else None
+        first = -1 if kind is None else int(s.step == 0 and not s.early)
+        turn = int(isinstance(kind, HeadRows | PlainRows))          # so that each barrier is between two uses of the same sums
+        layer, window, rotation = (attention.layer, attention.window, attention.rotation) if attention else (0, 0, 0)
+        return struct.pack("<16iq2i", int(attention is not None), s.reads, s.writes, s.pack, s.common, s.full, s.phase, s.wait,
+                           s.block_bytes, s.common_bytes, s.common_at, layer, first, window, rotation, turn, s.pack_at, s.number,
+                           int(s.loads))
+
+    def packed(self, step: int, weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A weight [rows, columns] of a step (its number among those given), of 2 bytes an element, in the order in which blocks,
+        warps and lanes read it: what lies at `pack_at` of the step."""
+        kind, sizes = self.kinds[step], self.sizes
+        if isinstance(kind, HeadRows):
+            of_block = weight.reshape(BLOCKS // sizes.heads, -1, sizes.heads, sizes.dim).transpose(2, 0, 1, 3)
+            return _in_lanes(of_block.reshape(BLOCKS, -1, sizes.dim), 8, 4)
+        if isinstance(kind, PlainRows):
+            return _in_lanes(weight.reshape(BLOCKS, -1, kind.INNER), 8, 32)
+        require(isinstance(kind, NormRows), f"a weight of step {step}")
+        return _in_lanes(weight.reshape(BLOCKS, -1, sizes.hidden), WARPS, 8)
+
+    def packing(self, step: int, rows: Sequence[int]) -> tuple[int, ...]:
+        """The numbers that the kernel `pack` of pack_weights.cu is given to make what `packed` makes, of up to three matrices of so
+        many rows."""
+        kind, sizes = self.kinds[step], self.sizes
+        heads, warps, lanes, columns = 1, WARPS, 8, sizes.hidden
+        if isinstance(kind, HeadRows):
+            heads, warps, lanes, columns = sizes.heads, 8, 4, sizes.heads * sizes.dim
+        elif isinstance(kind, PlainRows):
+            warps, lanes, columns = 8, 32, kind.INNER
+        require(not isinstance(kind, Attention | Likeliest), f"a weight of step {step}")
+        of_block = sum(rows) * heads // BLOCKS
+        turns = -(-of_block // (32 // lanes))
+        in_turn = int(isinstance(kind, NormRows) and kind.pairs)
+        first, second, *_ = (*rows, 0)
+        return (first, second, in_turn, columns, of_block, BLOCKS // heads, warps, lanes, turns, BLOCKS * warps * turns * 64)
+
+    def loading(self, step: int) -> TableRow:
+        """The row of the table for which the weights of a given step are brought."""
+        return next(s for s in self.steps if s.step == step and s.loads)
+
+
+def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
+    """Whether a step reads what the one before it makes."""
+    if isinstance(after, Attention):
+        return isinstance(before, NormRows) and not before.pairs and before.rows == (sizes.heads + 2) * sizes.dim
+    if isinstance(after, HeadRows):
+        return isinstance(before, Attention)
+    if isinstance(after, PlainRows):
+        return isinstance(before, NormRows) and before.pairs and before.rows == 2 * PlainRows.INNER
+    parts = after.parts if isinstance(after, NormRows) else 1
+    made = {HeadRows: sizes.heads, PlainRows: 1}.get(type(before))
+    return made == parts and isinstance(before, HeadRows | PlainRows) and before.rows == sizes.hidden
+
+
+def packing_text(blocks: int, threads: int) -> str:
+    """CUDA C++: kernels of so many blocks and threads that make of weights what the kernel reads (pack_weights.cu)."""
+    return f"#define BLOCKS {blocks}\n#define THREADS {threads}\n{PACKING.read_text()}"
+
+
+def repeated(calls: Sequence[str]) -> tuple[int, int, int]:
+    """(first, length, times): the piece of a list that, written as a loop, leaves the fewest to write.
+
+    >>> repeated(["a", "b", "c", "b", "c", "b", "c", "d"])
+    (1, 2, 3)
+    """
+    best = (0, len(calls), 1)
+    for length in range(1, len(calls) // 2 + 1):
+        for first in range(min(length, len(calls) - length)):
+            piece, times = calls[first:first + length], 1
+            while calls[first + times * length:first + (times + 1) * length] == piece:
+                times += 1
+            if times > 1 and length * (times - 1) > best[1] * (best[2] - 1):
+                best = (first, length, times)
+    return best
+
+
+def _in_lanes(weight: np.ndarray[Any, Any], warps: int, lanes: int) -> np.ndarray[Any, Any]:
+    """[blocks, rows, columns]: warps share the columns; of its columns a lane has 4 in each half; 32 / lanes rows at a time."""
+    blocks, rows, columns = weight.shape
+    at_once = 32 // lanes
+    turns = -(-rows // at_once)
+    whole = np.zeros((blocks, turns * at_once, columns), weight.dtype)
+    whole[:, :rows] = weight
+    return np.ascontiguousarray(
+        whole.reshape(blocks, turns, at_once, warps, 2, lanes, 4).transpose(0, 3, 1, 2, 5, 4, 6)).reshape(-1)
+
+
+def require(right: bool, what: str) -> None:
+    """Raise NotLowered, of what, where it is not right."""
+    if not right:
+        raise NotLowered(f"one kernel for all steps is not made for {what}")

@@ -1,0 +1,309 @@
+"""read_graph: a decoder's run of one token, read from the words of its graph, as the steps of one kernel (one_kernel.py).
+
+    found = decoder_of(graph)           # names of weights and states, sizes, what has to be 1; or NotLowered, which says why
+    OneKernel(found.kinds, found.sizes)
+
+What is read, from the last step to the first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention of
+normed and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
+(language/part.py) and others that are read from files are read by their definitions. With anything else it is no such decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices import nvrtc
+from tensor_graphs.kernels.decoder.one_kernel import (
+    MULTIPROCESSORS,
+    PACKING,
+    TEXT,
+    Attention,
+    DecoderSizes,
+    HeadRows,
+    Kind,
+    Likeliest,
+    NormRows,
+    OneKernel,
+    PlainRows,
+    require,
+)
+from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, LaunchCall, NotLowered, Spec
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import defined, expand_all
+from tensor_graphs.language.composites.positions import rope_table
+from tensor_graphs.language.defined_ops import DefinedOp
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bf16, f32, i32
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import interpret
+
+NAME = "gencuda"
+"""the backend"""
+
+
+@dataclass(frozen=True)
+class DecoderLayer:
+    """Names of the weights and the states of a layer. window: of its attention, 0: none. rotation: number of its rotations."""
+
+    norm: str
+    q: str
+    k: str
+    v: str
+    q_norm: str
+    k_norm: str
+    o: str
+    o_norm: str
+    ffn_norm: str
+    gate: str
+    up: str
+    down: str
+    down_norm: str
+    keys: str
+    values: str
+    window: int
+    rotation: int
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """ids, token, logit: names of the input and the outputs. table: of the embedding, and of the head. layers: from the bottom.
+    ffn: columns between gate and down. offset: what norms add to their weights. rotations: theta and scaling of each.
+    ones: sizes that have to be 1 (new tokens, and those of which the likeliest next one is asked). position: of the new one."""
+
+    ids: str
+    token: str
+    logit: str
+    table: str
+    last_norm: str
+    layers: tuple[DecoderLayer, ...]
+    sizes: DecoderSizes
+    ffn: int
+    offset: float
+    rotations: tuple[tuple[float, float], ...]
+    ones: tuple[Dim, ...]
+    position: Dim
+
+    @property
+    def kinds(self) -> list[Kind]:
+        s, kinds = self.sizes, list[Kind]()
+        for i, layer in enumerate(self.layers):
+            kinds += [NormRows((s.heads + 2) * s.dim), Attention(i, layer.window, layer.rotation), HeadRows(s.hidden),
+                      NormRows(2 * self.ffn, parts=s.heads, pairs=True), PlainRows(s.hidden)]
+        return [*kinds, Likeliest()]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what one kernel of these steps keeps beside the bound weights: the same weights in another order, what all
+        blocks read alike, rotations, and the words that blocks hand to each other."""
+        made = OneKernel(self.kinds, self.sizes)
+        return made.pack_bytes + made.common_bytes + 8 * self.sizes.room * self.sizes.dim + 8 * made.words
+
+    def matrices(self, step: int) -> tuple[str, ...]:
+        """The weights whose rows, one matrix after the other (of pairs, in turns), are those of a step; none of attention and of
+        the last step."""
+        if step == 5 * len(self.layers):
+            return ()
+        layer, place = self.layers[step // 5], step % 5
+        return ((layer.q, layer.k, layer.v), (), (layer.o,), (layer.gate, layer.up), (layer.down,))[place]
+
+    def norms(self, step: int) -> tuple[str, ...]:
+        """The norms' weights that all blocks read of a step, one behind the other; "": of a norm of nothing."""
+        below = self.layers[step // 5 - 1].down_norm if step >= 5 else ""
+        if step == 5 * len(self.layers):
+            return below, self.last_norm
+        layer, place = self.layers[step // 5], step % 5
+        return ((below, layer.norm), (layer.q_norm, layer.k_norm), (), (layer.o_norm, layer.ffn_norm), ())[place]
+
+    def rotation_tables(self) -> np.ndarray[Any, Any]:
+        """f32[2, room, dim]: cosines, then sines, of each position; as the graph says them, so in float64 before they are f32."""
+        room, dim = self.sizes.room, self.sizes.dim
+        made = []
+        for theta, scaling in self.rotations:
+            cos, sin = rope_table(leaves.input("at", (room,), i32), head_dim=dim, theta=theta, scaling=scaling, dtype=f32)
+            said = interpret(make_graph({"cos": cos, "sin": sin}), {"at": np.arange(room, dtype=np.int32)}).outputs
+            made.append(np.concatenate([said["cos"], said["sin"]], 1).astype(np.float32))
+        return np.stack([made[0], made[-1]])
+
+
+def all_steps() -> Kernel:
+    """The kernel that runs all steps of a decoder's run of one token. All its blocks have to be on the device at once."""
+    return Kernel(name=f"{NAME}.all_steps", backend=NAME, op=ALL_STEPS, build=_no_call, accepts=_of_no_step, module=__name__,
+                  source="a decoder's steps, one after the other", sources=[TEXT.name, PACKING.name],
+                  toolchain=f"nvrtc {nvrtc.version()}", whole=decoder_of,
+                  requirements={"arch": "sm_90", "multiprocessors_min": MULTIPROCESSORS})
+
+
+def _no_call(spec: Spec) -> LaunchCall:
+    raise NotLowered(f"all steps are no call of {spec.op.name}")
+
+
+def _of_no_step(spec: Spec) -> str | None:
+    return "it runs all steps of a graph, and none alone"
+
+
+def decoder_of(graph: Graph) -> Decoder:
+    """The decoder that a graph is. Raises NotLowered, which says what is something else."""
+    found = _ReadDecoder(graph).decoder()
+    OneKernel(found.kinds, found.sizes)                             # which refuses other sizes
+    return found
+
+
+class _ReadDecoder:
+    """eps, offset: of all norms, once one was read; likewise the others."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph.with_roots(expand_all(graph.roots, lambda node: not isinstance(node.op, DefinedOp), defined))
+        self.known: dict[str, Any] = {}
+        self.rotations: list[tuple[float, float]] = []
+        self.table = ""
+
+    def decoder(self) -> Decoder:
+        outputs, ends = self.graph.outputs, {}
+        for name, node in outputs.items():
+            best = _op(node, "item").inputs[0]
+            ends[node.attrs["index"]] = name, _op(best, "linear_argmax")
+        require(sorted(ends) == [0, 1] and ends[0][1] is ends[1][1], "outputs other than the likeliest token and its logit")
+        last, self.table = self._product(ends[0][1])
+        x, last_norm = self._norm(last)
+        asked = x.shape[0]
+        if x.op.name == "slice":                                    # of several tokens the last ones; of one all
+            require(all(step == 1 for _, _, step in x.attrs["bounds"]), "every other token")
+            x = x.inputs[0]
+        layers = []
+        while x.op.name != "embedding":
+            x, layer = self._layer(x)
+            layers.append(layer)
+        table, ids = x.inputs
+        require(self._weight(table) == self.table and x.dtype == f32, "a head that is not the embedding")
+        require(ids.op is leaves.INPUT and ids.dtype == i32, "tokens that are no input of i32")
+        states = {name for layer in layers for name in (layer.keys, layer.values)}
+        require(states == set(self.graph.updates) and len(states) == 2 * len(layers), "states beside caches of layers")
+        require(bool(layers) and list(self.graph.inputs) == [ids.attrs["name"]], "inputs beside the tokens, or no layers")
+        known = self.known
+        sizes = DecoderSizes(hidden=_number(x.shape[1]), heads=known["heads"], dim=known["dim"], room=known["room"],
+                             vocabulary=_number(table.shape[0]), eps=known["eps"], scale=known["scale"], embedded=x.attrs["scale"])
+        return Decoder(ids.attrs["name"], ends[1][0], ends[0][0], self.table, last_norm, tuple(reversed(layers)), sizes,
+                       known["ffn"], known["offset"], tuple(self.rotations), (known["new tokens"], asked), known["position"])
+
+    # ---- a layer, from its end ----
+
+    def _layer(self, x: Node) -> tuple[Node, DecoderLayer]:
+        """What the layer is given, and the layer."""
+        x, made, down_norm = self._sum(x)
+        inner, down = self._product(made)
+        gate, up = _op(inner, "gated", activation="gelu_tanh").inputs
+        (one, gate_name), (other, up_name) = self._product(gate), self._product(up)
+        normed, ffn_norm = self._norm(one)
+        require(one is other and normed is x, "a feed-forward of something else than the sum before it")
+        self._same("ffn", inner.shape[1], "columns of a feed-forward")
+        require(inner.shape[1] == PlainRows.INNER, f"{inner.shape[1]} columns of a feed-forward")
+        x, made, o_norm = self._sum(x)
+        seen, o = self._product(made)
+        attended = _op(_without_views(seen), "attention", causal=True, softcap=0.0)
+        require("mask" in attended.attrs.get("absent", ()), "attention with a mask")
+        q, keys, values = attended.inputs
+        new, heads, dim = q.shape
+        for what, found, called in (("new tokens", new, "numbers of tokens"), ("heads", heads, "numbers of heads"),
+                                    ("dim", dim, "sizes of heads"), ("scale", attended.attrs["scale"], "scales"),
+                                    ("position", attended.attrs["start"], "positions")):
+            self._same(what, found, called)
+        key_state, k = self._cache(keys)
+        value_state, v = self._cache(values)
+        (q, q_rotation), (k, k_rotation) = self._rotated(q), self._rotated(k)
+        require(q_rotation == k_rotation, "queries and keys that are rotated by different angles")
+        (q, q_norm), (k, k_norm) = self._norm(q), self._norm(k)
+        made_of = [self._product(_without_views(each)) for each in (q, k, v)]
+        require(len({each for each, _ in made_of}) == 1, "queries, keys and values of different things")
+        given, norm = self._norm(made_of[0][0])
+        require(given is x, "attention to something else than the sum before it")
+        (_, q_name), (_, k_name), (_, v_name) = made_of
+        return x, DecoderLayer(norm, q_name, k_name, v_name, q_norm, k_norm, o, o_norm, ffn_norm, gate_name, up_name, down,
+                               down_norm, key_state, value_state, attended.attrs["window"], q_rotation)
+
+    def _sum(self, node: Node) -> tuple[Node, Node, str]:
+        """x, o and the norm's weight of x + norm(o), where o is a product."""
+        for x, other in (_op(node, "add").inputs, reversed(_op(node, "add").inputs)):
+            if other.op.name == "rms_norm" and other.inputs[0].op.name == "linear":
+                return (x, *self._norm(other))
+        raise NotLowered(f"one kernel for all steps is not made for a sum of {', '.join(i.op.name for i in node.inputs)}")
+
+    def _cache(self, node: Node) -> tuple[str, Node]:
+        """The state of which a slice is attended to, and the rows that are written into it."""
+        written = _op(_op(node, "slice").inputs[0], "write_rows", axis=0)
+        state, value = written.inputs
+        require(state.op is leaves.STATE and state.dtype == f32 and self.graph.updates.get(state.attrs["name"]) is written,
+                 "a cache that is no state of f32")
+        start = written.attrs["start"]
+        self._same("position", start, "positions")
+        self._same("room", state.shape[0], "lengths of caches")
+        self._same("dim", state.shape[2], "sizes of heads")
+        rows, *rest = node.attrs["bounds"]
+        require(state.shape[1] == 1 and rows == (0, start + value.shape[0], 1), "attention to other rows than those so far")
+        require(tuple(rest) == tuple((0, s, 1) for s in state.shape[1:]), "attention to a part of the rows")
+        return state.attrs["name"], value
+
+    def _rotated(self, node: Node) -> tuple[Node, int]:
+        """What is rotated, and the number of its rotations."""
+        x, cos, sin = _op(node, "rope").inputs
+        table = _op(_op(cos, "item", index=0).inputs[0], "rope_table", head_dim=x.shape[-1])
+        require(_op(sin, "item", index=1).inputs[0] is table, "cosines and sines of different angles")
+        places, begin = _op(table.inputs[0], "add").inputs
+        begin = _without_views(begin)
+        _op(places, "iota", axis=0)
+        require(begin.op is leaves.CONSTANT, "angles of other positions")
+        self._same("position", begin.attrs["value"], "positions")
+        which = float(table.attrs["theta"]), float(table.attrs["scaling"])
+        if which not in self.rotations:
+            require(len(self.rotations) < 2, "more than two kinds of rotations")
+            self.rotations.append(which)
+        return x, self.rotations.index(which)
+
+    def _norm(self, node: Node) -> tuple[Node, str]:
+        x, weight = _op(node, "rms_norm").inputs
+        self._same("eps", float(node.attrs["eps"]), "eps of norms")
+        self._same("offset", float(node.attrs["offset"]), "offsets of norms")
+        require(node.dtype == f32, "norms that are not f32")
+        return x, self._weight(weight)
+
+    def _product(self, node: Node) -> tuple[Node, str]:
+        """The rows and the matrix of a linear, or of the head."""
+        if node.op.name != "linear_argmax":
+            require("bias" in _op(node, "linear").attrs.get("absent", ()), "a bias")
+        x, weight = node.inputs
+        require(node.types[0].dtype == f32 and x.dtype == f32, "products that are not f32")
+        return x, self._weight(weight)
+
+    def _weight(self, node: Node) -> str:
+        require(node.op is leaves.PARAMETER and node.dtype == bf16, f"a weight that is a {node.op.name} of {node.dtype}")
+        name: str = node.attrs["name"]
+        return name
+
+    def _same(self, what: str, found: Any, called: str) -> None:
+        require(self.known.setdefault(what, found) == found, f"different {called}")
+
+
+def _op(node: Node, name: str, **attrs: Any) -> Node:
+    """The node, which is this op with these attributes."""
+    require(node.op.name == name, f"{node.op.name} where {name} is expected")
+    for key, value in attrs.items():
+        require(node.attrs.get(key) == value, f"{name} with {key} {node.attrs.get(key)!r}")
+    return node
+
+
+def _number(size: Dim) -> int:
+    require(isinstance(size, int), f"a size {size}")
+    return int(d.evaluate(size, {}))
+
+
+def _without_views(node: Node) -> Node:
+    """What reshapes and expands are of."""
+    while node.op.name in ("reshape", "expand"):
+        node = node.inputs[0]
+    return node
+

@@ -1,0 +1,230 @@
+"""decoder_kernel: launches of a decoder's run, in place of which one kernel (kernels/decoder/one_kernel.py) is a run of one token.
+
+The kernel reads states, the token and outputs where the launches have them, so that both may follow each other. What it reads of
+weights is made of the bound ones once they are bound: rows in another order, norms' weights in f32, a table of rotations.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.devices.address import address
+from tensor_graphs.devices.cpu import memory_of
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.kernels.decoder.one_kernel import MODEL, SHARED, OneKernel, packing_text
+from tensor_graphs.kernels.decoder.read_graph import Decoder
+from tensor_graphs.kernels.kernel import Kernel, NotLowered
+from tensor_graphs.paths.lower import Instruction, Operand, Program
+from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.segments.launches import Launches
+
+log = logging.getLogger(__name__)
+
+UNSET, ALIGNED = 0xFF, 16
+"""what each byte of the exchange is before the first launch; bytes of which what is copied in bulk begins at a multiple"""
+
+PACKING_BLOCKS, PACKING_THREADS = 1024, 256
+
+
+@dataclass
+class _Packed:
+    """What the kernel reads of weights. bound: which binding they are of; held: memory by its name in `MODEL`."""
+
+    bound: int
+    held: dict[str, Memory]
+
+
+@dataclass
+class _Exchange:
+    """Of one frame. words: the struct Model; parameters: the address of it; number: of the set that is used next; packed,
+    key: whose addresses are in the words; fits: whether all that is copied in bulk is aligned."""
+
+    memory: Memory
+    words: np.ndarray
+    parameters: np.ndarray
+    number: int = 0
+    packed: _Packed | None = None
+    key: bytes = b""
+    fits: bool = False
+
+
+def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, kernel: Kernel) -> Launches | None:
+    """The segment of a program's launches and the kernel; None where what that needs is not on its device."""
+    assert kernel.whole is not None
+    try:
+        decoder: Decoder = kernel.whole(lookup.program.graph)
+        why = _why_not(lookup.program, decoder)
+    except NotLowered as e:
+        why = str(e)
+    if why:
+        log.warning("%s is not used: %s", kernel.name, why)
+    return None if why else AllSteps(indices, instructions, lookup, decoder)
+
+
+def _why_not(program: Program, decoder: Decoder) -> str:
+    """Why a program's launches are not replaced by one kernel; "" where they can be."""
+    launched = [ins for ins in program.instructions if ins.call.engine == "launch"]
+    devices = {ins.device for ins in launched}
+    if len(devices) != 1 or any(ins.call.engine not in ("launch", "transfer") for ins in program.instructions):
+        return "not all of its steps are launches of one device"
+    places = [_arrived(program, decoder.ids), _left(program, decoder.token), _left(program, decoder.logit)]
+    names = {b.name for b in program.buffers if b.kind == "state" and b.device in devices}
+    if any(o is None or not o.contiguous or program.device(o) not in devices for o in places):
+        return "what it is given or gives is elsewhere"
+    return "" if names >= {n for layer in decoder.layers for n in (layer.keys, layer.values)} else "its states are elsewhere"
+
+
+def _arrived(program: Program, name: str) -> Operand | None:
+    """An input where the launches read it."""
+    given = next((i for i, b in enumerate(program.buffers) if b.kind == "input" and b.name == name), None)
+    moved = next((ins.outs[0] for ins in program.instructions
+                  if ins.call.engine == "transfer" and given in (ins.ins[0].buffer, program.home(ins.ins[0].buffer))), None)
+    read = (o for ins in program.instructions if ins.call.engine == "launch" for o in ins.ins if o.buffer == given)
+    return moved or next(read, None)
+
+
+def _left(program: Program, name: str) -> Operand | None:
+    """An output where the launches write it."""
+    out = program.outputs[name]
+    return next((ins.ins[0] for ins in program.instructions if ins.call.engine == "transfer"
+                 and program.home(ins.outs[0].buffer) == program.home(out.buffer)), out)
+
+
+class AllSteps(Launches):
+    """The launches of a program, and a kernel for the sizes at which it does the same."""
+
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, decoder: Decoder) -> None:
+        super().__init__(indices, instructions, lookup)
+        self.decoder, self.made = decoder, OneKernel(decoder.kinds, decoder.sizes)
+        (self.device,) = self.devices
+        self.ones, self.position = list(map(lookup.expr, decoder.ones)), lookup.expr(decoder.position)
+        program = lookup.program
+        operands = [_arrived(program, decoder.ids), _left(program, decoder.token), _left(program, decoder.logit)]
+        bases = {(b.kind, b.name): lookup.first + i for i, b in enumerate(program.buffers)}
+        states = [bases["state", name] for layer in decoder.layers for name in (layer.keys, layer.values)]
+        self.moving = np.array([*(lookup.base(o) for o in operands if o is not None), *states], np.int64)
+        self.offsets = np.array([lookup.pointer(o) for o in operands], np.int64)
+        self.weights = {b.name: [lookup.first + i] for i, b in enumerate(program.buffers) if b.kind == "parameter"}
+        for ins in program.bind_instructions:                       # where they were copied, the copies come first
+            source = program.buffers[ins.ins[0].buffer] if ins.ins else None
+            if ins.call.engine == "transfer" and source is not None and source.kind == "parameter":
+                self.weights[source.name].insert(0, lookup.first + program.home(ins.outs[0].buffer))
+        self.packed: _Packed | None = None
+        self.lock = threading.Lock()
+        self.text, self.packing = self.made.text(), packing_text(PACKING_BLOCKS, PACKING_THREADS)
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.offsets += self.lookup.n_exprs                             # pointers come behind the expressions
+        self.entry = self.device.entry(self.text, "whole", SHARED)
+
+    # ---- what it reads of weights ----
+
+    def _packed_for(self, frame: Frame) -> _Packed:
+        packed = self.packed
+        if packed is not None and packed.bound == frame.bound:
+            return packed
+        with self.lock:
+            if self.packed is None or self.packed.bound != frame.bound:
+                self.packed = None                                  # free before it is made again
+                self.packed = self._pack(frame)
+            return self.packed
+
+    def _pack(self, frame: Frame) -> _Packed:
+        made, device = self.made, self.device
+        pack, norms = (device.entry(self.packing, name, 0) for name in ("pack", "norms"))
+        packs, commons = device.allocate(made.pack_bytes), device.allocate(made.common_bytes)
+        table = self._uploaded(np.frombuffer(made.table(), np.uint8))
+        rotations = self._uploaded(self.decoder.rotation_tables())
+        embedding = self._weight(frame, self.decoder.table)
+        kept = []                                                   # alive until all is made
+        for step in range(len(made.kinds)):
+            row = made.loading(step)
+            rows = [self._weight(frame, name) for name in self.decoder.matrices(step)]
+            if rows:
+                numbers = made.packing(step, self._rows(step))
+                where = [m.address for m in (*rows, rows[0], rows[0])][:3]
+                self._launch_now(pack, [packs.address + row.pack_at, *where, *numbers])
+            at = commons.address + row.common_at
+            for name in self.decoder.norms(step):
+                count = row.common_bytes // 8
+                weight = self._weight(frame, name) if name else None
+                self._launch_now(norms, [at, 0 if weight is None else weight.address, count,
+                                         np.float64(self.decoder.offset).view(np.uint64)])
+                kept.append(weight)
+                at += 4 * count
+            kept += rows
+        device.synchronise()
+        return _Packed(frame.bound, {"steps": table, "packs": packs, "commons": commons, "table": embedding,
+                                     "rotations": rotations})
+
+    def _rows(self, step: int) -> list[int]:
+        parameters = self.lookup.program.graph.parameters
+        return [int(parameters[name].shape[0]) for name in self.decoder.matrices(step)]
+
+    def _weight(self, frame: Frame, name: str) -> Memory:
+        """A parameter on the device."""
+        found = [memory for base in self.weights[name] if (memory := frame.memory[base]) is not None]
+        there = next((memory for memory in found if memory.device is self.device), None)
+        if there is None:
+            there = self.device.allocate(found[0].nbytes)
+            self.device.upload(found[0], there)
+        return there
+
+    def _uploaded(self, array: np.ndarray) -> Memory:
+        held = memory_of(np.ascontiguousarray(array))
+        there = self.device.allocate(held.nbytes)
+        self.device.upload(held, there)
+        return there
+
+    def _launch_now(self, entry: Any, words: Sequence[Any]) -> None:
+        given = np.array(words, np.uint64)
+        parameters = address(given) + 8 * np.arange(len(given), dtype=np.uint64)
+        self.device.launch(entry, PACKING_BLOCKS, PACKING_THREADS, 0, int(parameters.ctypes.data))
+
+    # ---- running ----
+
+    def run(self, frame: Frame) -> None:
+        if self.silent or any(frame.values[i] != 1 for i in self.ones):
+            super().run(frame)
+            return
+        kept = self._exchange(frame)
+        if not kept.fits:
+            super().run(frame)
+            return
+        kept.words[-1] = int(frame.values[self.position]) | kept.number << 32
+        self.device.use()
+        self.device.launch(self.entry, self.made.grid, self.made.threads, SHARED,
+                           int(kept.parameters.ctypes.data))
+        kept.number = 1 - kept.number
+
+    def _exchange(self, frame: Frame) -> _Exchange:
+        """What this frame's launches are given now, but for the position."""
+        kept: _Exchange | None = frame.kept.get(id(self.made))
+        if kept is None:
+            memory = self.device.allocate(8 * self.made.words)
+            self.device.fill(memory, UNSET)
+            words = np.zeros(len(MODEL) + 2 * self.made.layers + 1, np.uint64)
+            parameters = np.array([address(words)], np.uint64)
+            kept = frame.kept[id(self.made)] = _Exchange(memory, words, parameters)
+        places, offsets = frame.bases[self.moving], frame.values[self.offsets]
+        key = places.tobytes() + offsets.tobytes()
+        packed = self._packed_for(frame)
+        if kept.packed is not packed or kept.key != key:
+            held = {**{name: m.address for name, m in packed.held.items()}, "exchange": kept.memory.address}
+            first = MODEL.index("id")
+            kept.words[:first] = [held[name] for name in MODEL[:first]]
+            kept.words[first:-1] = places
+            kept.words[first:first + len(offsets)] += offsets.view(np.uint64)
+            kept.packed, kept.key = packed, key
+            kept.fits = not any(int(word) % ALIGNED for word in (*kept.words[:first], *kept.words[len(MODEL):-1]))
+            if not kept.fits:
+                log.warning("a run of one token is launches: what it reads does not begin at a multiple of %d bytes", ALIGNED)
+        return kept

@@ -1,0 +1,129 @@
+"""conversation: a chat with a model: texts in, texts out, over one session.
+
+    talk = Conversation(model, compiled, system="Be brief.")
+    for piece in talk.say("Hello"):
+        print(piece, end="")
+
+The folder's chat template renders all messages at every turn, and that text, tokenised, is what the model sees: exactly the ids of
+the whole conversation. Of these only what is not in the session's caches is fed. Mostly the caches hold a prefix of them; where a
+template renders an earlier turn otherwise than it was generated (it trims it, or leaves out what was thought aloud), the caches go
+back to where the ids differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+
+from tensor_graphs.arguments import text as text_given
+from tensor_graphs.frontends.errors import TokenizerError
+from tensor_graphs.frontends.huggingface.load import LoadedModel
+from tensor_graphs.frontends.text.stop_texts import UntilStop
+from tensor_graphs.frontends.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILES, Tokenizer
+from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.serving.generate import Generation, check_ids, stream_text
+from tensor_graphs.serving.sampling import Sampler, Sampling
+
+log = logging.getLogger(__name__)
+
+
+def chat_tokenizer(model: LoadedModel) -> Tokenizer:
+    """The model's tokenizer, if it can write a chat. Raises TokenizerError: no tokenizer, or no chat template."""
+    if model.tokenizer is None:
+        raise TokenizerError(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so text cannot become tokens", file=model.folder,
+                             fix="save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
+    if not model.tokenizer.has_chat_template:
+        raise TokenizerError(
+            f"{model.name} has no chat template, so nothing says how it takes the turns of a chat or a system text",
+            file=model.folder,
+            fix=f"tg run … --prompt TEXT goes on from a text; to chat, take the model's instruct or chat variant, or put a "
+                f"template into the folder ({TEMPLATE_FILE})")
+    return model.tokenizer
+
+
+def system_message(text: str | None) -> list[dict[str, str]]:
+    """The messages that a chat begins with."""
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+class Conversation:
+    """The turns so far, and the session that holds them.
+
+    model, compiled: a decoder with a chat template, and its `graph` or (greedy only) `greedy_graph`, bound. system: a text that
+    goes before all turns. sampling: of all answers; the draws go on from turn to turn. stop_texts: an answer ends before the first
+    of them. log_probabilities: record them in `last`. messages: the turns as the template gets
+    them; last: what the latest answer took; fed: how many tokens were fed for it.
+    Raises TokenizerError: no tokenizer, no chat template; ArgumentError: a system text that is no string.
+    """
+
+    def __init__(self, model: LoadedModel, compiled: CompiledGraph, *, system: str | None = None,
+                 sampling: Sampling | None = None, stop_texts: Sequence[str] = (), log_probabilities: bool = False) -> None:
+        self.system = None if system is None else text_given("the system text", system)
+        self.model, self.compiled = model, compiled
+        self.tokenizer = chat_tokenizer(model)
+        self.session = compiled.session()
+        self._sampling = sampling or Sampling()
+        self.stop_texts, self.log_probabilities = UntilStop(stop_texts).stop_texts, log_probabilities
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: no turns, an empty cache, the first draws again. Raises RunError while an answer is open."""
+        self.session.reset()
+        self.messages = system_message(self.system)
+        self.last, self.fed = self._generation(), 0
+        self._sampler = Sampler(self._sampling)
+
+    def say(self, text: str, tokens: int | None = None) -> Generator[str, None, None]:
+        """Yield the answer to a user's text, a piece per token (often "", while a character is not complete or a stop text may have
+        begun).
+
+        tokens: how many at most; None: until the model ends its turn (`model.end_ids`), or the cache is full. A caller may stop at
+        any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
+        conversation is what it was before.
+        Raises ConversationError when the cache has no room for the turn and `tokens` more, and then nothing was computed; for
+        None when it is full before the answer ends. ArgumentError for what is no text; TokenizerError for a text or a
+        template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError; RunError while
+        another answer is open, which ends when it was read or is closed.
+        """
+        with self.session.turn(left_open=True):
+            yield from self._say(text, tokens)
+
+    def _say(self, text: str, tokens: int | None) -> Iterator[str]:
+        """What `say` yields, in the session's turn."""
+        asked = {"role": "user", "content": text_given("the text of a turn", text)}
+        self.last, self.fed = self._generation(), 0
+        ids = self.tokenizer.encode_chat([*self.messages, asked])
+        check_ids(ids, self.model.facts.vocabulary)
+        new = self._not_in_the_caches(ids)
+        self.fed = len(new)
+        try:
+            for _, piece in stream_text(self.compiled, self.session, new, tokens, self.tokenizer.stream(stop_texts=self.stop_texts),
+                                        self.last, sampling=self._sampler, stop=self.model.end_ids, hidden=self.model.end_ids,
+                                        in_turn=True):
+                yield piece
+        finally:
+            if self.last.ids:
+                self.messages += [asked, {"role": "assistant", "content": self.answer}]
+
+    @property
+    def answer(self) -> str:
+        """The text of the latest answer; the token or the stop text that ended it is no part of it."""
+        ids = self.last.ids
+        text = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.model.end_ids else ids)
+        return UntilStop(self.stop_texts).finish(text)
+
+    def _generation(self) -> Generation:
+        return Generation(log_probabilities=[] if self.log_probabilities else None)
+
+    def _not_in_the_caches(self, ids: Sequence[int]) -> list[int]:
+        """What is to be fed of a conversation's ids, at least the last one; the caches go back to the others."""
+        transcript = self.session.transcript
+        assert transcript is not None, "the session was made here, so what its caches hold is known"
+        fed = transcript.fed
+        most = min(len(fed), max(len(ids) - 1, 0))
+        same = next((i for i in range(most) if fed[i] != ids[i]), most)
+        if same < len(fed):
+            log.info("the template renders earlier turns otherwise than they were generated: %d of %d tokens in the cache are kept",
+                     same, len(fed))
+        transcript.rewind(same)
+        return list(ids[same:])
