@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from hypothesis import settings
 
 from tensor_graphs.measure.timing.reference_stream import SHARED
 from tensor_graphs.rewrites import user_rules
+from tests.sampled import EVERY
 
 if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
@@ -98,6 +100,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.set_threshold(5_000, 10, 50)                                 # looking for cycles takes 5 % of the time of tests by default
     gc.enable()
+
+
+_cases: Counter[tuple[str, str]] = Counter()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark `long` what the default run leaves out of the cases of a test (sampled.py)."""
+    name = getattr(item, "originalname", item.name)
+    if name not in EVERY:
+        return
+    number, every = _cases[item.nodeid.partition("::")[0], name], EVERY[name]
+    _cases[item.nodeid.partition("::")[0], name] += 1
+    if not every or number % every:
+        item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
