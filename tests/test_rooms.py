@@ -140,3 +140,11 @@ def test_the_map_of_where_things_go_names_what_is_there() -> None:
                 folder = name.rpartition("/")[0]
             found = list(PACKAGE.glob(name.rstrip("/"))) or list((PACKAGE / folder).glob(name))
             assert found, f"{name}: {row}"
+
+
+def test_the_index_of_decisions_has_each_of_them_once_by_its_title() -> None:
+    folder = PACKAGE.parent / "docs" / "decisions"
+    rows = re.findall(r"^- \[(\d{4})\]\((.+?)\) (.+)$", (folder / "README.md").read_text(), re.M)
+    titles = [(*re.match(r"# (\d{4}) (.+)", page.read_text()).groups(), page.name)     # type: ignore[union-attr]  # each has one
+              for page in sorted(folder.glob("0*.md"))]
+    assert sorted((number, title, name) for number, name, title in rows) == titles

@@ -1,6 +1,6 @@
 """The points at which kernels are compared, and the values at them, are those looked at last: moving code about changes none.
 
-A point is written as the values of its fields, without their names. What changes here changes verdicts: it goes with a new VERIFIER.
+A point is written as the values of its fields, without their names. What changes here changes verdicts, and needs a new VERIFIER.
 """
 
 from __future__ import annotations
