@@ -26,6 +26,7 @@ from tensor_graphs import blas_threads as _blas_threads  # noqa: F401 - before n
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
 from tensor_graphs.errors import no_attribute as _no_attribute
+from tensor_graphs.language import operators as _operators  # noqa: F401 - puts operators on nodes, writes on states
 from tensor_graphs.language.atomic import bitcast as bitcast
 from tensor_graphs.language.atomic import cast as cast
 from tensor_graphs.language.atomic import exp2 as exp2

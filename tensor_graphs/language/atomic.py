@@ -1,6 +1,6 @@
 """atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, price.
 
-Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (tensor.py does both for
+Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (operands.py does both for
 operators). `meaning` is written against an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
 interpretations evaluate the same row; `n` is the node at concrete dims. The fixed semantics:
 

@@ -142,13 +142,6 @@ class Graph:
         """Itself: nothing in a graph changes."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
-        from tensor_graphs.language.json_reader import graph_from_json
-        from tensor_graphs.language.json_writer import graph_to_json
-
-        return graph_from_json, (graph_to_json(self),)
-
     def __hash__(self) -> int:
         return hash((tuple(self.outputs.items()), frozenset(self.updates.items())))
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, Location, where_written, written_at
 from tensor_graphs.language.facts import OpFacts
-from tensor_graphs.language.tensor import TensorOperators
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.operators import TensorOperators
+else:
+    TensorOperators = object                            # operators.py puts them on Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +186,6 @@ class Node(TensorOperators):
     def __deepcopy__(self, memo: object) -> Node:
         """Itself: equal nodes are one object."""
         return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
-        from tensor_graphs.language.json_reader import node_from_json
-        from tensor_graphs.language.json_writer import node_to_json
-
-        return node_from_json, (node_to_json(self), len(self.types) > 1)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {', '.join(map(str, self.types))}{f' at {self.location}' if self.location else ''}>"

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError, listed
 from tensor_graphs.language import dims as d
-from tensor_graphs.language import leaves, tensor
+from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.attribute_data import array_value
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -26,6 +26,8 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
+from tensor_graphs.language.operands import as_node
+from tensor_graphs.language.operators import index_tensor
 from tensor_graphs.language.subgraph import Body
 from tensor_graphs.language.text_tokens import TextError, Token, Tokens, shown
 from tensor_graphs.language.text_writer import KEYWORDS, VERSION
@@ -413,7 +415,7 @@ class _GraphReader:
             token = self.peek()
             if self.accept("["):
                 index = self.index()
-                value = self.guard(token, lambda v=value, i=index: tensor.index_tensor(_tensor(v), i))  # type: ignore[misc]
+                value = self.guard(token, lambda v=value, i=index: index_tensor(_tensor(v), i))  # type: ignore[misc]
             elif self.accept("."):
                 name = self.take()
                 if name.text != "T":
@@ -622,7 +624,7 @@ def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dtypes = [o.dtype for o in operands if isinstance(o, Node)]
     if not dtypes and operands:
         raise LanguageError(f"{op.name} of numbers only", fix="constant(…, dtype) makes a tensor of a number")
-    given = [tensor.as_node(o, dtypes[0]) for o in operands]
+    given = [as_node(o, dtypes[0]) for o in operands]
     absent = attrs.pop("absent", ())
     if not isinstance(absent, tuple) or not set(absent) <= op.optional:
         raise LanguageError(f"{op.name} cannot do without {absent!r}",

@@ -1,7 +1,7 @@
 """composites: the named ops that come with the package, each defined by a graph of other ops, one file per subject.
 
 In: tensors (operands) and attributes.  Out: one node of a library composite, or the atomic op that says the same.
-May import: the language's core (node, atomic, composite, leaves, dims, dtypes, tensor).  Never: anything that computes
+May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes
 a value, except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
 then gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py,

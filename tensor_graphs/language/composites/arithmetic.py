@@ -22,7 +22,7 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
+from tensor_graphs.language.operands import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
 _LN2 = 0.6931471805599453  # ln 2
 _LARGEST_UNROLLED_POWER = 64  # x ** 64 is 6 multiplications; beyond, exp2(y · log2 x) is shorter and as accurate

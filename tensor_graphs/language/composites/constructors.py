@@ -18,7 +18,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 Shape = Sequence[Dim] | Dim
 Number = bool | int | float

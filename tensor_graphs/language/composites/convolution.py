@@ -25,7 +25,7 @@ from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 Attributes = Mapping[str, Any]
 Gradients = dict[str, Node | None]

@@ -27,7 +27,7 @@ from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to, keep
+from tensor_graphs.language.operands import broadcast_to, keep
 
 _LONGEST_PRODUCT = 1 << 24
 """The halving tree of a product fills its axis up to a power of two at its largest size."""

@@ -27,7 +27,7 @@ from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to, keep
+from tensor_graphs.language.operands import broadcast_to, keep
 
 Roles = Mapping[str, np.ndarray]
 Attributes = Mapping[str, Any]

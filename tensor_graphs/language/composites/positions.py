@@ -23,7 +23,7 @@ from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 
 def _rope_table_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any],

@@ -26,7 +26,7 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Shape
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]

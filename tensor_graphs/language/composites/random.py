@@ -26,7 +26,7 @@ from tensor_graphs.language.errors import DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import _shape
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 Roles = Mapping[str, np.ndarray]
 

@@ -16,7 +16,7 @@ from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 MODES = ("nearest", "linear")
 

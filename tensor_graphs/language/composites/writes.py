@@ -22,7 +22,7 @@ from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 
 
 def _row_numbers(count: Dim, start: Dim) -> Node:
