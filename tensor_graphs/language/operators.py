@@ -120,7 +120,7 @@ class TensorOperators:
     __hash__ = object.__hash__
 
     def _same(self, o: object, sign: str, instead: str) -> bool:
-        """Whether o is this very tensor. A number or an array never is: who writes `x == 0` means its elements."""
+        """Return True if o is this very tensor. Raises NoValueError for a number or an array: `x == 0` means the elements."""
         if self is o or not (is_number(o) or isinstance(o, np.ndarray)):
             return self is o
         raise NoValueError(f"{self._self().type} {sign} {o!r}: {sign} asks whether two tensors are one, not about elements",
@@ -357,13 +357,13 @@ def write(state: State, value: Node, at: Dim | Node | None = None, axis: int = 0
             raise ShapeError(f"state {state.name!r} is {state.node.type}, the new value is {value.type}",
                              fix="a value of that type, or write(value, at=0, axis=0) for a part of it")
         return value
-    made = write_at(state.node, value, at, axis=axis)
-    if made.op.name == "write_rows":
-        axis, start = made.attrs["axis"], made.attrs["start"]
+    result = write_at(state.node, value, at, axis=axis)
+    if result.op.name == "write_rows":
+        axis, start = result.attrs["axis"], result.attrs["start"]
         if dim_ge(state.node.shape[axis], start + value.shape[axis]) is False:
             raise ShapeError(f"state {state.name!r} is {state.node.type}, and {value.type} does not fit into it from "
                              f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
-    return made
+    return result
 
 
 def _refused(name: str) -> Callable[..., Any]:
