@@ -26,23 +26,8 @@ from tensor_graphs import blas_threads as _blas_threads  # noqa: F401 - before n
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
 from tensor_graphs.errors import no_attribute as _no_attribute
-from tensor_graphs.language.atomic import bitcast as bitcast
-from tensor_graphs.language.atomic import cast as cast
-from tensor_graphs.language.atomic import exp2 as exp2
-from tensor_graphs.language.atomic import expand as expand
-from tensor_graphs.language.atomic import floor as floor
-from tensor_graphs.language.atomic import gather as gather
-from tensor_graphs.language.atomic import iota as iota
-from tensor_graphs.language.atomic import log2 as log2
-from tensor_graphs.language.atomic import logical_not as logical_not
-from tensor_graphs.language.atomic import pad as pad
-from tensor_graphs.language.atomic import permute as permute
-from tensor_graphs.language.atomic import reciprocal as reciprocal
-from tensor_graphs.language.atomic import reshape as reshape
-from tensor_graphs.language.atomic import scatter as scatter
-from tensor_graphs.language.atomic import sin as sin
-from tensor_graphs.language.atomic import slice as slice
-from tensor_graphs.language.atomic import sqrt as sqrt
+from tensor_graphs.language import operators as _operators  # noqa: F401 - puts operators on nodes, writes on states
+from tensor_graphs.language.atomic import *  # noqa: F403
 from tensor_graphs.language.calls import worded as _worded
 from tensor_graphs.language.composite import RULE_CHECKS as _RULE_CHECKS
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
@@ -53,37 +38,7 @@ from tensor_graphs.language.dims import Expr as Expr
 from tensor_graphs.language.dims import dim as dim
 from tensor_graphs.language.dims import dim_max as dim_max
 from tensor_graphs.language.dims import dim_min as dim_min
-from tensor_graphs.language.dtypes import DType as DType
-from tensor_graphs.language.dtypes import bf16 as bf16
-from tensor_graphs.language.dtypes import bfloat16 as bfloat16
-from tensor_graphs.language.dtypes import bool_ as bool_
-from tensor_graphs.language.dtypes import f8e4m3 as f8e4m3
-from tensor_graphs.language.dtypes import f8e5m2 as f8e5m2
-from tensor_graphs.language.dtypes import f16 as f16
-from tensor_graphs.language.dtypes import f32 as f32
-from tensor_graphs.language.dtypes import f64 as f64
-from tensor_graphs.language.dtypes import float8_e4m3fn as float8_e4m3fn
-from tensor_graphs.language.dtypes import float8_e5m2 as float8_e5m2
-from tensor_graphs.language.dtypes import float16 as float16
-from tensor_graphs.language.dtypes import float32 as float32
-from tensor_graphs.language.dtypes import float64 as float64
-from tensor_graphs.language.dtypes import i8 as i8
-from tensor_graphs.language.dtypes import i16 as i16
-from tensor_graphs.language.dtypes import i32 as i32
-from tensor_graphs.language.dtypes import i64 as i64
-from tensor_graphs.language.dtypes import int8 as int8
-from tensor_graphs.language.dtypes import int16 as int16
-from tensor_graphs.language.dtypes import int32 as int32
-from tensor_graphs.language.dtypes import int64 as int64
-from tensor_graphs.language.dtypes import parse_dtype as parse_dtype
-from tensor_graphs.language.dtypes import u8 as u8
-from tensor_graphs.language.dtypes import u16 as u16
-from tensor_graphs.language.dtypes import u32 as u32
-from tensor_graphs.language.dtypes import u64 as u64
-from tensor_graphs.language.dtypes import uint8 as uint8
-from tensor_graphs.language.dtypes import uint16 as uint16
-from tensor_graphs.language.dtypes import uint32 as uint32
-from tensor_graphs.language.dtypes import uint64 as uint64
+from tensor_graphs.language.dtypes import *  # noqa: F403
 from tensor_graphs.language.graph import Graph as Graph
 from tensor_graphs.language.graph import graph as graph
 from tensor_graphs.language.leaves import State as State
@@ -152,7 +107,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "vjp": ("tensor_graphs.language.autodiff", "vjp"),
     "stream": ("tensor_graphs.serving.generate", "stream"),
 }
-"""What is loaded when it is first used: name -> (module, its name there)."""
+"""Names that are loaded when they are first used: name -> (module, its name there)."""
 
 __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list of it
     {name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, ModuleType)}
@@ -160,7 +115,7 @@ __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list 
 
 
 def _rule_differs(*rule: Any) -> str | None:
-    """What looks at a gradient of a user's own: loaded when there is one."""
+    """Return how a user's own gradient differs from the definition's; the comparison is loaded when there is one."""
     from tensor_graphs.meaning.gradient_rule import rule_differs
 
     return rule_differs(*rule)
@@ -175,11 +130,11 @@ def __getattr__(name: str) -> Any:
 
         raise _no_attribute("module 'tensor_graphs'", name, __all__, function_meant(name), "tg.")
     module, there = LAZY[name]
-    found = getattr(importlib.import_module(module), there)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(module), there)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    """What a user types; the rooms and Python's own attributes are there without being listed."""
+    """Return the public names; the rooms and Python's own attributes are there without being listed."""
     return list(__all__)

@@ -1,4 +1,4 @@
-"""arguments: what callers give, held to what is needed, before anything is begun on it or filed.
+"""arguments: checks of what callers pass, before anything is computed or stored.
 
 Each check returns the value that counts; the error names the argument, what was given and what fits. What stands in a file:
 documents.py.
@@ -21,7 +21,7 @@ class ArgumentError(TensorGraphsError, ValueError):
 
 
 def _shown(value: Any) -> str:
-    """What was given, for an error. Python shows no whole number of more than 4300 digits."""
+    """Return the value as text for an error. Python prints no whole number of more than 4300 digits."""
     beyond = isinstance(value, int) and value.bit_length() > sys.float_info.max_exp
     return "beyond what a float holds" if beyond else repr(value)
 
@@ -38,22 +38,22 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: s
 def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool = False) -> float:
     """A number of `least` or more, not NaN, infinity where `infinite` says so. fix: what fits, in words. Raises ArgumentError."""
     try:
-        found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        result = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:
-        found = math.inf if value > 0 else -math.inf
-    if not least <= found or (not infinite and math.isinf(found)):
+        result = math.inf if value > 0 else -math.inf
+    if not least <= result or (not infinite and math.isinf(result)):
         raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
-    return found
+    return result
 
 
 def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
     """One name, or several. Raises ArgumentError."""
     if isinstance(value, str):
         return (value,)
-    given = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not isinstance(value, Iterable) or not all(isinstance(each, str) for each in given):
+    items = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not isinstance(value, Iterable) or not all(isinstance(item, str) for item in items):
         raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
-    return given
+    return items
 
 
 def text(name: str, value: Any) -> str:
@@ -78,8 +78,8 @@ def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
 
 
 def switch(variable: str, unless_said: bool) -> bool:
-    """What a variable of the environment turns on or off. Raises ArgumentError where it says neither."""
-    said = os.environ.get(variable, "").lower()
-    if said not in ("", "on", "1", "yes", "off", "0", "no"):
-        raise ArgumentError(f"{variable} is {said!r}\n  fix: on or off; without it, it is {'on' if unless_said else 'off'}")
-    return said in ("on", "1", "yes") if said else unless_said
+    """Return True or False as a variable of the environment says. Raises ArgumentError where it says neither."""
+    setting = os.environ.get(variable, "").lower()
+    if setting not in ("", "on", "1", "yes", "off", "0", "no"):
+        raise ArgumentError(f"{variable} is {setting!r}\n  fix: on or off; without it, it is {'on' if unless_said else 'off'}")
+    return setting in ("on", "1", "yes") if setting else unless_said

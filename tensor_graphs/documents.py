@@ -18,7 +18,7 @@ KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 
 
 def entry(of: str, document: Any, key: str, kind: type[T]) -> T:
-    """What a document (as `json.load` has it) says under a key. of: what the document is, in words. Raises ArgumentError."""
+    """Return the value under a key of a document (from `json.load`). of: what the document is, in words. Raises ArgumentError."""
     if key not in fields(of, document):
         raise ArgumentError(f"{of} has no {key!r}")
     return of_kind(f"{key!r} of {of}", document[key], kind)

@@ -16,15 +16,15 @@ class NoAttributeError(TensorGraphsError, AttributeError):
     """A name that a module or an object does not have; the fix names what is probably meant."""
 
 
-def no_attribute(owner: str, name: str, known: Iterable[str], meant: str = "", prefix: str = "") -> AttributeError:
+def no_attribute(owner: str, name: str, names: Iterable[str], meant: str = "", prefix: str = "") -> AttributeError:
     """The error for a name that is not there. meant: what to write instead, where that is known; else names spelt alike, each after
     the prefix. Python's own protocols (names that begin with _) are answered as Python does."""
-    said = f"{owner} has no attribute {name!r}"
+    message = f"{owner} has no attribute {name!r}"
     if name.startswith("_"):
-        return AttributeError(said)
-    near = difflib.get_close_matches(name, sorted(n for n in known if not n.startswith("_")), n=3, cutoff=0.7)
+        return AttributeError(message)
+    near = difflib.get_close_matches(name, sorted(n for n in names if not n.startswith("_")), n=3, cutoff=0.7)
     fix = meant or (f"did you mean {' or '.join(prefix + n for n in near)}?" if near else "")
-    return NoAttributeError(f"{said}\n  fix: {fix}" if fix else said)
+    return NoAttributeError(f"{message}\n  fix: {fix}" if fix else message)
 
 
 class FileError(TensorGraphsError):
@@ -64,10 +64,10 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(ordered[:most]) + (f", … ({more} more)" if more > 0 else "")
 
 
-def close_to(name: object, known: Iterable[str], most: int = 3) -> list[str]:
-    """Up to `most` of `known` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
+def close_to(name: object, names: Iterable[str], most: int = 3) -> list[str]:
+    """Up to `most` of `names` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
     prefix), then those spelt alike. Of what is no text, as it is written."""
-    name, known = str(name), sorted(known)
-    same = [k for k in known if k.casefold() == name.casefold() and k != name]
-    ends_alike = [k for k in known if k.endswith("." + name) or name.endswith("." + k)]
-    return list(dict.fromkeys(same + ends_alike + difflib.get_close_matches(name, known, n=most, cutoff=0.75)))[:most]
+    name, names = str(name), sorted(names)
+    same = [k for k in names if k.casefold() == name.casefold() and k != name]
+    ends_alike = [k for k in names if k.endswith("." + name) or name.endswith("." + k)]
+    return list(dict.fromkeys(same + ends_alike + difflib.get_close_matches(name, names, n=most, cutoff=0.75)))[:most]

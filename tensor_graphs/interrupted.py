@@ -15,7 +15,7 @@ CODE = 128 + signal.SIGINT
 
 
 def is_the_command() -> bool:
-    """Whether this process was started as `tg` or `python -m tensor_graphs.cli.main`."""
+    """Return True if this process was started as `tg` or `python -m tensor_graphs.cli.main`."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     return name in ("tg", "tg.exe") or (name == "-m" and "tensor_graphs.cli.main" in sys.orig_argv)
 

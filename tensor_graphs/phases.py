@@ -19,8 +19,8 @@ IMPORT, ELSE = "import", "anything else"
 
 @dataclass
 class Spent:
-    """What phases of one name took, without those inside of them: seconds of the clock, and of processors (of this process's
-    threads, and of its children that have ended). times: how often one was entered."""
+    """Time in phases of one name, without those inside of them: seconds of the clock, and of processors (of this process's threads
+    and of its children that have ended). times: how often one was entered."""
 
     wall: float = 0.0
     worked: float = 0.0
@@ -41,7 +41,7 @@ class Phases:
         self._last = self._began, 0.0
 
     def _attribute(self) -> None:
-        """What passed since the last border belongs to the innermost phase, or to none."""
+        """Add the time since the last call to the innermost phase, or to ELSE."""
         now = time.perf_counter(), _worked()
         spent = self._open[-1] if self._open else self.spent.setdefault(ELSE, Spent())
         spent.wall += now[0] - self._last[0]
@@ -50,7 +50,7 @@ class Phases:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Inside, time belongs to this name."""
+        """Context manager: the time inside belongs to this name."""
         if self._thread is None:
             self._thread = threading.get_ident()
         if self._thread != threading.get_ident():
@@ -67,7 +67,7 @@ class Phases:
             self._open.pop()
 
     def until_here(self, name: str) -> None:
-        """What has passed in no phase so far belongs to this name: the imports before the first line of a command."""
+        """Add the time in no phase so far to this name: the imports before the first line of a command."""
         self._attribute()
         before = self.spent.pop(ELSE, Spent())
         mine = self.spent.setdefault(name, Spent())
@@ -86,11 +86,11 @@ class Phases:
         return time.perf_counter() - self._began
 
     def table(self) -> str:
-        """For people, a line for each."""
-        found, whole = self.so_far(), self.total
-        width = max(map(len, found))
+        """Return a table for people, a line for each phase."""
+        phases, whole = self.so_far(), self.total
+        width = max(map(len, phases))
         lines = [f"{'phase':{width}s}  {'seconds':>8s}  {'share':>5s}  {'processor':>9s}"]
-        lines += [f"{name:{width}s}  {s.wall:8.3f}  {s.wall / whole:5.1%}  {s.worked:9.3f}" for name, s in found.items()]
+        lines += [f"{name:{width}s}  {s.wall:8.3f}  {s.wall / whole:5.1%}  {s.worked:9.3f}" for name, s in phases.items()]
         return "\n".join([*lines, f"{'all':{width}s}  {whole:8.3f}"])
 
     def to_json(self) -> dict[str, dict[str, float]]:

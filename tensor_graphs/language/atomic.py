@@ -1,13 +1,12 @@
 """atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, price.
 
-Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (tensor.py does both for
+Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (operands.py does both for
 operators). `meaning` is written against an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
 interpretations evaluate the same row; `n` is the node at concrete dims. The fixed semantics:
 
 integers wrap · idiv floors, ÷0 gives 0 · max propagates NaN, and +0 > −0 · an empty reduce_max is −inf (integers: the minimum) ·
-cast float→int truncates and saturates, NaN→0 · bitcast may change the width: the last axis scales, little-endian ·
-gather out of range reads 0 · scatter drops out of range, duplicates under `set` are an error in the interpreter ·
-sum keeps its dtype.
+cast float→int truncates and saturates, NaN→0 · bitcast may change the width: the last axis scales, little-endian · gather out of
+range reads 0 · scatter drops out of range, duplicates under `set` are an error in the interpreter · sum keeps its dtype.
 """
 
 from __future__ import annotations
@@ -29,6 +28,11 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Langu
 from tensor_graphs.language.facts import UNKNOWN, OpFacts, Rows
 from tensor_graphs.language.leaves import _shape, constant
 from tensor_graphs.language.node import Node, TensorType, apply
+
+__all__ = [
+    "bitcast", "cast", "exp2", "expand", "floor", "gather", "iota", "log2", "logical_not", "pad", "permute", "reciprocal",
+    "reshape", "scatter", "sin", "slice", "sqrt"
+]
 
 Infer = Callable[["AtomicOp", Sequence[Node], Mapping[str, Any]], TensorType]
 Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
@@ -66,7 +70,7 @@ class AtomicOp:
 
     @property
     def elementwise(self) -> bool:
-        """Whether each element of the result depends on the operands' elements of the same place alone."""
+        """True if each element of the result depends only on the operands' elements at the same place."""
         return self.group in ("unary", "binary", "ternary") and not self.facts.dtype_matters
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
@@ -329,8 +333,8 @@ def _max_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
 
 
 def _expand_back(x: Node, reduced: Node, axes: tuple[int, ...]) -> Node:
-    kept = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
-    return expand(reshape(reduced, kept), x.shape)
+    with_ones = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
+    return expand(reshape(reduced, with_ones), x.shape)
 
 
 def _reduce_max_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
@@ -560,8 +564,8 @@ def sum(x: Node, axis: int | Sequence[int] | None = None) -> Node:
 
     Raises AttributeValueError (axis), DTypeError.
     """
-    found = several_axes("sum", axis, x.rank)
-    return apply(ATOMIC["sum"], (x,), {"axes": found}) if found else x
+    axes = several_axes("sum", axis, x.rank)
+    return apply(ATOMIC["sum"], (x,), {"axes": axes}) if axes else x
 
 
 def reduce_max(x: Node, axis: int | Sequence[int] | None = None) -> Node:
@@ -569,8 +573,8 @@ def reduce_max(x: Node, axis: int | Sequence[int] | None = None) -> Node:
 
     Raises AttributeValueError (axis), DTypeError.
     """
-    found = several_axes("reduce_max", axis, x.rank)
-    return apply(ATOMIC["reduce_max"], (x,), {"axes": found}) if found else x
+    axes = several_axes("reduce_max", axis, x.rank)
+    return apply(ATOMIC["reduce_max"], (x,), {"axes": axes}) if axes else x
 
 
 def reshape(x: Node, shape: Sequence[Dim] | Dim) -> Node:
@@ -648,8 +652,7 @@ def scatter(base: Node, index: Node, updates: Node, axis: int = 0, mode: str = "
     """base with `updates` written (set), added (add) or maximised (max) at `index` along `axis`; out of range is dropped.
 
     base[a…, s, b…], index[i…] of integers, updates[a…, i…, b…] of base's dtype. Raises AttributeValueError (axis, mode),
-    ShapeError,
-    DTypeError.
+    ShapeError, DTypeError.
     """
     return apply(ATOMIC["scatter"], (base, index, updates),
                  {"axis": one_axis("scatter", axis, base.rank), "mode": mode})

@@ -1,6 +1,5 @@
-"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or
-else the derivative of its definition. What comes out is an ordinary graph: compiled, fused and differentiated like any
-other.
+"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or else the
+derivative of its definition. What comes out is an ordinary graph: compiled, fused and differentiated like any other.
 
 A trainable parameter is a state: nothing here treats it specially.
 """
@@ -31,10 +30,9 @@ def grad(output: Node, wrt: Sequence[Node]) -> list[Node]: ...
 def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
     """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype.
 
-    It is zero where nothing leads from a tensor to the output. `wrt` may be leaves or any tensors in between; a State
-    is given by its `read()`. Integers and booleans stop the gradient; a tie of max shares it equally.
-    Raises ShapeError (the output is no scalar), DTypeError (the output or one of `wrt` is no float), and GraphError for
-    an op on the way that has no gradient.
+    It is zero where nothing leads from a tensor to the output. `wrt` may be leaves or any tensors in between; a State is given by
+    its `read()`. Integers and booleans stop the gradient; a tie of max shares it equally. Raises ShapeError (the output is no
+    scalar), DTypeError (the output or one of `wrt` is no float), and GraphError for an op on the way that has no gradient.
     """
     _value(output, "grad: the output")
     if output.rank != 0:
@@ -55,9 +53,9 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
     A cotangent has the type of its output; None is zero. The result is zero where nothing leads from w to an output.
     Raises ShapeError, DTypeError, GraphError, AttributeValueError.
     """
-    for what, given in (("outputs", outputs), ("cotangents", cotangents), ("wrt", wrt)):
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise AttributeValueError(f"vjp: {what} is {type(given).__name__}, a sequence of tensors is needed",
+    for what, values in (("outputs", outputs), ("cotangents", cotangents), ("wrt", wrt)):
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise AttributeValueError(f"vjp: {what} is {type(values).__name__}, a sequence of tensors is needed",
                                       fix="tg.vjp([output], [cotangent], [tensor])")
     if len(outputs) != len(cotangents):
         raise AttributeValueError(f"vjp: {len(outputs)} outputs and {len(cotangents)} cotangents",
@@ -74,8 +72,8 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
                              fix="they have the same shape")
     for k, w in enumerate(wrt):
         _value(w, f"wrt[{k}]")
-    found = _reverse(outputs, cotangents, wrt)
-    return [fill(0, w.shape, w.dtype) if g is None else g for w, g in zip(wrt, found, strict=True)]
+    gradients = reverse(outputs, cotangents, wrt)
+    return [fill(0, w.shape, w.dtype) if g is None else g for w, g in zip(wrt, gradients, strict=True)]
 
 
 def _value(x: Any, what: str) -> None:
@@ -98,15 +96,15 @@ def _same_shape(a: TensorType, b: TensorType) -> bool:
 
 def _reached(order: Iterable[Node], wrt: Sequence[Node]) -> set[Node]:
     """The nodes, operands first, that some tensor of `wrt` leads to: no other needs a gradient."""
-    found = set(wrt)
+    reached = set(wrt)
     for node in order:
-        if any(i in found for i in node.inputs):
-            found.add(node)
-    return found
+        if any(i in reached for i in node.inputs):
+            reached.add(node)
+    return reached
 
 
-def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
-    """The gradient of each of `wrt`, None where nothing flows back. Iterative: depth is no limit."""
+def reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+    """Return the gradient of each of `wrt`, None where nothing flows back; outputs may have any dtype. Depth is no limit."""
     order = walk(outputs)
     needed = _reached(order, wrt)
     flowing: dict[Node, Cotangents] = {}
@@ -136,13 +134,8 @@ def _reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Se
     return [flowing[w][0] if w in flowing else None for w in wrt]
 
 
-def reversed_through(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
-    """As `vjp`, of outputs of any dtypes over placeholders: None where nothing flows back. For the gradient rules of loops."""
-    return _reverse(outputs, cotangents, wrt)
-
-
 def _operand_gradients(node: Node, grads: Cotangents, needed: set[Node]) -> Sequence[Node | None]:
-    """What flows back to each operand of one node."""
+    """Return the gradient of each operand of one node."""
     op = node.op
     if op is leaves.COPY_TO:    # the same value; where its gradient lives is the planner's choice
         return grads
@@ -166,7 +159,7 @@ def _no_gradient(node: Node) -> GraphError:
 
 
 def _by_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None]:
-    """A composite's own gradient graph, put into operand order."""
+    """Return a composite's own gradient graph, put into operand order."""
     if op.gradient_checked and LIBRARY.get(op.name) is not op and RULE_CHECKS:
         _check_rule(op, node, grads)
     return _of_rule(op, node, grads)
@@ -176,30 +169,30 @@ _checked: weakref.WeakKeyDictionary[CompositeOp, set[tuple[Any, ...]]] = weakref
 
 
 def _check_rule(op: CompositeOp, node: Node, grads: Cotangents) -> None:
-    """Have a rule looked at, once for given operand types. Raises GraphError; not where the definition has none."""
+    """Check a rule, once for given operand types. Raises GraphError; not where the definition has no gradient."""
     types = [i.type for i in node.inputs]
-    given = tuple(g is not None for g in grads)
-    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), given)
-    known = _checked.setdefault(op, set())
-    if op.opaque or key in known:
+    present = tuple(g is not None for g in grads)
+    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), present)
+    checked = _checked.setdefault(op, set())
+    if op.opaque or key in checked:
         return
     operands = [leaves.argument(i, t) for i, t in enumerate(types)]
     seeds = [leaves.argument(len(operands) + k, t) for k, t in enumerate(node.types)]
-    over, flowing = apply(op, operands, node.attrs), [s if g else None for s, g in zip(seeds, given, strict=True)]
+    over, flowing = apply(op, operands, node.attrs), [s if g else None for s, g in zip(seeds, present, strict=True)]
     rule = _of_rule(op, over, flowing)
     if any(g is not None and g.type != a.type for g, a in zip(rule, operands, strict=True)):
-        return                                                      # which `_reverse` says
+        return                                                      # which `reverse` says
     try:
         own = _by_definition(op, over, flowing, tuple(t.dtype.kind == "float" for t in types))
     except GraphError:                                              # the rule is there because the definition has none
         return
     finally:
-        known.add(key)
+        checked.add(key)
     names = [name for name, role in op.roles(node).items() for _ in (role if name == op.variadic else (role,))]
     for check in RULE_CHECKS:
         why = check(names, [*operands, *seeds], rule, own)
         if why is not None:
-            known.discard(key)
+            checked.discard(key)
             raise GraphError(f"the gradient= of {op.name} is not the gradient of its definition: {why}", location=node.location,
                              fix="correct it, or leave gradient= out; gradient_checked=False where another one is meant, as one "
                                  "straight through a rounding")
@@ -235,26 +228,26 @@ def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple
     It is made over placeholders: an operand may itself be made of another one, and one tensor may be given twice.
     """
     types = [i.type for i in node.inputs]
-    given = tuple(g is not None for g in grads)
-    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), given, wanted)
+    present = tuple(g is not None for g in grads)
+    key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), present, wanted)
     with _lock:
-        known = _gradients.setdefault(op, {})
-        found = known.get(key)
+        templates = _gradients.setdefault(op, {})
+        found = templates.get(key)
     if found is None:
         definition = op.define(types, node.attrs)
         count = len(definition.arguments)
         seeds = [leaves.argument(count + k, t.type) for k, t in enumerate(definition.outputs)]
         wrt = [a for a, w in zip(definition.arguments, wanted, strict=True) if w]
-        results = _reverse(definition.outputs, [s if g else None for s, g in zip(seeds, given, strict=True)], wrt)
+        results = reverse(definition.outputs, [s if g else None for s, g in zip(seeds, present, strict=True)], wrt)
         places = [i for i, w in enumerate(wanted) if w]
         reached = tuple(i for i, r in zip(places, results, strict=True) if r is not None)
-        arguments = (*definition.arguments, *(s for s, g in zip(seeds, given, strict=True) if g))
+        arguments = (*definition.arguments, *(s for s, g in zip(seeds, present, strict=True) if g))
         found = Definition(arguments, tuple(r for r in results if r is not None), ""), reached
         with _lock:
-            found = known.setdefault(key, found)
+            found = templates.setdefault(key, found)
     template, reached = found
-    made = instantiate(template, (*node.inputs, *(g for g in grads if g is not None)))
+    gradients = instantiate(template, (*node.inputs, *(g for g in grads if g is not None)))
     out: list[Node | None] = [None] * len(node.inputs)
-    for place, g in zip(reached, made, strict=True):
+    for place, g in zip(reached, gradients, strict=True):
         out[place] = g
     return out

@@ -1,8 +1,7 @@
 """axis: what `axis=` may be, checked in one place for every op that has one. The name is `axis` whether it is one axis or several.
 
 An axis is an int; a negative one counts from the back, as in numpy. Ops that reduce or reverse take one axis, a tuple of them, or
-None for all. In nodes, files and patterns the several axes of an op are its attribute `axes`,
-which is stored.
+None for all. In nodes, files and patterns the several axes of an op are its attribute `axes`, which is stored.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ def several_axes(op: str, axis: Axes, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     if isinstance(axis, (int, np.integer)):
         return (one_axis(op, int(axis) if not isinstance(axis, bool) else axis, rank),)
-    found = _each(op, axis, rank)
-    if len(set(found)) != len(found):
+    axes = _each(op, axis, rank)
+    if len(set(axes)) != len(axes):
         raise AttributeValueError(f"{op}: axis {_plain(axis)} names an axis twice",
-                                  fix=f"each axis once; counted from the front these are {', '.join(map(str, found))}")
-    return tuple(sorted(found))
+                                  fix=f"each axis once; counted from the front these are {', '.join(map(str, axes))}")
+    return tuple(sorted(axes))
 
 
 def axis_order(op: str, axis: Sequence[int], rank: int) -> tuple[int, ...]:
     """A permutation of all axes, counted from the front. Raises AttributeValueError."""
-    found = _each(op, axis, rank)
-    if len(found) != rank:
-        raise AttributeValueError(f"{op}: axis {_plain(axis)} names {len(found)} of {rank} axes",
+    axes = _each(op, axis, rank)
+    if len(axes) != rank:
+        raise AttributeValueError(f"{op}: axis {_plain(axis)} names {len(axes)} of {rank} axes",
                                   fix=f"an order of all {rank} axes")
-    if len(set(found)) != rank:
+    if len(set(axes)) != rank:
         raise AttributeValueError(f"{op}: axis {_plain(axis)} names an axis twice", fix=f"an order of all {rank} axes, each once")
-    return found
+    return axes
 
 
 def _each(op: str, axis: Axes, rank: int) -> tuple[int, ...]:

@@ -22,15 +22,15 @@ class CallError(AttributeValueError, TypeError):
 
 def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError) -> CallError:
     """The error for a call that does not bind: the fix names the argument that is meant, or all of them."""
-    known = list(signature.parameters)
+    names = list(signature.parameters)
     plain = signature.replace(return_annotation=inspect.Signature.empty, parameters=[
         p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"])
     for word in keywords:
-        if word not in known:
+        if word not in names:
             meant = ELSEWHERE.get(word)
-            near = [meant] if meant in known else difflib.get_close_matches(word, known, n=1)
+            near = [meant] if meant in names else difflib.get_close_matches(word, names, n=1)
             if near:
                 return CallError(f"{name}{plain} has no argument {word!r}", fix=f"{near[0]}=… instead of {word}=…")
-            takes = ", ".join(n for n in known if n != "self") or "none"
+            takes = ", ".join(n for n in names if n != "self") or "none"
             return CallError(f"{name}{plain} has no argument {word!r}", fix=f"its arguments are: {takes}")
     return CallError(f"{name}{plain}: {error}", fix=f"call it like {name}{plain}")

@@ -50,7 +50,7 @@ class Definition:
 
 
 def definition_digest(outputs: Sequence[Node]) -> str:
-    """What identifies a definition: the digests of its outputs, over placeholders."""
+    """Return what identifies a definition: the digest of the digests of its outputs, over placeholders."""
     return hashlib.sha256("|".join(o.digest for o in outputs).encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ class CompositeOp:
     kind = "composite"
     group = "composite"
     loop = False
-    """whether what it is made of is no definition of it, and computed `turns` times"""
+    """True if `made_of` is no definition, and is computed `turns` times"""
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
                  gradient: Callable[..., Any] | None = None, gradient_checked: bool = True, opaque: bool = False,
@@ -171,12 +171,11 @@ class CompositeOp:
         return self.define([i.type for i in node.inputs], node.attrs).digest
 
     def made_of(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """What the op is made of, for who counts or looks for something in it, and computes nothing by it: the definition, unless
-        there is none."""
+        """Return the graph to count or search in, but not to compute with: the definition, or the step of a loop."""
         return self.define(types, attrs)
 
     def turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
-        """How many times what it is made of is computed."""
+        """Return how often the graph of `made_of` is computed."""
         return 1
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
@@ -264,6 +263,11 @@ def put_in_library(op: CompositeOp) -> CompositeOp:
     return op
 
 
+def of_one_output(rule: Callable[[Node, Node], dict[str, Any]]) -> Callable[[Node, tuple[Node | None, ...]], dict[str, Any]]:
+    """Return `gradient` for `composite`: rule(node, gradient of its first output); nothing where that is None."""
+    return lambda node, grads: {} if grads[0] is None else rule(node, grads[0])
+
+
 def expand(node: Node, inputs: Sequence[Node] | None = None) -> tuple[Node, ...]:
     """The outputs of a composite node's definition, on the node's operands (or on `inputs` of the same types)."""
     if not isinstance(node.op, CompositeOp):
@@ -329,12 +333,12 @@ def defined(node: Node) -> Definition:
 
 
 def is_loop(op: Op) -> bool:
-    """Whether what an op is made of is no definition of it, and computed again and again."""
+    """Return True for a loop: its `made_of` is no definition, and is computed in each iteration."""
     return isinstance(op, CompositeOp) and op.loop
 
 
 def looked_into(node: Node) -> Definition:
-    """What a composite node is made of, for who counts or looks for something in it: its definition, or what its op says."""
+    """Return `made_of` for a composite node: the graph to count or search in."""
     assert isinstance(node.op, CompositeOp)
     return node.op.made_of([i.type for i in node.inputs], node.attrs)
 

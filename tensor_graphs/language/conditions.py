@@ -51,15 +51,15 @@ def at_least(large: Dim, small: Dim, op: str, text: str) -> list[Condition]:
 
 def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:
     """Every condition that sizes in range may fail, each once, in node order; those inside of definitions at the caller's line."""
-    found: dict[Dim, Condition] = {}
+    conditions: dict[Dim, Condition] = {}
     for node, first in alike(walk(roots)).items():
         for c in _of_node(node) if node is first else _within_state(node):
-            found.setdefault(c.gap, replace(c, location=node.location))
-    return tuple(found.values())
+            conditions.setdefault(c.gap, replace(c, location=node.location))
+    return tuple(conditions.values())
 
 
 def all_hold(conditions: Sequence[Condition], binding: Mapping[str, int]) -> bool:
-    """Whether a graph of these conditions can run at these sizes."""
+    """Return True if a graph with these conditions can run at these sizes."""
     return all(d.evaluate(c.gap, binding) >= 0 for c in conditions)
 
 
@@ -71,11 +71,9 @@ def written_state(node: Node) -> Node | None:
 
 
 def _within_state(node: Node) -> Iterable[Condition]:
-    """Of a write of rows into a state, whichever. A start below 0 keeps the end of a value, and is meant so; what lies behind the
-    last row of a state is lost by mistake."""
-    if node.op.name != "write_rows":
-        return
-    state = written_state(node)
+    """Yield the conditions of a write of rows into a state. A start below 0, which keeps the end of a value, is intended; rows that
+    would be lost behind the last one are a mistake."""
+    state = written_state(node) if node.op.name == "write_rows" else None
     if state is None:
         return
     axis, start, count = node.attrs["axis"], node.attrs["start"], node.inputs[1].shape[node.attrs["axis"]]

@@ -44,9 +44,8 @@ def written_body_name(body: Body) -> str:
 
 
 def _written_digest(definition: str, types: Sequence[TensorType]) -> str:
-    """Of the definition and of all operand types: those that the definition does not read are not in its own digest."""
-    text = "|".join([definition, *map(str, types)])
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+    """Return the digest of the definition and of all operand types: its own digest lacks operands that it does not read."""
+    return hashlib.sha256("|".join([definition, *map(str, types)]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 MAX_DEPTH = 64
@@ -76,10 +75,10 @@ class DefinedOp(CompositeOp):
         if self._attrs is None and list(types) == self._types:
             self._attrs = dict(attrs)
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = self._renamed(types, attrs)
-        return found
+        definition = self._made.get(key)
+        if definition is None:
+            definition = self._made[key] = self._renamed(types, attrs)
+        return definition
 
     def _renamed(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
         pairs = list(_pairs([t.shape for t in self._types], [t.shape for t in types])) if len(types) == len(self._types) else None
@@ -112,7 +111,7 @@ def _pairs(old: Any, new: Any) -> Iterator[tuple[d.Expr, Dim]]:
 
 
 def _becomes(pairs: Sequence[tuple[d.Expr, Dim]], mapping: Mapping[str, Dim]) -> bool:
-    """Whether every first is its second under a renaming; not where a dim's range is no part of the other's."""
+    """Return True if every first is its second under a renaming; not where a dim's range is no part of the other's."""
     try:
         return all(d.substitute(old, mapping) == new for old, new in pairs)
     except d.DimError:
@@ -120,15 +119,15 @@ def _becomes(pairs: Sequence[tuple[d.Expr, Dim]], mapping: Mapping[str, Dim]) ->
 
 
 def _renamings(pairs: Sequence[tuple[d.Expr, Dim]]) -> Iterator[dict[str, Dim]]:
-    """What each symbol may have become so that every first is its second: at most a few, usually one; {} when nothing changed."""
-    known: dict[str, Dim] = {}
+    """Yield renamings of symbols under which every first is its second: at most a few, usually one; {} when nothing changed."""
+    renamed: dict[str, Dim] = {}
     for old, new in pairs:
-        if d.symbols(old) == (old,) and known.setdefault(str(old), new) != new:
+        if d.symbols(old) == (old,) and renamed.setdefault(str(old), new) != new:
             return
-    names = sorted({str(s) for old, _ in pairs for s in d.symbols(old)} - set(known))
-    free = sorted({s for _, new in pairs for s in d.symbols(new)} - set(known.values()), key=str)
+    names = sorted({str(s) for old, _ in pairs for s in d.symbols(old)} - set(renamed))
+    free = sorted({s for _, new in pairs for s in d.symbols(new)} - set(renamed.values()), key=str)
     for chosen in itertools.islice(itertools.permutations(free, len(names)), 1000):
-        mapping = known | dict(zip(names, chosen, strict=True))
+        mapping = renamed | dict(zip(names, chosen, strict=True))
         if _becomes(pairs, mapping):
             yield {} if all(old == new for old, new in pairs) else mapping
 
@@ -138,11 +137,11 @@ def defined_op(name: str, digest: str, arguments: Sequence[Node], outputs: Seque
 
     Raises LanguageError when the definition has another digest: it was changed and its name was not.
     """
-    found = _written_digest(definition_digest(outputs), [a.type for a in arguments])
-    if digest and found != digest:
-        raise LanguageError(f"the definition named {name}#{digest} has the digest {found}, so it is not the one that was printed",
+    actual = _written_digest(definition_digest(outputs), [a.type for a in arguments])
+    if digest and actual != digest:
+        raise LanguageError(f"the definition named {name}#{digest} has the digest {actual}, so it is not the one that was printed",
                             fix=f"name it {name}, and leave the digest away where it is called too, if the change is meant")
-    key = (name, found if digest else f"{found} as written")
+    key = (name, actual if digest else f"{actual} as written")
     op = _user_ops.get(key)
     if op is None:
         op = _user_ops[key] = DefinedOp(name, arguments, outputs, printed=bool(digest))

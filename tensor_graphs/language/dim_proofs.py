@@ -25,7 +25,7 @@ def _samples(x: Expr) -> Iterable[dict[str, int]]:
 
 
 def proved_equal(a: Dim, b: Dim) -> bool:
-    """Whether a and b are equal at every size in range. True only when proved; False means refuted or not proved."""
+    """Return True if a and b are equal at every size in range. True only when proved; False means refuted or not proved."""
     gap = _need(a) - _need(b)
     return gap == 0 if isinstance(gap, int) else _vanishes(gap)
 
@@ -70,8 +70,7 @@ def _never_negative(gap: Expr) -> bool | None:
 def exact_div(a: Dim, b: Dim) -> Dim | None:
     """q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
 
-    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; what remains rests on
-    `proved_equal`.
+    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; what remains rests on `proved_equal`.
     """
     a, b = _need(a), _need(b)
     if isinstance(b, int):

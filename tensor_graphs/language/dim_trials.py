@@ -21,7 +21,7 @@ _ALL_RESIDUES = 1 << 10
 
 
 def vanishes(gap: Expr) -> bool:
-    """Whether an expression that is 0 at the sample sizes is 0 at every size in range; False where that is not proved."""
+    """Decide if an expression that is 0 at the sample sizes is 0 at every size in range; False where that is not proved."""
     if (values := everywhere(gap)) is not None:
         return not any(values)
     calls = calls_in(gap)
@@ -34,25 +34,25 @@ def vanishes(gap: Expr) -> bool:
 
 def everywhere(x: Expr) -> Iterable[int] | None:
     """The values at all sizes; None when there are too many."""
-    found = [x.symbols[name] for name in sorted(x.symbols)]
-    if math.prod(s.hi - s.lo + 1 for s in found) > _ALL_SIZES:
+    symbols = [x.symbols[name] for name in sorted(x.symbols)]
+    if math.prod(s.hi - s.lo + 1 for s in symbols) > _ALL_SIZES:
         return None
-    function = compile_dims([x], [s.name for s in found])
-    return (function(*point)[0] for point in itertools.product(*(range(s.lo, s.hi + 1) for s in found)))
+    function = compile_dims([x], [s.name for s in symbols])
+    return (function(*point)[0] for point in itertools.product(*(range(s.lo, s.hi + 1) for s in symbols)))
 
 
 def calls_in(x: Dim) -> set[Call]:
     """Every call in x, those within calls too."""
-    found: set[Call] = set()
+    calls: set[Call] = set()
     for monomial, _ in _terms(x):
         for atom in monomial:
             if isinstance(atom, Call):
-                found |= {atom}.union(*map(calls_in, atom.args))
-    return found
+                calls |= {atom}.union(*map(calls_in, atom.args))
+    return calls
 
 
 def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
-    """Whether the expression is 0 for each residue of its symbols: with n = period·q + r floors by ints come undone."""
+    """Return True if the expression is 0 for each residue of its symbols: with n = period·q + r floors by ints come undone."""
     divisors = [b for b in {c.args[1] for c in calls} if isinstance(b, int)]
     if any(isinstance(c.args[1], Expr) for c in calls):
         return False
@@ -74,7 +74,7 @@ def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
 
 
 def _sympy_vanishes(gap: Expr) -> bool:
-    """Whether sympy can show that the expression is 0, case by case of its minima and maxima."""
+    """Return True if sympy shows that the expression is 0, case by case of its minima and maxima."""
     import sympy
 
     names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None)

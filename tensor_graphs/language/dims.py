@@ -203,7 +203,7 @@ def _operand(x: Any) -> Dim | None:
 
 
 def _beside(a: Expr, x: Any) -> Dim | None:
-    """`_operand` of what stands beside a dim. Raises NotWholeError."""
+    """Return `_operand` of the other operand of an operator on a dim. Raises NotWholeError."""
     if isinstance(x, (float, np.floating)):
         raise NotWholeError(f"an operator between the dim {a} and {x!r}",
                             fix="dims are whole numbers: n // 2 floors, exact_div(n, 2) proves that it is exact")
@@ -223,12 +223,12 @@ def shown_int(x: int) -> str:
 
 
 def _need(x: Any) -> Dim:
-    found = _operand(x)
-    if found is None:
+    operand = _operand(x)
+    if operand is None:
         raise DimError(f"{x!r} ({type(x).__name__}) is no dim", fix="an int, or an expression of tg.dim symbols")
-    if isinstance(found, int) and abs(found) > MAX_SIZE:
-        raise DimError(f"the size {shown_int(found)} is beyond 64 bits", fix=f"at most {MAX_SIZE}")
-    return found
+    if isinstance(operand, int) and abs(operand) > MAX_SIZE:
+        raise DimError(f"the size {shown_int(operand)} is beyond 64 bits", fix=f"at most {MAX_SIZE}")
+    return operand
 
 
 _ONE: Monomial = ()
@@ -236,33 +236,33 @@ _ONE: Monomial = ()
 
 def _make(terms: Mapping[Monomial, int]) -> Dim:
     """The Dim with these terms; zeros are dropped, and what has no symbol is an int."""
-    kept = {m: k for m, k in terms.items() if k}
-    if len(kept) > MAX_TERMS:
-        raise DimError(f"an expression of dims has {len(kept)} terms when its products are multiplied out",
+    nonzero = {m: k for m, k in terms.items() if k}
+    if len(nonzero) > MAX_TERMS:
+        raise DimError(f"an expression of dims has {len(nonzero)} terms when its products are multiplied out",
                        fix=f"at most {MAX_TERMS}")
-    if not kept:
+    if not nonzero:
         return 0
-    if len(kept) == 1 and _ONE in kept:
-        return kept[_ONE]
-    return _restore(tuple(sorted(kept.items(), key=lambda t: _order(t[0]))) if len(kept) > 1 else tuple(kept.items()))
+    if len(nonzero) == 1 and _ONE in nonzero:
+        return nonzero[_ONE]
+    return _restore(tuple(sorted(nonzero.items(), key=lambda t: _order(t[0]))) if len(nonzero) > 1 else tuple(nonzero.items()))
 
 
 def _restore(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
-    made = object.__new__(Expr)
-    made.terms, made._bounds, made._hash = terms, None, hash(terms)
+    expr = object.__new__(Expr)
+    expr.terms, expr._bounds, expr._hash = terms, None, hash(terms)
     symbols: dict[str, Symbol] = {}
     for monomial, _ in terms:
         for atom in monomial:
             _collect(atom, symbols)
-    made.symbols = symbols
-    return made
+    expr.symbols = symbols
+    return expr
 
 
 def _collect(atom: Atom, into: dict[str, Symbol]) -> None:
     if isinstance(atom, Symbol):
-        known = into.setdefault(atom.name, atom)
-        if known is not atom and known != atom:
-            raise DimError(f"two dims named {atom.name!r} meet, one from {known.lo} to {known.hi}, "
+        first = into.setdefault(atom.name, atom)
+        if first is not atom and first != atom:
+            raise DimError(f"two dims named {atom.name!r} meet, one from {first.lo} to {first.hi}, "
                            f"one from {atom.lo} to {atom.hi}",
                            fix="make the dim once and use it everywhere, or give the second one its own name")
         return
@@ -435,13 +435,13 @@ def _extreme_of(fn: str, xs: tuple[Dim, ...]) -> Dim:
         flat.extend(inside.args if isinstance(inside, Call) and inside.fn == fn else (x,))
     if not flat:
         raise DimError(f"{fn} of nothing", fix="give it one dim at least")
-    kept: list[Dim] = []
+    candidates: list[Dim] = []
     for x in flat:
-        if not any(_dominates(fn, y, x) for y in kept):
-            kept = [*(y for y in kept if not _dominates(fn, x, y)), x]
-    if len(kept) == 1:
-        return kept[0]
-    dicts = [dict(_terms(x)) for x in kept]
+        if not any(_dominates(fn, y, x) for y in candidates):
+            candidates = [*(y for y in candidates if not _dominates(fn, x, y)), x]
+    if len(candidates) == 1:
+        return candidates[0]
+    dicts = [dict(_terms(x)) for x in candidates]
     common = {m: k for m, k in dicts[0].items() if all(other.get(m) == k for other in dicts[1:])}
     factor = math.gcd(*(k for terms in dicts for m, k in terms.items() if m not in common))
     parts = [_make({m: k // factor for m, k in terms.items() if m not in common}) for terms in dicts]
@@ -461,7 +461,7 @@ def _alone(x: Dim) -> Atom | None:
 
 
 def _dominates(fn: str, a: Dim, b: Dim) -> bool:
-    """Whether fn(a, b) is a at every size, as far as bounds can tell."""
+    """Return True if bounds show that fn(a, b) is a at every size."""
     gap = bounds(_sum((a, 1), (b, -1)))
     return gap[0] >= 0 if fn == "max" else gap[1] <= 0
 
@@ -507,12 +507,12 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 
 class HoldsDims(ABC):
-    """What an attribute value is that is more than data, and may mention dims (subgraph.py)."""
+    """An attribute value that is more than data and may mention dims (subgraph.py)."""
 
     @property
     @abstractmethod
     def encoded(self) -> str:
-        """As text in which different ones differ."""
+        """Text in which different values differ."""
 
     @property
     @abstractmethod
@@ -525,7 +525,7 @@ class HoldsDims(ABC):
 
 
 def has_dims(value: Any) -> bool:
-    """Does an attribute value (or a mapping of them) mention a symbolic dim?"""
+    """Return True if an attribute value (or a mapping of them) mentions a symbolic dim."""
     if isinstance(value, Expr):
         return True
     if isinstance(value, HoldsDims):
@@ -536,7 +536,7 @@ def has_dims(value: Any) -> bool:
 
 
 def is_static(x: Dim) -> bool:
-    """Whether the size is a plain number."""
+    """Return True if the size is a plain number."""
     return isinstance(x, (int, np.integer))
 
 
@@ -551,7 +551,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
 def symbols_in(value: object) -> list[Expr]:
     """The symbols that an attribute's value depends on, in tuples too, with repeats."""
     if isinstance(value, tuple):
-        return [s for each in value for s in symbols_in(each)]
+        return [s for item in value for s in symbols_in(item)]
     if isinstance(value, HoldsDims):
         return list(value.dims)
     return list(symbols(value)) if isinstance(value, Expr) else []
@@ -573,7 +573,7 @@ def coefficient(x: Dim, name: str) -> Dim | None:
     """c where x = c·s + rest, s the symbol of this name and neither c nor the rest knows it; None where there is no such c."""
     if not isinstance(x, Expr) or name not in x.symbols:
         return 0
-    found: dict[Monomial, int] = {}
+    terms: dict[Monomial, int] = {}
     for monomial, k in x.terms:
         own = [a for a in monomial if isinstance(a, Symbol) and a.name == name]
         others = tuple(a for a in monomial if a not in own)
@@ -581,8 +581,8 @@ def coefficient(x: Dim, name: str) -> Dim | None:
         if len(own) > 1 or any(name in b.symbols for b in called):
             return None
         if own:
-            found[others] = k
-    return _make(found)
+            terms[others] = k
+    return _make(terms)
 
 
 def sort_key(x: Dim) -> tuple[int, int, str]:
@@ -700,7 +700,7 @@ def replace_numbers(x: Dim, change: Callable[[int], Dim]) -> Dim:
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 _MAX_CASES = 3
-"""Up to so many calls in an expression are looked into one by one for tighter bounds; beyond, plain intervals."""
+"""Up to this many calls in an expression are examined one by one for tighter bounds; beyond, plain intervals."""
 
 
 def bounds(x: Dim) -> tuple[int, int]:
@@ -718,14 +718,14 @@ def clamp(size: int, x: Dim) -> int:
 
 
 def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:
-    """What is said of sizes for dims that a graph has not; dims: those that it has."""
-    said = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"
+    """Return the message about sizes for dims that a graph lacks; dims: those that it has."""
+    message = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"
     near = close_to(unknown[0], dims)
-    return f"{said}\n  fix: {f'did you mean {near[0]}?' if near else 'sizes of those only'}"
+    return f"{message}\n  fix: {f'did you mean {near[0]}?' if near else 'sizes of those only'}"
 
 
 def why_no_size(name: str, size: object, of: Dim) -> str | None:
-    """Why `size` is no size of the dim `of` that is called `name`, and the fix; None where it is one."""
+    """Return why `size` is no size of the dim `of` that is called `name`, and the fix; None where it is one."""
     low, high = bounds(of)
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         return f"{name} is given as {size!r}\n  fix: a whole number from {low} to {high}"
@@ -753,11 +753,11 @@ def _find_bounds(x: Expr) -> tuple[int, int]:
 def _atom_bounds(atom: Atom) -> tuple[int, int]:
     if isinstance(atom, Symbol):
         return atom.lo, atom.hi
-    each = [bounds(a) for a in atom.args]
+    argument_bounds = [bounds(a) for a in atom.args]
     if atom.fn == "floordiv":
-        return _floor_bounds(each[0], each[1])
+        return _floor_bounds(argument_bounds[0], argument_bounds[1])
     pick = min if atom.fn == "min" else max
-    return pick(b[0] for b in each), pick(b[1] for b in each)
+    return pick(b[0] for b in argument_bounds), pick(b[1] for b in argument_bounds)
 
 
 def _interval(terms: Iterable[tuple[Monomial, int]], ranges: Mapping[Atom, tuple[int, int]]) -> tuple[int, int]:
@@ -825,7 +825,7 @@ def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
 
 
 def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
-    """Bounds of x with min/max replaced by each operand in turn: it is one of them, and bounds all of them."""
+    """Bounds of x with min/max replaced by each operand, one after another: it is one of them, and bounds all of them."""
 
     def put(arg: Dim) -> Dim:
         return _map_atoms(x, lambda atom: arg if atom == call else None)

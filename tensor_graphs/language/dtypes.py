@@ -13,6 +13,12 @@ import numpy as np
 
 from tensor_graphs.language.errors import DTypeError
 
+__all__ = [
+    "DType", "bf16", "bfloat16", "bool_", "f8e4m3", "f8e5m2", "f16", "f32", "f64", "float8_e4m3fn", "float8_e5m2", "float16",
+    "float32", "float64", "i8", "i16", "i32", "i64", "int8", "int16", "int32", "int64", "parse_dtype", "u8", "u16", "u32",
+    "u64", "uint8", "uint16", "uint32", "uint64"
+]
+
 Kind = Literal["float", "int", "uint", "bool"]
 
 
@@ -55,7 +61,7 @@ class DType:
 
     @property
     def has_infinity(self) -> bool:
-        """Whether it is a float dtype with ±∞. In one without them, `f8e4m3`, what is out of range is NaN."""
+        """True for a float dtype with ±∞. In the one without, `f8e4m3`, a number out of range is NaN."""
         return self.is_float and self.name != "f8e4m3"
 
     @property
@@ -127,25 +133,25 @@ def parse_dtype(x: Any) -> DType:
     """
     if isinstance(x, DType):
         return x
-    found: DType | None = None
+    dtype: DType | None = None
     if isinstance(x, str):
-        found = _BY_TEXT.get(x.strip().lower().rsplit(".", 1)[-1])
+        dtype = _BY_TEXT.get(x.strip().lower().rsplit(".", 1)[-1])
     elif x is bool:
-        found = bool_
+        dtype = bool_
     elif isinstance(x, np.dtype):
-        found = BY_NUMPY.get(x)
+        dtype = BY_NUMPY.get(x)
     elif isinstance(x, type) and (issubclass(x, np.generic) or x.__module__ == "ml_dtypes"):
-        found = BY_NUMPY.get(np.dtype(x))
+        dtype = BY_NUMPY.get(np.dtype(x))
     elif type(x).__module__ == "torch":               # a torch.dtype prints as torch.float32; no import is needed
-        found = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])
-    if found is None:
+        dtype = _BY_TEXT.get(str(x).rsplit(".", 1)[-1])
+    if dtype is None:
         fix = f"one of {', '.join(DTYPES)} (or {', '.join(t.numpy.name for t in DTYPES.values() if t is not bool_)})"
         if x is int or x is float:
             fix = f"say the width, like tg.{'i32' if x is int else 'f32'}; " + fix
         elif isinstance(x, np.dtype) and x.newbyteorder("=") in BY_NUMPY:
             fix = f"arrays are little-endian here: array.astype(numpy.{x.newbyteorder('=').name})"
         raise DTypeError(f"{x!r} is no dtype", fix=fix)
-    return found
+    return dtype
 
 
 def dtype_of(array: Any) -> DType:

@@ -46,7 +46,7 @@ _place: ContextVar[Location | None] = ContextVar("place", default=None)
 
 @contextmanager
 def written_at(location: Location | None) -> Iterator[None]:
-    """What is made inside was written there: a rewritten node where the old one was, a node of a text on its line.
+    """Context manager: nodes made inside were written there: a rewritten node where the old one was, a node of a text on its line.
 
     The outermost counts.
     """

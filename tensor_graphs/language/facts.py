@@ -20,7 +20,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class OpFacts:
-    """How values get to the result, how they are rounded, and what the op asks of its operands.
+    """Facts about an op: how values get to the result, how they are rounded, what it requires of its operands.
 
     view: the operand's own memory, with other strides or under another name: nothing is computed, nothing moves.
     rearranges: a view in which each element of the operand occurs, and nothing else.

@@ -55,14 +55,14 @@ class Graph:
         return Graph(dict(zip(self.outputs, roots[:count], strict=True)), dict(zip(self.updates, roots[count:], strict=True)))
 
     def _leaves(self, op: leaves.Leaf) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        leaves_by_name: dict[str, Node] = {}
         for node in self.nodes:
             if node.op is op:
                 name = node.attrs["name"]
-                if found.setdefault(name, node) is not node:
-                    raise GraphError(f"two different {op.name}s are named {name!r}: {found[name].type} and {node.type}",
+                if leaves_by_name.setdefault(name, node) is not node:
+                    raise GraphError(f"two different {op.name}s are named {name!r}: {leaves_by_name[name].type} and {node.type}",
                                      location=node.location, fix="names are unique within a graph")
-        return found
+        return leaves_by_name
 
     @cached_property
     def inputs(self) -> dict[str, Node]:
@@ -74,23 +74,23 @@ class Graph:
 
     @cached_property
     def states(self) -> dict[str, Node]:
-        """Those that are read, then those that are only written."""
-        found = self._leaves(leaves.STATE)
+        """States that are read, then those that are only written."""
+        states = self._leaves(leaves.STATE)
         for name, value in self.updates.items():
-            if name not in found:
-                found[name] = leaves.state(name, value.shape, value.dtype).node
-        return found
+            if name not in states:
+                states[name] = leaves.state(name, value.shape, value.dtype).node
+        return states
 
     @cached_property
     def dims(self) -> dict[str, d.Expr]:
         """The symbols that occur anywhere in shapes or attributes, by name."""
-        found: dict[str, d.Expr] = {}
+        dims: dict[str, d.Expr] = {}
         for node in dict.fromkeys(self.alike.values()):
             for symbol in _symbols_of(node):
                 name = str(symbol)
-                if found.setdefault(name, symbol) != symbol:
+                if dims.setdefault(name, symbol) != symbol:
                     raise GraphError(f"two dims are named {name!r} and have different bounds", location=node.location)
-        return dict(sorted(found.items()))
+        return dict(sorted(dims.items()))
 
     @property
     def structural_key(self) -> str:
@@ -113,18 +113,18 @@ class Graph:
                 dims[str(symbol)] = d.dim(f"d{len(dims)}", *d.bounds(symbol))
         numbers: dict[tuple[object, str], int] = {}    # of leaves: an input and a parameter may have one name
         digests: dict[Node, str] = {}
-        said: dict[Node, str] = {}                          # of the first of those that are alike
+        texts: dict[Node, str] = {}                          # of the first of those that are alike
         stands: dict[Node, Node] = {}                       # for it, where it is an operand
         typed: dict[tuple[TensorType, ...], Node] = {}
         for node, first in self.alike.items():
             named = node.op in leaves.NAMED_LEAVES
             number = numbers.setdefault((node.op, node.attrs["name"]), len(numbers)) if named else 0
-            if first not in said:
+            if first not in texts:
                 attrs = {k: substitute_dims(v, dims) for k, v in node.attrs.items()}
                 made = (leaves.argument(0, TensorType(attrs["shape"], attrs["dtype"])) if named else
                         apply(node.op, [stands[self.alike[i]] for i in node.inputs], attrs))
-                said[first], stands[first] = made.said, typed.setdefault(made.types, made)
-            own = said[first].replace("('index', '0')", f"('index', '{number}')") if named else said[first]
+                texts[first], stands[first] = made.said, typed.setdefault(made.types, made)
+            own = texts[first].replace("('index', '0')", f"('index', '{number}')") if named else texts[first]
             digests[node] = hashlib.sha256("".join([own, *[digests[i] for i in node.inputs]]).encode()).hexdigest()
         updates = sorted((numbers.setdefault((leaves.STATE, name), len(numbers)), digests[value])
                          for name, value in self.updates.items())
@@ -142,13 +142,6 @@ class Graph:
         """Itself: nothing in a graph changes."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
-        from tensor_graphs.language.json_reader import graph_from_json
-        from tensor_graphs.language.json_writer import graph_to_json
-
-        return graph_from_json, (graph_to_json(self),)
-
     def __hash__(self) -> int:
         return hash((tuple(self.outputs.items()), frozenset(self.updates.items())))
 
@@ -159,8 +152,8 @@ class Graph:
 
         held = "".join(f"; {counted(len(found), what)}"
                        for what, found in (("parameter", self.parameters), ("state", self.states)) if found)
-        taken, made = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
-        return f"<graph of {len(self.nodes)} nodes: {taken} -> {made}{held}>"
+        taken, results = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
+        return f"<graph of {len(self.nodes)} nodes: {taken} -> {results}{held}>"
 
 
 def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[leaves.State | str, Node] | None = None) -> Graph:
@@ -198,23 +191,23 @@ def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[
                              fix="what an op returns, or tg.constant(value)")
         if len(value.types) != 1:
             raise GraphError(f"{name!r} has {len(value.types)} outputs", fix="a name for each of them")
-    made = Graph(named, changed)
-    known = {n: node.type for n, node in made._leaves(leaves.STATE).items()} | states
+    result = Graph(named, changed)
+    types = {n: node.type for n, node in result._leaves(leaves.STATE).items()} | states
     for name, value in changed.items():
-        if name not in known:
+        if name not in types:
             raise GraphError(f"an update of {name!r}, but the graph reads no state of that name",
                              fix="pass the State object as the key when the graph never reads it")
-        if known[name] != value.type:
-            raise ShapeError(f"state {name!r} is {known[name]}, its update is {value.type}")
-    _ = made.inputs, made.parameters, made.states, made.dims
-    _check_sizes(made)
-    return made
+        if types[name] != value.type:
+            raise ShapeError(f"state {name!r} is {types[name]}, its update is {value.type}")
+    _ = result.inputs, result.parameters, result.states, result.dims
+    _check_sizes(result)
+    return result
 
 
-def _check_sizes(made: Graph) -> None:
+def _check_sizes(graph: Graph) -> None:
     """Raise ShapeError for a tensor that no machine can address at any size of its dims."""
     seen: set[TensorType] = set()
-    for node in made.nodes:
+    for node in graph.nodes:
         for t in node.types:
             if t not in seen:
                 seen.add(t)
@@ -236,7 +229,7 @@ def _is_torch_module(value: Any) -> bool:
 
 
 def _no_graph(wanted: str, value: Any) -> GraphError:
-    """What is said about a value that is no graph, or of which none can be made."""
+    """Return the error for a value that is no graph, or of which none can be made."""
     kind = type(value)
     if isinstance(value, Graph):
         what, fix = "this is a graph already", "use it as it is"

@@ -75,12 +75,12 @@ class _JsonReader:
         self.reading: set[str] = set()
 
     def nodes(self, rows: Sequence[Mapping[str, Any]]) -> list[Node]:
-        made: list[Node] = []
+        nodes: list[Node] = []
         for number, row in enumerate(rows):
-            inputs = [_pick(made, i, f"an operand of node {number}") for i in row["inputs"]]
+            inputs = [_pick(nodes, i, f"an operand of node {number}") for i in row["inputs"]]
             attrs = {k: self.attribute(v) for k, v in row["attrs"].items()}
-            made.append(apply_written(self.op(row["op"]), inputs, attrs))
-        return made
+            nodes.append(apply_written(self.op(row["op"]), inputs, attrs))
+        return nodes
 
     def attribute(self, data: Any) -> Any:
         """The value of an attribute: a definition where it names one."""
@@ -104,13 +104,13 @@ class _JsonReader:
 
     def op(self, name: str) -> Op:
         """The op of this name: structural, atomic, of the library, or made of its written definition."""
-        found: Op | None = STRUCTURAL.get(name) or find_op(name)
-        if found is None and name not in self.ops and name in self.definitions:
+        op: Op | None = STRUCTURAL.get(name) or find_op(name)
+        if op is None and name not in self.ops and name in self.definitions:
             self.ops[name] = None                                  # a definition that uses itself finds no op
             arguments, outputs = self.definition(name)
             base, hash_, digest = name.rpartition("#")
             self.ops[name] = defined_op(base if hash_ else name, digest if hash_ else "", arguments, outputs)
-        found = found or self.ops.get(name)
-        if found is None:
+        op = op or self.ops.get(name)
+        if op is None:
             raise ValueError(f"no op is named {name!r}")
-        return found
+        return op

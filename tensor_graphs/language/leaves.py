@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import operator as python_operators
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
-from tensor_graphs.language.tensor import TensorOperators
 
 
 class Leaf:
@@ -134,7 +132,9 @@ class State:
     def name(self) -> str:
         return str(self.node.attrs["name"])
 
-    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+    if TYPE_CHECKING:
+        def write(self, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node: ...  # operators.py
+    else:                                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
             """Only names that are not there come here: most often those of a tensor."""
             raise no_attribute("a state", name, dir(type(self)), AS_TENSOR if hasattr(Node, name) else "")
@@ -142,43 +142,6 @@ class State:
     def read(self) -> Node:
         """The value before this step."""
         return self.node
-
-    def write(self, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node:
-        """A new value: `value` itself (at=None), or the old one with `value` written from index `at` along `axis`.
-
-        `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices before row 0 are dropped.
-        Those behind the last row are too; but a run in which a dim or an input that is `at` says so is refused. Raises ShapeError
-        where it never fits.
-        """
-        from tensor_graphs.language.composites.writes import write_at
-
-        if not isinstance(value, Node):
-            raise DTypeError(f"state {self.name!r}: the new value is {value!r}, a tensor is needed",
-                             fix=AS_TENSOR if isinstance(value, State) else "wrap numbers and arrays with tg.constant")
-        if at is None:
-            if value.type != self.node.type:
-                raise ShapeError(f"state {self.name!r} is {self.node.type}, the new value is {value.type}",
-                                 fix="a value of that type, or write(value, at=0, axis=0) for a part of it")
-            return value
-        made = write_at(self.node, value, at, axis=axis)
-        if made.op.name == "write_rows":
-            axis, start = made.attrs["axis"], made.attrs["start"]
-            if dim_ge(self.node.shape[axis], start + value.shape[axis]) is False:
-                raise ShapeError(f"state {self.name!r} is {self.node.type}, and {value.type} does not fit into it from "
-                                 f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
-        return made
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    def operator(self: State, *other: Any) -> Any:
-        raise DTypeError(f"{self!r} is no tensor: it has no {name}", fix=AS_TENSOR)
-
-    return operator
-
-
-for _method in vars(TensorOperators):
-    if _method.startswith("__") and _method.replace("__r", "__") in vars(python_operators) and _method not in ("__eq__", "__ne__"):
-        setattr(State, _method, _refused(_method))
 
 
 def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> State:

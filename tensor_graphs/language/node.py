@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, Location, where_written, written_at
 from tensor_graphs.language.facts import OpFacts
-from tensor_graphs.language.tensor import TensorOperators
+
+if TYPE_CHECKING:
+    from tensor_graphs.language.operators import TensorOperators
+else:
+    TensorOperators = object                            # operators.py puts them on Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class TensorType:
 
 
 class Op(Protocol):
-    """What a node applies: an atomic op, a composite op or a leaf. Compared by identity."""
+    """The operation of a node: an atomic op, a composite op or a leaf. Compared by identity."""
 
     @property
     def name(self) -> str: ...
@@ -68,7 +72,7 @@ class Op(Protocol):
         """The types of the outputs; raises ShapeError, DTypeError or AttributeValueError."""
 
     def identity(self, node: Node) -> str:
-        """What the op's name alone does not say about its meaning (for a composite: the digest of its definition)."""
+        """Return what the op's name does not determine of its meaning (for a composite: the digest of its definition)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +149,13 @@ class Node(TensorOperators):
             if unnamed:
                 todo += unnamed
                 continue
-            node._digest = found = hashlib.sha256("".join([node.said, *[i.digest for i in node.inputs]]).encode()).hexdigest()
+            node._digest = digest = hashlib.sha256("".join([node.said, *[i.digest for i in node.inputs]]).encode()).hexdigest()
             todo.pop()
-        return found
+        return digest
 
     @property
     def said(self) -> str:
-        """What the digest says of the node itself, before its operands'."""
+        """The node's own part of the text that its digest hashes; its operands' digests follow."""
         return f"{self.op.kind}|{self.op.name}|{self.op.identity(self)}|{self.key[2]}|{'|'.join(map(str, self.types))}"
 
     @property
@@ -183,13 +187,6 @@ class Node(TensorOperators):
         """Itself: equal nodes are one object."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
-        from tensor_graphs.language.json_reader import node_from_json
-        from tensor_graphs.language.json_writer import node_to_json
-
-        return node_from_json, (node_to_json(self), len(self.types) > 1)
-
     def __repr__(self) -> str:
         return f"<{self.op.name} {', '.join(map(str, self.types))}{f' at {self.location}' if self.location else ''}>"
 
@@ -208,9 +205,9 @@ def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
     attrs = dict(sorted(attrs.items())) if attrs else {}
     key = (op, tuple(map(id, inputs)), tuple([(k, encode_attribute(v)) for k, v in attrs.items()]))
     with _lock:
-        found = _table.get(key)
-        if found is not None:
-            return found
+        existing = _table.get(key)
+        if existing is not None:
+            return existing
     types = op.infer(inputs, attrs)
     node = object.__new__(Node)
     node.op, node.inputs, node.attrs, node.types = op, tuple(inputs), attrs, types
@@ -220,7 +217,7 @@ def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None
 
 
 def is_step(node: Node) -> bool:
-    """Whether a node computes something when a graph is run, so that somebody chooses how: no leaf, no view, no item of another."""
+    """Return True if a node computes something when a graph is run: no leaf, no view, no item of another node."""
     return node.op.kind in ("atomic", "composite") and not node.op.facts.view
 
 
@@ -249,16 +246,16 @@ def walk(outputs: Iterable[Node]) -> list[Node]:
 def alike(order: Iterable[Node]) -> dict[Node, Node]:
     """For each of some nodes, operands before users: the first of those that apply the same op with the same attributes, names of
     leaves aside, to operands of the same types. What follows from these alone is asked of the first, so equal layers ask once."""
-    found: dict[Node, Node] = {}
+    representatives: dict[Node, Node] = {}
     firsts: dict[tuple[Any, ...], Node] = {}
     typed: dict[tuple[TensorType, ...], int] = {}
     number: dict[Node, int] = {}                        # of the types of a node's outputs
     for node in order:
         named = node.op.kind == "leaf" and "name" in node.attrs
         key = (node.op, node.types) if named else (node.op, node.key[2], *[number[i] for i in node.inputs])
-        found[node] = first = firsts.setdefault(key, node)
+        representatives[node] = first = firsts.setdefault(key, node)
         number[node] = typed.setdefault(node.types, len(typed)) if first is node else number[first]
-    return found
+    return representatives
 
 
 def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]], Node | None]) -> list[Node]:
@@ -270,16 +267,16 @@ def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]],
     for node in walk(outputs):
         inputs = tuple(new[i] for i in node.inputs)
         with written_at(node.location):
-            made = replace(node, inputs)
-            if made is None:
+            result = replace(node, inputs)
+            if result is None:
                 same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-                made = node if same else apply(node.op, inputs, node.attrs)
-        new[node] = made
+                result = node if same else apply(node.op, inputs, node.attrs)
+        new[node] = result
     return [new[o] for o in outputs]
 
 
 def consumers(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
-    """For each node, who reads it (with multiplicity)."""
+    """Return the users of each node (with multiplicity)."""
     users: dict[Node, list[Node]] = {}
     for node in walk(outputs):
         users.setdefault(node, [])

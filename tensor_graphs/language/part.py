@@ -38,8 +38,8 @@ RECIPE = "recipe "
 
 @dataclass(frozen=True, eq=False)
 class PartRecipe:
-    """Another way to say a part. op: with the part's operands and outputs. rules: that lead to it, in the order of their first use;
-    derivation: step by step, for people."""
+    """An alternative definition of a part. op: has the part's operands and outputs. rules: those that derive it, in the order of
+    first use; derivation: its steps, for people."""
 
     op: PartOp
     rules: tuple[str, ...]
@@ -58,7 +58,7 @@ class PartOp(DefinedOp):
 
     dims: those that its operands' shapes do not mention, which its calls name (`attrs`). recipes: other ways to say it. bound: the
     operands that parameters alone decide, where the part stands; what follows from those alone is computed once, when the graph is
-    bound. alone: nothing in it is computed beside it too, so that prices add up.
+    bound. alone: nothing in it is computed outside of it too, so that costs add up.
     """
 
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[PartRecipe] = (),
@@ -71,17 +71,17 @@ class PartOp(DefinedOp):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Of a call with the written types."""
+        """Attributes of a call with the written types."""
         return {"dims": self.dims} if self.dims else {}
 
     @property
     def key(self) -> str:
-        """Of its words and all operand types: those that the words do not read are not in their own digest."""
+        """Digest of the definition and of all operand types: the definition's own digest lacks operands that it does not read."""
         return hashlib.sha256("|".join([self.written.digest, *(str(a.type) for a in self.written.arguments)]).encode()).hexdigest()
 
     @cached_property
     def somebodys(self) -> bool:
-        """Whether it is a piece for which kernels are registered, or holds one."""
+        """True if kernels are registered for it or for a part inside of it."""
         return not self.alone or self.holds_somebodys
 
     @cached_property
@@ -94,7 +94,7 @@ class PartOp(DefinedOp):
         return None if self.somebodys else next((r for r in self.recipes if r.op.holds_somebodys), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled: its words as a graph, which nodes are not; an operand that they do not read has its type only."""
+        """Return the definition as a graph, which can be pickled; an operand that it does not read has its type only."""
         inputs = [leaves.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.written.arguments)]
         graph = make_graph(over(self.written.outputs, self.written.arguments, inputs))
         types = tuple((a.shape, a.dtype) for a in self.written.arguments)
@@ -126,9 +126,9 @@ def part_of(graph: Graph) -> PartOp:
         if outputs.count(output) > 1:
             raise GraphError(f"the output {name!r} of this graph is another output, too", fix="each value once")
     ordered = [n for n in graph.nodes if n in operands]
-    made = part_between(outputs, ordered)
-    made.order = tuple(n.attrs["name"] for n in ordered)
-    return made
+    part = part_between(outputs, ordered)
+    part.order = tuple(n.attrs["name"] for n in ordered)
+    return part
 
 
 def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[PartRecipe] = (),
@@ -139,34 +139,34 @@ def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "
     Raises GraphError where there is one.
     """
     arguments = [leaves.argument(i, o.type) for i, o in enumerate(operands)]
-    made = over(outputs, operands, arguments)
-    strange = next((n for n in walk(made) if n.op in leaves.NAMED_LEAVES), None)
+    copies = over(outputs, operands, arguments)
+    strange = next((n for n in walk(copies) if n.op in leaves.NAMED_LEAVES), None)
     if strange is not None:
         raise GraphError(f"the {strange.op.name} {strange.attrs['name']!r} is in the part, and no operand of it",
                          fix="make it an operand")
-    return PartOp(name_of(made, key or definition_digest(made)), arguments, made, recipes=recipes, bound=bound, alone=alone)
+    return PartOp(name_of(copies, key or definition_digest(copies)), arguments, copies, recipes=recipes, bound=bound, alone=alone)
 
 
 def other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> tuple[d.Expr, ...]:
     """The dims that the piece between operands and outputs mentions and its operands' shapes do not, by name."""
     own = {str(s) for o in operands for t in o.types for s in d.symbols_in(t.shape)}
-    found = {str(s): s for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
+    dims = {str(s): s for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
              for s in d.symbols_in(value)}
-    return tuple(found[name] for name in sorted(found.keys() - own))
+    return tuple(dims[name] for name in sorted(dims.keys() - own))
 
 
 def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:
     """The piece between operands and outputs, on other operands. Raises what an op says of types that it does not take."""
-    made = dict(zip(operands, others, strict=True))
+    copies = dict(zip(operands, others, strict=True))
     for node in between(outputs, operands):
-        inputs = [made[i] for i in node.inputs]
+        inputs = [copies[i] for i in node.inputs]
         with written_at(node.location):
-            made[node] = apply(node.op, inputs, node.attrs) if inputs else node
-    return tuple(made[o] for o in outputs)
+            copies[node] = apply(node.op, inputs, node.attrs) if inputs else node
+    return tuple(copies[o] for o in outputs)
 
 
 def between(outputs: Sequence[Node], operands: Collection[Node]) -> list[Node]:
-    """What nodes are made of down to the operands, which are left out, operands before users."""
+    """Return the nodes from outputs down to the operands, which are left out, operands before users."""
     order: list[Node] = []
     seen = set(operands)
     stack = [(output, False) for output in reversed(outputs)]
@@ -186,8 +186,7 @@ _same: set[tuple[str, str]] = set()
 
 
 def note_same(one: Definition, other: Definition) -> None:
-    """What was proved of two definitions (rewrites/parts.py), and what follows of those that are known to be the same as the one,
-    for whoever asks in this process."""
+    """Record that two definitions were proved to be the same (rewrites/parts.py), with what follows from earlier proofs."""
     _same.update([(one.digest, other.digest), *((first, other.digest) for first, second in _same if second == one.digest)])
 
 
@@ -196,7 +195,7 @@ def known_same(one: Definition, other: Definition) -> bool:
 
 
 def name_of(outputs: Sequence[Node], key: str) -> str:
-    """Of the steps, in their order, and the beginning of a key: rms_norm_linear_1a2b3c."""
+    """Return a name made of the steps, in their order, and the beginning of a key: rms_norm_linear_1a2b3c."""
     steps = [n.op.name for n in walk(outputs) if n.op.kind in ("atomic", "composite")]
     words = "_".join([*steps, ""]) if len(steps) <= NAMED_STEPS else UNNAMED
     return f"{words}{key[:KEY_LENGTH]}"
@@ -222,16 +221,16 @@ def _op_names(part: PartOp) -> Iterator[str]:
             yield node.op.name
 
 
-def known_when_bound(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:
-    """Of nodes, operands before users: those that parameters and constants alone decide, no dim among them; and given ones."""
-    found: set[Node] = set()
+def known_when_bound(nodes: Sequence[Node], bound: Collection[Node] = ()) -> set[Node]:
+    """Return the nodes that parameters, constants and `bound` alone determine, without any dim. nodes: operands before users."""
+    constants: set[Node] = set()
     for n in nodes:
-        if n in given:
-            known = True
+        if n in bound:
+            constant = True
         elif n.op in (leaves.PARAMETER, leaves.CONSTANT):
-            known = not isinstance(n.attrs.get("value"), d.Expr)
+            constant = not isinstance(n.attrs.get("value"), d.Expr)
         else:
-            known = bool(n.inputs) and all(i in found for i in n.inputs)
-        if known and all(d.is_static(s) for t in n.types for s in t.shape) and not d.has_dims(n.attrs):
-            found.add(n)
-    return found
+            constant = bool(n.inputs) and all(i in constants for i in n.inputs)
+        if constant and all(d.is_static(s) for t in n.types for s in t.shape) and not d.has_dims(n.attrs):
+            constants.add(n)
+    return constants

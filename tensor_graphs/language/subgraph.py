@@ -42,12 +42,12 @@ class Body(d.HoldsDims):
 
     @property
     def types(self) -> list[TensorType]:
-        """Of what it takes."""
+        """Types of its arguments."""
         return [a.type for a in self.arguments]
 
     @cached_property
     def encoded(self) -> str:
-        """As text in which different bodies differ: of their words, and of the types of all arguments, as not all may be read."""
+        """Text in which different bodies differ: of their words, and of the types of all arguments, as not all may be read."""
         return "g:" + hashlib.sha256("|".join(n.digest for n in (*self.arguments, *self.outputs)).encode()).hexdigest()
 
     @cached_property
@@ -59,11 +59,11 @@ class Body(d.HoldsDims):
         own = tuple((str(s), mapping[str(s)]) for s in self.dims if str(s) in mapping)
         if not own:
             return self
-        found = self._at.get(own)
-        if found is None:
+        body = self._at.get(own)
+        if body is None:
             new = replace_dims([*self.arguments, *self.outputs], dict(own))
-            found = self._at[own] = Body(new[:len(self.arguments)], new[len(self.arguments):])
-        return found
+            body = self._at[own] = Body(new[:len(self.arguments)], new[len(self.arguments):])
+        return body
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Body) and self.encoded == other.encoded
@@ -75,7 +75,7 @@ class Body(d.HoldsDims):
         return f"<{NAME} of {', '.join(map(str, self.types))}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled: its words as a graph, which nodes are not; an argument that they do not read has its type only."""
+        """Return the definition as a graph, which can be pickled; an argument that it does not read has its type only."""
         inputs = _inputs(self.types)
         return _unpickled, (self.types, make_graph(instantiate(self.definition, inputs)))
 
@@ -95,7 +95,7 @@ class Turns:
 
 
 def slice_type(t: TensorType) -> TensorType:
-    """Of one slice along the first axis."""
+    """Return the type of one slice along the first axis."""
     return TensorType(t.shape[1:], t.dtype)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError, listed
 from tensor_graphs.language import dims as d
-from tensor_graphs.language import leaves, tensor
+from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.attribute_data import array_value
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
@@ -26,6 +26,8 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
+from tensor_graphs.language.operands import as_node
+from tensor_graphs.language.operators import index_tensor
 from tensor_graphs.language.subgraph import Body
 from tensor_graphs.language.text_tokens import TextError, Token, Tokens, shown
 from tensor_graphs.language.text_writer import KEYWORDS, VERSION
@@ -176,15 +178,17 @@ class _GraphReader:
             self.define_name(target.text, v, target)
 
     def targets(self) -> list[Token]:
-        if not self.accept("("):
-            return [self.target()]
-        found = [self.target()]
-        while self.accept(","):
-            if self.peek().text == ")":
+        return self.listed(")", self.target) or [self.target()] if self.accept("(") else [self.target()]
+
+    def listed(self, close: str, read: Callable[[], T]) -> list[T]:
+        """Read items with commas between them, up to the closing bracket, which is taken too."""
+        items: list[T] = []
+        while not self.accept(close):
+            items.append(read())
+            if not self.accept(","):
+                self.expect(close, f"',' or {close!r}")
                 break
-            found.append(self.target())
-        self.expect(")", "',' or ')'")
-        return found
+        return items
 
     def target(self) -> Token:
         token = self.take()
@@ -244,9 +248,9 @@ class _GraphReader:
 
     def leaf(self, kind: str, name: str, token: Token) -> Node:
         t = self.type()
-        known = self.leaf_types.setdefault((kind, name), t)
-        if known != t:
-            raise self.error(f"the {kind} {name!r} is {known} above", token, "one name, one type")
+        first = self.leaf_types.setdefault((kind, name), t)
+        if first != t:
+            raise self.error(f"the {kind} {name!r} is {first} above", token, "one name, one type")
         if kind != "state":
             return self.guard(token, lambda: (leaves.input if kind == "input" else leaves.parameter)(name, t.shape, t.dtype))
         self.states[name] = self.guard(token, lambda: leaves.state(name, t.shape, t.dtype))
@@ -255,13 +259,7 @@ class _GraphReader:
     def type(self) -> TensorType:
         dtype = self.dtype(", then a shape: f32[n, 640]")
         self.expect("[", "'[' and the shape")
-        shape: list[Dim] = []
-        while not self.accept("]"):
-            shape.append(self.dim_until((",", "]")))
-            if not self.accept(","):
-                self.expect("]", "',' or ']'")
-                break
-        return TensorType(tuple(shape), dtype)
+        return TensorType(tuple(self.listed("]", lambda: self.dim_until((",", "]")))), dtype)
 
     def dtype(self, then: str = "") -> DType:
         token = self.take()
@@ -316,15 +314,15 @@ class _GraphReader:
         self.expect("(")
         outer, self.values, self.inside = self.values, {}, base
         arguments: list[Node] = []
-        while not self.accept(")"):
+
+        def argument() -> None:
             at = self.peek()
             name = self.name("define name(a f32[n]) {")
             t = self.type()
-            arguments.append(self.guard(at, lambda t=t: leaves.argument(len(arguments), t)))  # type: ignore[misc]
+            arguments.append(self.guard(at, lambda: leaves.argument(len(arguments), t)))
             self.define_name(name, arguments[-1], at)
-            if not self.accept(","):
-                self.expect(")", "',' or ')'")
-                break
+
+        self.listed(")", argument)
         self.expect("{")
         self.end_of_line()
         while True:
@@ -412,8 +410,8 @@ class _GraphReader:
         while True:
             token = self.peek()
             if self.accept("["):
-                index = self.index()
-                value = self.guard(token, lambda v=value, i=index: tensor.index_tensor(_tensor(v), i))  # type: ignore[misc]
+                index = tuple(self.listed("]", self.index_item))
+                value = self.guard(token, lambda v=value, i=index: index_tensor(_tensor(v), i))  # type: ignore[misc]
             elif self.accept("."):
                 name = self.take()
                 if name.text != "T":
@@ -421,15 +419,6 @@ class _GraphReader:
                 value = self.guard(token, lambda v=value: _tensor(v).T)  # type: ignore[misc]
             else:
                 return value
-
-    def index(self) -> tuple[Any, ...]:
-        items: list[Any] = []
-        while not self.accept("]"):
-            items.append(self.index_item())
-            if not self.accept(","):
-                self.expect("]", "',' or ']'")
-                break
-        return tuple(items)
 
     def index_item(self) -> Any:
         if self.accept(".."):
@@ -482,14 +471,14 @@ class _GraphReader:
         name, transposed = token.text, 0
         while name not in self.values and name.endswith(".T"):
             name, transposed = name[:-2], transposed + 1
-        found = self.values.get(name, self.symbols.get(name) if not transposed else None)
-        if found is None:
+        value = self.values.get(name, self.symbols.get(name) if not transposed else None)
+        if value is None:
             there = [*self.values, *self.symbols]
             raise self.error(f"no value is named {shown(token)} above this line", token, _nearest(token.text, there)
                              or (f"one of {listed(there)}" if there else "input x f32[2, 3] on a line above"))
         for _ in range(transposed):
-            found = self.guard(token, lambda v=found: _tensor(v).T)  # type: ignore[misc]
-        return found
+            value = self.guard(token, lambda v=value: _tensor(v).T)  # type: ignore[misc]
+        return value
 
     def constant(self, token: Token) -> Node:
         self.expect("(")
@@ -503,20 +492,19 @@ class _GraphReader:
             self.expect(")")
             return self.guard(data, lambda: written_constant(array_value(text, t.dtype, t.shape), t), _BYTES)
         if self.accept("["):
-            items = []
-            while not self.accept("]"):
-                at = self.peek()
-                items.append(self.attribute())
-                if not isinstance(items[-1], (bool, int, float)):
-                    raise self.error("an array is made of numbers", at, "constant([1, 2], i32)")
-                if not self.accept(","):
-                    self.expect("]", "',' or ']'")
-                    break
+            items = self.listed("]", self.element)
             dtype = self.constant_dtype()
             return self.guard(token, lambda: _listed_constant(items, dtype))
         value = self.attribute()
         dtype = self.constant_dtype()
         return self.guard(token, lambda: written_constant(value, TensorType((), dtype)))
+
+    def element(self) -> bool | int | float:
+        at = self.peek()
+        value = self.attribute()
+        if not isinstance(value, (bool, int, float)):
+            raise self.error("an array is made of numbers", at, "constant([1, 2], i32)")
+        return value
 
     def constant_dtype(self) -> DType:
         self.expect(",", "',' and a dtype")
@@ -553,16 +541,16 @@ class _GraphReader:
         return self.guard(token, lambda: _call(op, operands, attrs))
 
     def op(self, token: Token) -> Op:
-        found = self.user_ops.get(token.text) or (
+        op = self.user_ops.get(token.text) or (
             find_op(token.text) or self.given_ops.get(token.text) if token.kind == "name" else None)
-        if found is None:
+        if op is None:
             name, digest = self.op_name(token)
             what = f"no op is named {shown(Token('name', name, 0, 0))}"
             if digest:
                 raise self.error(f"{what} with the digest {digest}", token, "its definition has to stand above")
             raise self.error(what, token, _nearest(name, [*ATOMIC, *LIBRARY, *self.user_ops, *self.given_ops, "copy_to"])
                              or f"a definition of {name} above this line; or, of a composite in Python, --import its file")
-        return found
+        return op
 
     def attribute(self) -> Any:
         """A number, an expression of dims, a string, a dtype, none, a definition above, or a tuple of those."""
@@ -622,20 +610,20 @@ def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dtypes = [o.dtype for o in operands if isinstance(o, Node)]
     if not dtypes and operands:
         raise LanguageError(f"{op.name} of numbers only", fix="constant(…, dtype) makes a tensor of a number")
-    given = [tensor.as_node(o, dtypes[0]) for o in operands]
+    nodes = [as_node(o, dtypes[0]) for o in operands]
     absent = attrs.pop("absent", ())
     if not isinstance(absent, tuple) or not set(absent) <= op.optional:
         raise LanguageError(f"{op.name} cannot do without {absent!r}",
                             fix=f"absent=… names {', '.join(sorted(op.optional)) or 'nothing'}")
     positional: list[Node | None] = []
     for name in op.operands:
-        if name in absent or (not given and name in op.optional):
+        if name in absent or (not nodes and name in op.optional):
             positional.append(None)
-        elif given:
-            positional.append(given.pop(0))
+        elif nodes:
+            positional.append(nodes.pop(0))
         else:
             raise LanguageError(f"{op.name} needs the operand {name!r}", fix=f"it takes {', '.join(op.operands)}")
-    if given and op.variadic is None:
+    if nodes and op.variadic is None:
         raise LanguageError(f"{op.name} takes {len(op.operands) - len(absent)} operands, got {len(operands)}",
                             fix=f"it takes {', '.join(op.operands) or 'none'}")
     unknown = [k for k in attrs if k not in op.attributes]
@@ -644,7 +632,7 @@ def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
     for name in op.attributes:
         if name not in attrs and op.signature.parameters[name].default is inspect.Parameter.empty:
             raise LanguageError(f"{op.name} needs the attribute {name!r}", fix=f"it has {', '.join(op.attributes)}")
-    return op(*positional, *given, **attrs)
+    return op(*positional, *nodes, **attrs)
 
 
 def _tensor(value: Any) -> Node:
@@ -680,7 +668,7 @@ def _nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _one_letter_off(a: str, b: str) -> bool:
-    """Whether one letter put in, left out or mistaken is all the difference: f31 and f32, but not foo and floor."""
+    """Return True if the two differ by one letter, put in, left out or mistaken: f31 and f32, but not foo and floor."""
     same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[same:] in (b[same:], b[same + 1:]) or a[same + 1:] in (b[same:], b[same + 1:])
 

@@ -50,7 +50,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens of a text, one line at a time, so that the first mistake is the one that is told."""
+    """The tokens of a text, one line at a time, so that the first mistake is the one that is reported."""
 
     def __init__(self, text: str, filename: str) -> None:
         self.filename = filename

@@ -32,7 +32,7 @@ _PLAIN = re.compile(NAME, re.ASCII)
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can be written without quotes."""
+    """Return True if a name can be written without quotes."""
     return _PLAIN.fullmatch(name) is not None and name not in KEYWORDS
 
 

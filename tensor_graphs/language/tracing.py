@@ -1,4 +1,4 @@
-"""tracing: the step of a scan, a function of Python, is called once to see what it does: a body, and what it reads beside."""
+"""tracing: the step of a scan, a function of Python, is called once to get its body and the other tensors that it reads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _traced = itertools.count()
 RETURNED = "the carry that the step returned"
 
 
-def tensors(what: str, given: Node | Sequence[Node] | None) -> list[Node]:
-    """Those that somebody gave for the carry, the slices or the values of a turn. Raises DTypeError for what is none."""
-    found: list[Any] = [] if given is None else list(given) if isinstance(given, (tuple, list)) else [given]
-    wrong = next((x for x in found if not isinstance(x, Node)), None)
+def tensors(what: str, value: Node | Sequence[Node] | None) -> list[Node]:
+    """Return the tensors passed for the carry, the slices or the values of an iteration. Raises DTypeError for what is none."""
+    nodes: list[Any] = [] if value is None else list(value) if isinstance(value, (tuple, list)) else [value]
+    wrong = next((x for x in nodes if not isinstance(x, Node)), None)
     if wrong is not None:
         raise DTypeError(f"scan: {what} is {type(wrong).__name__}, a tensor or a tuple of tensors is needed",
                          fix=leaves.AS_TENSOR if isinstance(wrong, leaves.State) else "wrap numbers and arrays with tg.constant")
-    return found
+    return nodes
 
 
 def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices: Sequence[Node], one_carry: bool,
                  one_slice: bool) -> tuple[Body, list[Node], bool | None]:
-    """(the step as a body, what it reads beside carry and slice, whether y is one tensor; None where there is none).
+    """Return (the step as a body, what it reads next to carry and slice, True if y is one tensor; None where there is no y).
 
     Raises GraphError, DTypeError, ShapeError for what a step cannot give back.
     """
@@ -40,12 +40,12 @@ def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices
     fresh = [leaves.input(f"scan.{number}.{i}", t.shape, t.dtype)
              for i, t in enumerate([*(c.type for c in carries), *(slice_type(x.type) for x in slices)])]
     h, x = fresh[:len(carries)], fresh[len(carries):]
-    given = step(h[0] if one_carry else tuple(h), x[0] if one_slice else tuple(x))
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        what = f"{len(given)} values" if isinstance(given, (tuple, list)) else f"a {type(given).__name__}"
+    returned = step(h[0] if one_carry else tuple(h), x[0] if one_slice else tuple(x))
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        what = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else f"a {type(returned).__name__}"
         raise GraphError(f"scan: the step returned {what}, a pair is needed", fix="return new_carry, y; of a step without y: "
                          "return new_carry, None")
-    after, ys = given
+    after, ys = returned
     if isinstance(after, Node) != one_carry and carries:
         raise GraphError(f"scan: init is {_said(one_carry, len(carries))}, the carry that the step returned is "
                          f"{_said(isinstance(after, Node), 1 if isinstance(after, Node) else len(tensors(RETURNED, after)))}",
@@ -99,8 +99,9 @@ def _said(one: bool, count: int) -> str:
 
 
 def _read_beside(outputs: Sequence[Node], fresh: Sequence[Node]) -> list[Node]:
-    """What a step reads that is the same in each turn, in the order of its first use: whatever is made of leaves alone that are no
-    numbers, as far as it goes; it is computed once, outside. A number of a dim is one, unless carries and slices know the dim."""
+    """Return the nodes that a step reads and that are the same in each iteration, in the order of first use: the largest nodes made
+    of leaves other than numbers alone, which are computed once, outside. A constant of a dim counts, unless carries or slices have
+    the dim."""
     own = {str(s) for o in fresh for s in d.symbols_in(o.shape)}
     depends: dict[Node, bool] = {}
     named: dict[Node, bool] = {}

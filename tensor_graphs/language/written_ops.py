@@ -78,7 +78,7 @@ _ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
 
 
 def _atomic_attributes(op: AtomicOp, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(attrs)
+    result = dict(attrs)
     for name, value in attrs.items():
         if name not in op.attributes:
             continue                                                # infer lists those that there are
@@ -86,10 +86,10 @@ def _atomic_attributes(op: AtomicOp, inputs: Sequence[Node], attrs: Mapping[str,
         if not check(value):
             raise AttributeValueError(f"{op.name}: {name} is {value!r}, {words} is needed", fix=f"{name}={example}")
         if name == "shape":
-            made[name] = _shape(value)
+            result[name] = _shape(value)
         if name == "value" and inputs:
-            made[name] = leaves.constant(value, inputs[0].dtype).attrs["value"]
-    return made
+            result[name] = leaves.constant(value, inputs[0].dtype).attrs["value"]
+    return result
 
 
 _LEAF_ATTRIBUTES = {leaves.CONSTANT: {"value", "shape", "dtype"}, leaves.ARGUMENT: {"index", "shape", "dtype"},

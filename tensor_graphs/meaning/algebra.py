@@ -15,7 +15,7 @@ float64 and are rounded once, as any kernel may accumulate wider. NaN payloads a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,13 +94,18 @@ def _to_odd(x: Array) -> Array:
     exact = x.astype(np.float64)
     if x.dtype.itemsize < 8:
         return exact
-    kept = x >> x.dtype.type(11)                            # floors, also for negative numbers
+    shifted = x >> x.dtype.type(11)                            # floors, also for negative numbers
     sticky = ((x & x.dtype.type(0x7FF)) != 0).astype(x.dtype)
-    return np.where(np.abs(exact) >= 2.0**53, (kept | sticky).astype(np.float64) * 2048.0, exact)
+    return np.where(np.abs(exact) >= 2.0**53, (shifted | sticky).astype(np.float64) * 2048.0, exact)
 
 
 def _signed_zero(negative: Array) -> Array:
     return np.where(negative, -0.0, 0.0)
+
+
+def _by_numpy(function: np.ufunc) -> Callable[..., Array]:
+    """Return the method of an algebra that applies a function of numpy to the operands."""
+    return lambda self, n, *operands: np.asarray(function(*operands))
 
 
 class Real:
@@ -121,28 +126,15 @@ class Real:
 
     # ---- sources and elementwise -------------------------------------------------------------------------------------
 
+    reciprocal, sqrt, exp2, log2, sin, floor = map(
+        _by_numpy, (np.reciprocal, np.sqrt, np.exp2, np.log2, np.sin, np.floor))
+    add, mul, bit_and, bit_xor, less, not_equal = map(
+        _by_numpy, (np.add, np.multiply, np.bitwise_and, np.bitwise_xor, np.less, np.not_equal))
+
     def iota(self, n: At) -> Array:
         axis = n.attrs["axis"]
         line = np.arange(n.shape[axis], dtype=np.int64).astype(carrier(n.dtype))        # integers wrap
         return np.broadcast_to(line.reshape([-1 if i == axis else 1 for i in range(len(n.shape))]), n.shape)
-
-    def reciprocal(self, n: At, x: Array) -> Array:
-        return np.asarray(np.reciprocal(x))
-
-    def sqrt(self, n: At, x: Array) -> Array:
-        return np.asarray(np.sqrt(x))
-
-    def exp2(self, n: At, x: Array) -> Array:
-        return np.asarray(np.exp2(x))
-
-    def log2(self, n: At, x: Array) -> Array:
-        return np.asarray(np.log2(x))
-
-    def sin(self, n: At, x: Array) -> Array:
-        return np.asarray(np.sin(x))
-
-    def floor(self, n: At, x: Array) -> Array:
-        return np.asarray(np.floor(x))
 
     def cast(self, n: At, x: Array) -> Array:
         old, new = n.input_types[0].dtype, n.dtype
@@ -171,12 +163,6 @@ class Real:
         """The values as memory holds them, whose bits a bitcast reads."""
         return narrow(x, dtype) if dtype.kind == "float" else x
 
-    def add(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(np.add(x, y))
-
-    def mul(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(np.multiply(x, y))
-
     def max(self, n: At, x: Array, y: Array) -> Array:
         out = np.asarray(np.maximum(x, y))                  # propagates NaN, but takes either zero
         if n.dtype.kind == "float":
@@ -191,18 +177,6 @@ class Real:
         out[none] = 0
         return out
 
-    def bit_and(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(x & y)
-
-    def bit_xor(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(x ^ y)
-
-    def less(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(x < y)
-
-    def not_equal(self, n: At, x: Array, y: Array) -> Array:
-        return np.asarray(x != y)
-
     def where(self, n: At, condition: Array, x: Array, y: Array) -> Array:
         return np.where(condition, x, y)
 
@@ -215,8 +189,8 @@ class Real:
         if x.size == 0:
             return np.zeros(n.shape)
         # numpy adds pairwise along the last, contiguous axis only; that is what keeps long sums in float64 exact enough
-        kept = [i for i in range(x.ndim) if i not in axes]
-        return np.asarray(np.sum(np.ascontiguousarray(x.transpose(kept + list(axes))).reshape(*n.shape, -1), axis=-1))
+        other_axes = [i for i in range(x.ndim) if i not in axes]
+        return np.asarray(np.sum(np.ascontiguousarray(x.transpose(other_axes + list(axes))).reshape(*n.shape, -1), axis=-1))
 
     def reduce_max(self, n: At, x: Array) -> Array:
         axes = n.attrs["axes"]
@@ -319,22 +293,21 @@ class AsWritten(Real):
 
 
 TERMS = 4096
-"""of a sum, at most, whose partial sums are taken to lose something each: who adds more adds in parts"""
+"""of a sum, at most, whose partial sums are taken to lose something each: longer sums are added in parts"""
 
 NOWHERE = np.zeros((), np.bool_)
 
 
 class Jittered(AsWritten):
-    """As written, with every term of a sum moved by up to JITTER units in its last place, and the sum by up to what partial sums of
-    so many terms lose when they are rounded: as if it had been added in another order. The latter counts where terms are many, as
-    what moves them cancels then: x − mean(x) of equal numbers is seldom 0.
+    """AsWritten with every term of a sum perturbed by up to JITTER units in its last place, and the sum by up to what partial sums
+    of this many terms lose when they are rounded: as if it had been added in another order. The latter matters where terms are
+    many, as their perturbations cancel then: x − mean(x) of equal numbers is seldom 0.
 
-    What that does to a result no kernel can be asked to avoid. Narrow floats count as f32, in which kernels add them. A sum that
-    overflows on the way, if its terms are added one by one in some order, is one of what such orders give: for every third seed
-    the total, beyond the dtype's range too, as by a kernel that goes on with a wider one; else ∞, −∞ or NaN, each element's in
-    turn from seed to seed, so that three seeds meet what every element may be. One and the same value for all of them, NaN say,
-    may be hidden by what reads it.
-    The sign and the payload of a NaN, which nothing keeps, are others for each of four seeds in a row.
+    No kernel can be required to avoid what that changes. Narrow floats count as f32, in which kernels add them. A sum that
+    overflows in some order of its terms becomes a result of such an order: for every third seed the total, beyond the dtype's range
+    too, as by a kernel that accumulates in a wider one; else ∞, −∞ or NaN, changing per element from seed to seed, so that three
+    seeds meet all that an element may be. One value for all elements, NaN for example, could be hidden by the op that reads them.
+    The sign and the payload of a NaN, which nothing preserves, differ for each of four seeds in a row.
     """
 
     JITTER = 16
@@ -387,7 +360,7 @@ class Jittered(AsWritten):
         return out
 
     def _moved(self, n: At, x: Array) -> Array:
-        """The terms of a sum; none becomes infinite by that."""
+        """Return the terms of a sum perturbed; none becomes infinite by that."""
         step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
         moved = self.rng.uniform(1.0 - step, 1.0 + step, x.shape)
         with np.errstate(all="ignore"):
@@ -395,7 +368,7 @@ class Jittered(AsWritten):
         return moved if _largest(x) <= f64.max / 2 else np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
 
     def _lost(self, n: At, total: Array, terms: int) -> Array:
-        """A sum without what its partial sums lose (running_error.py, where all terms are equal)."""
+        """Return a sum perturbed by what its partial sums lose (running_error.py, where all terms are equal)."""
         step = math.sqrt(max(0, min(terms, TERMS) - 1) / 3.0) * (2.0 ** -53 if n.dtype.itemsize == 8 else 2.0 ** -24)
         with np.errstate(all="ignore"):
             moved = total * self.rng.uniform(1.0 - step, 1.0 + step, total.shape)
@@ -420,12 +393,12 @@ ALMOST = 2.0 ** -20
 
 
 def _most(n: At) -> float:
-    """What a sum may come to, of terms of one sign, that overflows in no order."""
+    """Largest sum of terms of one sign that overflows in no order."""
     return (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
 
 
 def _largest(x: Array) -> float:
-    """Of the sizes of these numbers; NaN where one is none."""
+    """Largest absolute value; NaN if one of the numbers is NaN."""
     return float(np.maximum(x.max(initial=0.0), -x.min(initial=0.0)))
 
 

@@ -13,26 +13,26 @@ _known: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary(
 
 
 def chooses(definition: Definition) -> bool:
-    """Whether a definition, with all those inside of it, only chooses and moves floats, so that nothing is rounded."""
-    known = _known.get(definition)
-    if known is not None:
-        return known
-    todo, seen, found = [definition], {definition}, True
-    while todo and found:
+    """Return True if a definition, with all those inside of it, only chooses and moves floats, so that nothing is rounded."""
+    cached = _known.get(definition)
+    if cached is not None:
+        return cached
+    todo, seen, result = [definition], {definition}, True
+    while todo and result:
         for node in walk(todo.pop().outputs):
             if not isinstance(node.op, CompositeOp):
-                found = found and is_exact(node)
+                result = result and is_exact(node)
                 continue
             inner = looked_into(node)
             if inner not in seen:
                 seen.add(inner)
                 todo.append(inner)
-    _known[definition] = found
-    return found
+    _known[definition] = result
+    return result
 
 
 def is_exact(node: Node) -> bool:
-    """Whether an op gives, for operands that are values of their dtypes, a value of its own dtype without rounding."""
+    """Return True if the result, for operands that are values of their dtypes, is a value of its dtype without rounding."""
     name, dtype = node.op.name, node.types[0].dtype
     if dtype.kind != "float" or node.op.kind == "structural" or node.op.facts.exact:
         return True

@@ -3,8 +3,7 @@
 Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
 has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
 floor), where the floor is the dtype's smallest normal number and 0/0 is 0. In dtypes with the exponents of f32, all numbers up to
-the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal; indices are judged by the
-value at the chosen index. A pass is written `error <= tolerance`, so that NaN fails.
+the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal. A pass is written `error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from tensor_graphs.language.dtypes import DType, f32
 Array = npt.NDArray[Any]
 
 BLOCK_ELEMENTS = 1 << 17
-"""Rows are compared in blocks of about this many elements (1 MB in float64), so that logits of 600 × 262144 take little
-memory beside themselves. A single row is never split."""
+"""Rows are compared in blocks of about this many elements (1 MB in float64), so that logits of 600 × 262144 need little
+more memory than their own. A single row is never split."""
 
 _HUGE = 2.0**1000
 _SHRINK = 2.0**-64
@@ -35,11 +34,11 @@ _MUCH_LARGER = 2.0**40
 
 
 ROUNDINGS = 8
-"""so many times its running error a value may be off, and be explained by it. Roundings are of either sign, so a running error
+"""a difference of up to this many running errors is explained by rounding. Roundings are of either sign, so a running error
 is met rarely, and twice it hardly ever; the rest is for kernels that round in more places than the definition does"""
 
 NEIGHBOURS = 64
-"""values at least beside which one is put where its running error is not known"""
+"""least number of values with which one is compared where its running error is not known"""
 
 LONG_SUM = 32.0
 """roundings of f32 or wider in what a value is made of, taken for its running error there: of some 2000 terms"""
@@ -87,10 +86,9 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
             roundings: float = ROUNDINGS) -> ErrorReport:
     """Compare a result with the oracle's value.
 
-    out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along
-    `axis`. rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if that is known.
-    roundings: so many times that it may be off, and be explained by it. p999 is the smallest of the largest 0.1 % of the relative
-    errors.
+    out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along `axis`.
+    rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if that is known.
+    roundings: up to this many times that explains a difference. p999 is the smallest of the largest 0.1 % of the relative errors.
     """
     out, ref = np.asarray(out), np.asarray(ref)
     if out.shape != ref.shape:
@@ -126,8 +124,8 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
                     return _failed(f"{a[place]!s} instead of {b[place]!s} at {where}")
                 a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
                 count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
-            found = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step], roundings)
-            scale, relative, difference, norms = found.scale, found.relative, found.difference, found.norms
+            comparison = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step], roundings)
+            scale, relative, difference, norms = comparison.scale, comparison.relative, comparison.difference, comparison.norms
             if scale < norm_scale:
                 error_norm, ref_norm, norm_scale = error_norm * scale, ref_norm * scale, scale
             worst = max(worst, float(difference.max()) / scale)
@@ -156,17 +154,17 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
     out, ref, rounding, roundings: as there, of two dims. rows: the numbers of those that are asked for (default: all).
     """
     numbers = np.arange(len(ref)) if rows is None else rows
-    found = np.zeros(len(numbers))
+    errors = np.zeros(len(numbers))
     width = ref.shape[-1]
     if ref.size == 0:
-        return found
+        return errors
     step = max(1, BLOCK_ELEMENTS // width)
     with np.errstate(all="ignore"):
         for start in range(0, len(numbers), step):
             block = slice(start, start + step)
             some: Any = block if rows is None else numbers[block]
             if dtype.kind != "float":
-                found[block] = np.where((out[some] != ref[some]).any(axis=-1), math.inf, 0.0)
+                errors[block] = np.where((out[some] != ref[some]).any(axis=-1), math.inf, 0.0)
                 continue
             a, b = out[some].astype(np.float64), ref[some].astype(np.float64, copy=False)
             moves = None if rounding is None else rounding[some]
@@ -179,14 +177,14 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
                 count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
             huge = np.maximum(np.abs(a).max(axis=-1), np.abs(b).max(axis=-1)) > _HUGE
             worst = np.empty(len(b))
-            for each in (huge, ~huge) if huge.any() else (slice(None),):        # who is scaled hangs on no other row
+            for each in (huge, ~huge) if huge.any() else (slice(None),):        # the scale of a row depends on no other row
                 if len(b[each]):
                     many = count[each] if isinstance(count, np.ndarray) else count
                     of_these = _compared(a[each], b[each], many, dtype, None if moves is None else moves[each],
                                          roundings)
                     worst[each] = of_these.relative.max(axis=-1)
-            found[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
-    return found
+            errors[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
+    return errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +228,8 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
 
 
 def flushed_alike(a: Array, b: Array, dtype: DType, scale: float = 1.0) -> Array | None:
-    """Where both of two arrays of float64, times `scale`, hold what a processor that computes in f32 may flush to 0; None where the
-    dtype has other exponents than f32."""
+    """Mask of places where two arrays of float64, times `scale`, both hold numbers that a processor may flush to 0 when it computes
+    in f32; None where the dtype has other exponents than f32."""
     least = dtype.smallest_normal
     return (np.abs(a) <= least * scale) & (np.abs(b) <= least * scale) if least == f32.smallest_normal else None
 
@@ -250,15 +248,15 @@ def _above(relative: Array, threshold: float, wanted: int) -> Array:
         sample = np.sort(relative.reshape(-1)[::16])
         estimated = float(sample[-(wanted // 10 + 4)])                # 1.6 times as many as are wanted, about
         if estimated > threshold:
-            found = relative[relative > estimated]
-            if found.size >= wanted:
-                return found
+            above = relative[relative > estimated]
+            if above.size >= wanted:
+                return above
     return relative[relative > threshold]
 
 
 def neighbours_error(ref: Array, dtype: DType) -> Array:
-    """What stands for the running error of an output where that is not known: some roundings of the root mean square of the last
-    axes, as many of them as together have NEIGHBOURS values (or all)."""
+    """Return a substitute for the running error of an output where that is not known: some roundings of the root mean square of the
+    last axes, as many of them as together have NEIGHBOURS values (or all)."""
     if ref.size == 0:
         return np.zeros(ref.shape)
     axes = next((range(i, ref.ndim) for i in reversed(range(ref.ndim)) if math.prod(ref.shape[i:]) >= NEIGHBOURS), range(ref.ndim))
@@ -269,25 +267,6 @@ def neighbours_error(ref: Array, dtype: DType) -> Array:
         rms = top * np.sqrt(np.mean(np.square(size / top), axis=tuple(axes), keepdims=True))
     unit = unit_roundoff(dtype)
     return np.broadcast_to((unit + LONG_SUM * min(unit, unit_roundoff(f32))) * rms, ref.shape)
-
-
-def measure_indices(out: Any, ref: Any, values: Any, dtype: DType, axis: int = -1) -> ErrorReport:
-    """Compare chosen indices (argmax, the indices of topk) by the oracle's value at each: equal values are equal choices.
-
-    out, ref: integers, of the shape of `values` without `axis`, or with another size there. values: what is chosen
-    from, float64 or integers; dtype: theirs. An index out of range is a mismatch.
-    """
-    out, ref, values = np.asarray(out), np.asarray(ref), np.asarray(values)
-    if out.shape != ref.shape:
-        return _failed(f"the shape is {list(out.shape)} instead of {list(ref.shape)}")
-    outside = (out < 0) | (out >= values.shape[axis])
-    if np.any(outside):
-        return _failed(f"the index {out[outside].flat[0]} is outside of an axis of size {values.shape[axis]}")
-    chosen = []
-    for index in (out, ref):
-        full = index if index.ndim == values.ndim else np.expand_dims(index, axis)
-        chosen.append(np.take_along_axis(values, full.astype(np.intp), axis=axis))
-    return measure(chosen[0], chosen[1], dtype, axis)
 
 
 def _failed(why: str, worst: float = math.inf) -> ErrorReport:
@@ -313,14 +292,14 @@ def _leaves(dtype: DType) -> float:
 
 
 def _is_special(out: Array, ref: Array, dtype: DType) -> bool:
-    """Whether one of these floats is none, or out of the range of few digits."""
+    """Return True if a float is not finite, or beyond the range of a dtype of 8 bits."""
     if not math.isfinite(float(out.sum()) + float(ref.sum())):
         return True
     return dtype.itemsize == 1 and max(float(ref.max()), -float(ref.min())) > _leaves(dtype)
 
 
 def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
-    """Where a NaN or an infinity of one is not answered by the other, or a float of eight bits is there that has left its range."""
+    """Mask of places where only one of the two is NaN or that infinity, or where only ref has left the range of 8 bits."""
     numbers = np.isfinite(out) & np.isfinite(ref)
     if dtype.itemsize == 1:
         numbers &= np.abs(ref) <= _leaves(dtype)

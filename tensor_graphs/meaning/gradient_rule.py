@@ -22,25 +22,24 @@ OFF = 1e-6
 """relative to the largest element of a gradient: both are computed in float64"""
 
 
-def rule_differs(names: Sequence[str], arguments: Sequence[Node], given: Sequence[Node | None],
+def rule_differs(names: Sequence[str], arguments: Sequence[Node], by_rule: Sequence[Node | None],
                  own: Sequence[Node | None]) -> str | None:
-    """How the two gradients of a composite differ at random values of its operands; None where they do not.
+    """Return how the two gradients of a composite differ at random values of its operands; None where they do not.
 
-    names: of the operands. arguments: placeholders of operands and cotangents. given: what the rule makes of them, one for each
-    operand; own: what is made of the definition; None is zero. What is too large, or is not defined at random values, is not
-    compared.
+    names: of the operands. arguments: placeholders of operands and cotangents. by_rule: the gradients by the rule, one for each
+    operand; own: those of the definition; None is zero. What is too large, or is not defined at random values, is not compared.
     """
     rng = np.random.default_rng(0)
     for size in (3, 1, 8):                                          # an op may ask for more than its operands' types say
         try:
-            found = _values(arguments, [g for g in (*given, *own) if g is not None], size, rng)
+            values = _values(arguments, [g for g in (*by_rule, *own) if g is not None], size, rng)
         except TensorGraphsError as e:
             log.debug("a gradient at sizes about %d: %s", size, e)
             continue
-        if found is None:
+        if values is None:
             return None
-        left = iter(found)
-        said, right = ([None if g is None else next(left) for g in each] for each in (given, own))
+        left = iter(values)
+        said, right = ([None if g is None else next(left) for g in gradients] for gradients in (by_rule, own))
         differ = (_difference(name, a, b) for name, operand, a, b in zip(names, arguments, said, right, strict=False)
                   if operand.dtype.kind == "float")
         return next((why for why in differ if why is not None), None)
@@ -64,9 +63,9 @@ def _drawn(t: TensorType, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2, size=shape).astype(t.dtype.numpy)
 
 
-def _difference(name: str, given: np.ndarray | None, own: np.ndarray | None) -> str | None:
-    shape = next((x.shape for x in (given, own) if x is not None), ())
-    a, b = (np.zeros(shape) if x is None else x for x in (given, own))
+def _difference(name: str, by_rule: np.ndarray | None, own: np.ndarray | None) -> str | None:
+    shape = next((x.shape for x in (by_rule, own) if x is not None), ())
+    a, b = (np.zeros(shape) if x is None else x for x in (by_rule, own))
     both = np.isfinite(a) & np.isfinite(b)
     off = np.where(both, np.abs(np.where(both, a, 0.0) - np.where(both, b, 0.0)), 0.0)
     largest = float(np.max(np.abs(b), where=both, initial=0.0))

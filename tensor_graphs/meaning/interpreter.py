@@ -45,12 +45,12 @@ Mode = Literal["real", "as_written", "jittered"]
 ALGEBRAS: Mapping[Mode, type[Real]] = {"real": Real, "as_written": AsWritten, "jittered": Jittered}
 
 KEPT_WIDE = 16 << 20
-"""Float leaves of up to so many bytes in float64 are widened once; larger ones for each op that reads them."""
+"""Float leaves of up to this many bytes in float64 are widened once; larger ones for each op that reads them."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a graph computes: its outputs and the new values of its states, by name, in the graph's order."""
+    """Results of a graph: its outputs and the new values of its states, by name, in the graph's order."""
 
     outputs: dict[str, Array]
     updates: dict[str, Array]
@@ -62,14 +62,13 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
               use_direct: bool = True, jitter: int = 1) -> Result:
     """The outputs and state updates of a graph.
 
-    inputs, parameters, states: arrays (or what numpy.asarray takes) by name; a state that is not given is zero, as when
-    a session starts; further parameters are ignored. dims: sizes by name; one that is an axis of an input is found
-    there. Floats come back as float64 in real mode, in their own dtype as written; no result shares memory with what
-    was given. jitter: the seed of mode jittered. Raises MeaningError for what is missing or does not fit, InterpreterError for
-    undefined values.
+    inputs, parameters, states: arrays (or what numpy.asarray takes) by name; a state that is not given is zero, as when a session
+    starts; further parameters are ignored. dims: sizes by name; one that is an axis of an input is found there. Floats come back as
+    float64 in real mode, in their own dtype as written; no result shares memory with what was given. jitter: the seed of mode
+    jittered. Raises MeaningError for what is missing or does not fit, InterpreterError for undefined values.
     """
     graph = require_graph(graph, "interpret")
-    given: dict[Node, Any] = {}
+    leaf_values: dict[Node, Any] = {}
     for kind, declared, values in (("input", graph.inputs, inputs or {}), ("parameter", graph.parameters, parameters or {}),
                                    ("state", graph.states, states or {})):
         if not isinstance(values, Mapping):
@@ -77,7 +76,7 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
                                fix=f"{{{', '.join(f'{name!r}: …' for name in declared)}}}")
         for name, leaf in declared.items():
             if name in values:
-                given[leaf] = _array(leaf, values[name])
+                leaf_values[leaf] = _array(leaf, values[name])
             elif kind != "state":
                 raise MeaningError(f"the {kind} {name!r}, {leaf.type}, is not given", leaf.location,
                                    fix=f"{kind}s={{{name!r}: …}}; given are {_listed(values)}")
@@ -85,14 +84,14 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
         if unknown and kind != "parameter":
             raise MeaningError(f"the graph has no {kind} named {unknown[0]!r}",
                                fix=f"it has {_listed(declared)}" if declared else f"leave it out: the graph has no {kind}s")
-    binding = solve(graph, {name: given[leaf].shape for name, leaf in graph.inputs.items()}, dims)
+    binding = solve(graph, {name: leaf_values[leaf].shape for name, leaf in graph.inputs.items()}, dims)
     for leaf in graph.states.values():
-        if leaf not in given:
-            given[leaf] = np.zeros(_shape(leaf, binding), dtype=leaf.dtype.numpy)
-    found = evaluate(graph.roots, given, binding, mode, use_direct, jitter)
+        if leaf not in leaf_values:
+            leaf_values[leaf] = np.zeros(_shape(leaf, binding), dtype=leaf.dtype.numpy)
+    results = evaluate(graph.roots, leaf_values, binding, mode, use_direct, jitter)
     count = len(graph.outputs)
-    return Result(dict(zip(graph.outputs, found[:count], strict=True)),
-                  dict(zip(graph.updates, found[count:], strict=True)))
+    return Result(dict(zip(graph.outputs, results[:count], strict=True)),
+                  dict(zip(graph.updates, results[count:], strict=True)))
 
 
 def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode = "real",
@@ -106,9 +105,9 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
     if mode not in ALGEBRAS:
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
     with np.errstate(all="ignore"):
-        found = _Walk(leaf_values, binding, mode, use_direct, jitter).run(nodes)
-        twice = [any(x is before for before in found[:i]) for i, x in enumerate(found)]
-        return [_own(x, node.dtype, mode, again) for x, node, again in zip(found, nodes, twice, strict=True)]
+        results = _Walk(leaf_values, binding, mode, use_direct, jitter).run(nodes)
+        twice = [any(x is before for before in results[:i]) for i, x in enumerate(results)]
+        return [_own(x, node.dtype, mode, again) for x, node, again in zip(results, nodes, twice, strict=True)]
 
 
 def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
@@ -117,17 +116,17 @@ def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
     if mode != "real" and dtype.kind == "float":
         x = narrow(x, dtype)
     if not again and isinstance(x.base, np.ndarray) and _seen_by(x) == _ALONE:
-        made = x.base
-        whole = (made.shape, made.strides, made.dtype) == (x.shape, x.strides, x.dtype)
-        if whole and made.flags.owndata and made.flags.writeable and made.flags.c_contiguous:
-            return made
+        base = x.base
+        whole = (base.shape, base.strides, base.dtype) == (x.shape, x.strides, x.dtype)
+        if whole and base.flags.owndata and base.flags.writeable and base.flags.c_contiguous:
+            return base
     return np.array(x, order="C")
 
 
 def _seen_by(view: Array) -> int:
     """References to the array behind a view, those of this function included."""
-    made = view.base
-    return sys.getrefcount(made)
+    base = view.base
+    return sys.getrefcount(base)
 
 
 _ALONE = _seen_by(np.empty(1).view())
@@ -182,9 +181,9 @@ def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str,
 
     shapes: those of the inputs, by name. Raises MeaningError for what is missing, contradicts itself, or is out of range.
     """
-    found = dict(given or {})
-    origin = dict.fromkeys(found, "by `dims`")
-    for name in found:
+    dims = dict(given or {})
+    origin = dict.fromkeys(dims, "by `dims`")
+    for name in dims:
         if name not in graph.dims:
             raise MeaningError(f"the graph has no dim named {name!r}",
                                fix=f"it has {_listed(graph.dims)}" if graph.dims else "leave it out: the graph has no dims")
@@ -197,21 +196,21 @@ def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str,
             symbol = str(dim)
             if not isinstance(dim, d.Expr) or graph.dims.get(symbol) != dim:
                 continue
-            if found.setdefault(symbol, size) != size:
-                raise MeaningError(f"the dim {symbol!r} is {found[symbol]} {origin[symbol]} and {size} by axis {axis} of "
+            if dims.setdefault(symbol, size) != size:
+                raise MeaningError(f"the dim {symbol!r} is {dims[symbol]} {origin[symbol]} and {size} by axis {axis} of "
                                    f"the input {name!r}", leaf.location, fix="one dim has one size")
             origin.setdefault(symbol, f"by axis {axis} of the input {name!r}")
     for symbol, expression in graph.dims.items():
-        if symbol not in found:
+        if symbol not in dims:
             raise MeaningError(f"the dim {symbol!r} has no size: no input has an axis that is exactly {symbol}",
                                fix=f"give it: dims={{{symbol!r}: …}}")
         low, high = d.bounds(expression)
-        size = found[symbol]
+        size = dims[symbol]
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not low <= size <= high:
             raise MeaningError(f"the dim {symbol!r} is {size!r} {origin[symbol]}, it ranges from {low} to {high}",
                                fix="give a size in range, or make the dim wider where it is made")
-        found[symbol] = int(size)
-    return found
+        dims[symbol] = int(size)
+    return dims
 
 
 # ---- the walk --------------------------------------------------------------------------------------------------------
@@ -270,7 +269,7 @@ class _Frame:
         return value.array() if isinstance(value, _Stored) else value
 
     def operands(self, node: Node) -> list[Array]:
-        """What the direct evaluation of a composite's node is given."""
+        """Return the operands for the direct evaluation of a composite's node."""
         assert isinstance(node.op, CompositeOp)
         named = node.op.roles(node)
         stored = [named[role] for role in node.op.facts.piecewise if role in named and node.inputs.count(named[role]) == 1]
@@ -294,15 +293,15 @@ class _Walk:
         self.as_written = mode != "real"
         self.algebra = Jittered(jitter) if mode == "jittered" else ALGEBRAS[mode]()
 
-    def run(self, roots: Sequence[Node], given: Mapping[Node, tuple[Array | _Stored, ...]] | None = None,
+    def run(self, roots: Sequence[Node], operands: Mapping[Node, tuple[Array | _Stored, ...]] | None = None,
             definition: Definition | None = None) -> list[Array]:
-        """The values of roots. given: those of arguments; definition: of which the roots are the outputs."""
+        """Return the values of roots. operands: values of arguments; definition: the one that has the roots as outputs."""
         for root in roots:
             if len(root.types) != 1:
                 raise MeaningError(f"{root.op.name} has {len(root.types)} outputs", root.location,
                                    fix="evaluate its items: item(node, index)")
         schedule = _Schedule.of(roots) if definition is None else _schedule(definition)
-        frames = [_Frame(roots, schedule, dict(given or {}))]
+        frames = [_Frame(roots, schedule, dict(operands or {}))]
         while True:
             frame = frames[-1]
             if frame.position < len(frame.schedule.order):
@@ -317,11 +316,11 @@ class _Walk:
                 if inner is not None:
                     frames.append(inner)
                 continue
-            found = [frame.read(root) for root in frame.roots]
+            results = [frame.read(root) for root in frame.roots]
             frames.pop()
             if frame.caller is None:
-                return found
-            frames[-1].finish(frame.caller, tuple(found))
+                return results
+            frames[-1].finish(frame.caller, tuple(results))
 
     def step(self, frame: _Frame, node: Node) -> _Frame | None:
         """Evaluate one node; when its definition has to be evaluated first, a frame for that comes back instead."""
@@ -352,28 +351,28 @@ class _Walk:
             if op.direct is not None and usable and (op.opaque or not self.takes_rows(frame, node, definition)):
                 frame.finish(node, self.direct(op, node, frame.operands(node)))
             else:
-                given = {a: frame.values[i] for a, i in zip(definition.arguments, node.inputs, strict=True)}
-                return _Frame(definition.outputs, _schedule(definition), given, node)
+                operands = {a: frame.values[i] for a, i in zip(definition.arguments, node.inputs, strict=True)}
+                return _Frame(definition.outputs, _schedule(definition), operands, node)
         else:
             raise MeaningError(f"the oracle has no meaning for {op.name!r}", node.location)
         return None
 
     def turns(self, node: Node, values: list[Array]) -> tuple[Array, ...]:
-        """The outputs of a scan, one turn after another."""
+        """Return the outputs of a scan, iteration by iteration."""
         at = self.at(node)
         turns = Turns(values, at.attrs)
         body = turns.step
         carries, stacks = turns.carries, [np.empty(t.shape, carrier(t.dtype)) for t in at.types[len(turns.carries):]]
         for t in turns.order(len(turns.sliced[0])):
-            given = (*carries, *(_frozen(x[t]) for x in turns.sliced), *turns.others)
-            found = self.run(body.outputs, {a: (v,) for a, v in zip(body.arguments, given, strict=True)}, body.definition)
-            carries = found[:len(carries)]
-            for stack, y in zip(stacks, found[len(carries):], strict=True):
+            operands = (*carries, *(_frozen(x[t]) for x in turns.sliced), *turns.others)
+            results = self.run(body.outputs, {a: (v,) for a, v in zip(body.arguments, operands, strict=True)}, body.definition)
+            carries = results[:len(carries)]
+            for stack, y in zip(stacks, results[len(carries):], strict=True):
                 stack[t] = y
         return tuple(map(_frozen, (*carries, *stacks)))
 
     def takes_rows(self, frame: _Frame, node: Node, definition: Definition) -> bool:
-        """Whether the definition does no more with a large table among the operands than gather from it."""
+        """Return True if the definition only gathers from the large tables among its operands."""
         tables = [a for a, i in zip(definition.arguments, node.inputs, strict=True) if isinstance(frame.values[i][0], _Stored)]
         if not tables:
             return False
@@ -416,7 +415,7 @@ class _Walk:
         if len(outputs) != len(at.types):
             raise MeaningError(f"the direct evaluation of {op.name} gives {len(outputs)} outputs, its definition "
                                f"{len(at.types)}", node.location)
-        found = []
+        results = []
         for output, type in zip(outputs, at.types, strict=True):
             array, kind = np.asarray(output), type.dtype.kind
             if array.shape != type.shape or array.dtype.kind not in {"float": "fiu", "bool": "b"}.get(kind, "iu"):
@@ -425,8 +424,8 @@ class _Walk:
             array = array.astype(carrier(type.dtype), copy=False)
             if self.as_written and kind == "float":
                 array = wide(narrow(array, type.dtype), type.dtype)
-            found.append(_frozen(array))
-        return tuple(found)
+            results.append(_frozen(array))
+        return tuple(results)
 
 
 # ---- what is known of a definition, once -----------------------------------------------------------------------------
@@ -435,7 +434,7 @@ _schedules: weakref.WeakKeyDictionary[Definition, _Schedule] = weakref.WeakKeyDi
 
 
 def _schedule(definition: Definition) -> _Schedule:
-    found = _schedules.get(definition)
-    if found is None:
-        found = _schedules[definition] = _Schedule.of(definition.outputs)
-    return found
+    schedule = _schedules.get(definition)
+    if schedule is None:
+        schedule = _schedules[definition] = _Schedule.of(definition.outputs)
+    return schedule

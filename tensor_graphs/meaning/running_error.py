@@ -11,9 +11,9 @@ adds u · |result| in the dtype as it is written; a sum adds what its partial su
     f(x)      |f′(x)| · δx; exact where values are only chosen and moved; of e^x and the like the change, if δx is large
 
 The sum's second term is the mean of the squares of its partial sums, in any order: those of terms of random signs, and of what they
-have in common (terms of one sign, added in turn, lose n/3 times as much). It is what tells cancellation from a mistake: where terms
-of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two. Products of two errors in a sum are added as they
-are: the squares of x − mean(x) all have the error of one mean.
+have in common (terms of one sign, added one by one, lose n/3 times as much). It distinguishes cancellation from a mistake: where
+terms of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two. Products of two errors in a sum are added as
+they are: the squares of x − mean(x) all have the error of one mean.
 
 Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3, with the square
 roots of Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, in the place of worst cases: those grow like n, and would explain
@@ -53,25 +53,26 @@ WORK = 1 << 22
 PRODUCTS = 64
 """products that are added as soon as they are made take as long as one number that is stored"""
 
+
 def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array | None]:
     """The running error of every float output of a graph without parameters and states; None: it is not known.
 
     inputs: arrays by name. dims: the size of every dim. Not known is what an op without a definition computes, what would take
     more than WORK, and what has no value at these sizes. An error that is not finite is 0: nothing is explained there.
     """
-    found: dict[str, Array | None] = {name: None for name, node in graph.outputs.items() if node.dtype.is_float}
-    given = {leaf: inputs[name] for name, leaf in graph.inputs.items()}
+    errors: dict[str, Array | None] = {name: None for name, node in graph.outputs.items() if node.dtype.is_float}
+    leaf_values = {leaf: inputs[name] for name, leaf in graph.inputs.items()}
     try:
-        roots = expand_all([graph.outputs[name] for name in found], _is_smooth)
+        roots = expand_all([graph.outputs[name] for name in errors], _is_smooth)
         with np.errstate(all="ignore"):
-            values = _evaluate(roots, given, dims)
+            values = _evaluate(roots, leaf_values, dims)
     except (_Unknown, TensorGraphsError, ValueError, IndexError, MemoryError) as e:         # as where the oracle has no value
-        log.debug("no running error of %s: %s", ", ".join(found), e)
-        return found
-    for name, each in zip(found, values, strict=True):
-        error = np.zeros(each.value.shape) if each.error is None else each.error
-        found[name] = np.where(np.isfinite(error), error, 0.0)
-    return found
+        log.debug("no running error of %s: %s", ", ".join(errors), e)
+        return errors
+    for name, value in zip(errors, values, strict=True):
+        error = np.zeros(value.value.shape) if value.error is None else value.error
+        errors[name] = np.where(np.isfinite(error), error, 0.0)
+    return errors
 
 
 class _Unknown(Exception):
@@ -133,7 +134,7 @@ def _rounded(n: At, value: Array, error: Array | None) -> Array | None:
 
 
 def _scales_exactly(x: Known) -> bool:
-    """Whether this is one power of two, throughout: a product with it is not rounded."""
+    """Return True if all elements are one power of two: a product with it is not rounded."""
     if x.error is not None or x.value.size == 0:
         return False
     distinct = x.value[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.value.strides)]
@@ -141,7 +142,7 @@ def _scales_exactly(x: Known) -> bool:
 
 
 def _lost(n: At) -> tuple[float, float]:
-    """How much of the sum of the squares of its terms, and of its own square, a sum adds to the square of its error."""
+    """Return the factors of the sum of the squares of a sum's terms, and of its own square, in the square of its error."""
     terms = min(math.prod(int(n.input_types[0].shape[i]) for i in n.attrs["axes"]), TERMS)
     square = min(unit_roundoff(n.dtype), unit_roundoff(f32)) ** 2
     return square * max(0, terms - 1) / 2, square * terms / 3
@@ -163,8 +164,26 @@ def _contracted(x: Array, y: Array, axes: Sequence[int]) -> Array:
     return np.asarray(np.einsum(pick[0], left, pick[1], right, [i for i in range(x.ndim) if i not in axes], optimize=True))
 
 
+def _exact(name: str) -> Callable[..., Known]:
+    """Return the method for an op without errors in its result, which is no float, or as good as exact."""
+    return lambda self, n, *xs: Known(getattr(self.real, name)(n, *(x.value for x in xs)))
+
+
+def _moved(name: str) -> Callable[..., Known]:
+    """Return the method for an op that only moves values: it moves their errors alike."""
+    def method(self: Errors, n: At, x: Known, *index: Known) -> Known:
+        move, places = getattr(self.real, name), [i.value for i in index]
+        return Known(move(n, x.value, *places), None if x.error is None else move(n, x.error, *places))
+
+    return method
+
+
 class Errors:
     """The algebra of values with running errors, one method per atomic op (see the module's docstring)."""
+
+    idiv, bit_and, bit_xor, less, not_equal, bitcast = map(_exact, ("idiv", "bit_and", "bit_xor", "less", "not_equal", "bitcast"))
+    floor = _exact("floor")     # where definitions take an integer off an exponent, which one hardly matters
+    reshape, permute, expand, slice, gather = map(_moved, ("reshape", "permute", "expand", "slice", "gather"))
 
     def __init__(self) -> None:
         self.real = Real()
@@ -185,11 +204,6 @@ class Errors:
 
     def done(self, n: At, value: Array, error: Array | None = None) -> Known:
         return Known(value, _rounded(n, value, error))
-
-    def _moved(self, name: str, n: At, x: Known, *index: Known) -> Known:
-        """An op that only moves values moves their errors alike."""
-        move, places = getattr(self.real, name), [i.value for i in index]
-        return Known(move(n, x.value, *places), None if x.error is None else move(n, x.error, *places))
 
     def constant(self, n: At, value: bool | int | float | Array) -> Known:
         exact = self.real.constant(n, value)
@@ -225,15 +239,8 @@ class Errors:
     def sin(self, n: At, x: Known) -> Known:
         return self._unary(n, x, self.real.sin(n, x.value), lambda dx: np.hypot(np.cos(x.value) * dx, dx * dx / 2))
 
-    def floor(self, n: At, x: Known) -> Known:
-        """Taken as exact: where definitions take an integer off an exponent, which one hardly matters."""
-        return Known(self.real.floor(n, x.value))
-
     def cast(self, n: At, x: Known) -> Known:
         return self.done(n, self.real.cast(n, x.value), x.error if n.dtype.kind == "float" else None)
-
-    def bitcast(self, n: At, x: Known) -> Known:
-        return Known(self.real.bitcast(n, x.value))
 
     def composite(self, n: At, op: CompositeOp, xs: Sequence[Known]) -> Known:
         """An elementwise composite by its direct evaluation, and by how much that changes between the ends of each operand's error.
@@ -272,21 +279,6 @@ class Errors:
         dx, dy = _error(x), _error(y)
         near = np.abs(x.value - y.value) <= ROUNDINGS * (dx + dy)               # either may be the larger one
         return Known(value, np.where(near, np.maximum(dx, dy), np.where(x.value > y.value, dx, dy)))
-
-    def idiv(self, n: At, x: Known, y: Known) -> Known:
-        return Known(self.real.idiv(n, x.value, y.value))
-
-    def bit_and(self, n: At, x: Known, y: Known) -> Known:
-        return Known(self.real.bit_and(n, x.value, y.value))
-
-    def bit_xor(self, n: At, x: Known, y: Known) -> Known:
-        return Known(self.real.bit_xor(n, x.value, y.value))
-
-    def less(self, n: At, x: Known, y: Known) -> Known:
-        return Known(self.real.less(n, x.value, y.value))
-
-    def not_equal(self, n: At, x: Known, y: Known) -> Known:
-        return Known(self.real.not_equal(n, x.value, y.value))
 
     def where(self, n: At, condition: Known, x: Known, y: Known) -> Known:
         value = self.real.where(n, condition.value, x.value, y.value)
@@ -342,21 +334,6 @@ class Errors:
 
     # ---- movement and indexing ---------------------------------------------------------------------------------------
 
-    def reshape(self, n: At, x: Known) -> Known:
-        return self._moved("reshape", n, x)
-
-    def permute(self, n: At, x: Known) -> Known:
-        return self._moved("permute", n, x)
-
-    def expand(self, n: At, x: Known) -> Known:
-        return self._moved("expand", n, x)
-
-    def slice(self, n: At, x: Known) -> Known:
-        return self._moved("slice", n, x)
-
-    def gather(self, n: At, x: Known, index: Known) -> Known:
-        return self._moved("gather", n, x, index)
-
     def pad(self, n: At, x: Known) -> Known:
         zero = replace(n, attrs={**n.attrs, "value": 0.0})
         return Known(self.real.pad(n, x.value), None if x.error is None else self.real.pad(zero, x.error))
@@ -365,11 +342,11 @@ class Errors:
         value = self.real.scatter(n, base.value, index.value, updates.value)
         if n.dtype.kind != "float":
             return Known(value)
-        known, new = _error(base), _error(updates)
+        base_error, new = _error(base), _error(updates)
         if n.attrs["mode"] != "add":
-            return Known(value, self.real.scatter(n, known, index.value, new))
+            return Known(value, self.real.scatter(n, base_error, index.value, new))
         lost = unit_roundoff(n.dtype) ** 2                                      # each partial sum is rounded
-        squares = self.real.scatter(n, known ** 2 + lost * base.value ** 2, index.value, new ** 2 + lost * updates.value ** 2)
+        squares = self.real.scatter(n, base_error ** 2 + lost * base.value ** 2, index.value, new ** 2 + lost * updates.value ** 2)
         return self.done(n, value, np.sqrt(squares))
 
 
@@ -390,7 +367,7 @@ def _toward_zero(x: Known, change: Array) -> Array:
 
 
 def _is_smooth(node: Node) -> bool:
-    """Whether this composite computes each number of a float output from those at the same place, and can do so directly."""
+    """Return True for a composite with a direct evaluation that computes each element from those at the same place."""
     op = node.op
     if not isinstance(op, CompositeOp) or op.direct is None or op.opaque or not all(t.dtype.is_float for t in node.types):
         return False
@@ -401,7 +378,7 @@ def _is_smooth(node: Node) -> bool:
 
 
 def _elementwise(roots: Sequence[Node]) -> bool:
-    """Whether nothing that depends on an argument is moved or reduced."""
+    """Return True if nothing that depends on an argument is moved or reduced."""
     depends: dict[Node, bool] = {}
     for node in walk(roots):
         depends[node] = node.op is leaves.ARGUMENT or any(depends[i] for i in node.inputs)
@@ -412,7 +389,7 @@ def _elementwise(roots: Sequence[Node]) -> bool:
     return True
 
 
-def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array | Known], dims: Mapping[str, int],
+def _evaluate(roots: Sequence[Node], leaf_values: Mapping[Node, Array | Known], dims: Mapping[str, int],
               algebra: Errors | None = None) -> list[Known]:
     """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
     algebra = algebra or Errors()
@@ -424,28 +401,28 @@ def _evaluate(roots: Sequence[Node], given: Mapping[Node, Array | Known], dims: 
         if x not in roots:
             dropped[i].append(x)
     for position, node in enumerate(order):
-        values[node] = _one(algebra, node, values, given, dims)
+        values[node] = _one(algebra, node, values, leaf_values, dims)
         for old in dropped[position]:
             del values[old]
     return [algebra.stored(values[root]) for root in roots]
 
 
 def _turns(algebra: Errors, n: At, values: Sequence[Known], dims: Mapping[str, int]) -> tuple[Known, ...]:
-    """A scan, one turn after another: what is carried carries its error along."""
+    """Return the outputs of a scan, iteration by iteration: carried values keep their errors."""
     turns = Turns(values, n.attrs)
     body, carries = turns.step, turns.carries
     roots = expand_all(body.outputs, _is_smooth)
     rows: dict[int, list[Known]] = {}
     for t in turns.order(len(turns.sliced[0].value)):
         slices = [Known(x.value[t], None if x.error is None else x.error[t]) for x in turns.sliced]
-        found = _evaluate(roots, dict(zip(body.arguments, (*carries, *slices, *turns.others), strict=True)), dims, algebra)
-        carries, rows[t] = found[:len(carries)], found[len(carries):]
+        results = _evaluate(roots, dict(zip(body.arguments, (*carries, *slices, *turns.others), strict=True)), dims, algebra)
+        carries, rows[t] = results[:len(carries)], results[len(carries):]
     stacks = []
     for k, type in enumerate(n.types[len(carries):]):
-        each = [rows[t][k] for t in range(len(rows))]
-        value = np.array([y.value for y in each], carrier(type.dtype)).reshape(type.shape)
-        inexact = any(y.error is not None for y in each)
-        stacks.append(Known(value, np.array([_error(y) for y in each]).reshape(type.shape) if inexact else None))
+        outputs = [rows[t][k] for t in range(len(rows))]
+        value = np.array([y.value for y in outputs], carrier(type.dtype)).reshape(type.shape)
+        inexact = any(y.error is not None for y in outputs)
+        stacks.append(Known(value, np.array([_error(y) for y in outputs]).reshape(type.shape) if inexact else None))
     return (*carries, *stacks)
 
 
@@ -453,10 +430,10 @@ _Value = Known | Product | tuple[Known, ...]
 """of a node; the last: of one with several outputs"""
 
 
-def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], given: Mapping[Node, Array | Known],
+def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], leaf_values: Mapping[Node, Array | Known],
          dims: Mapping[str, int]) -> _Value:
-    if node in given:
-        value = given[node]
+    if node in leaf_values:
+        value = leaf_values[node]
         return value if isinstance(value, Known) else Known(wide(value, node.dtype))
     if node.op is leaves.COPY_TO:
         return values[node.inputs[0]]
@@ -471,8 +448,8 @@ def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], given: Mapp
         value = n.attrs["value"]
         return algebra.constant(n, value.array() if isinstance(value, ArrayValue) else value)
     if isinstance(node.op, ScanOp):
-        made = _turns(algebra, n, [algebra.stored(values[i]) for i in node.inputs], dims)
-        return made[0] if len(made) == 1 else made
+        results = _turns(algebra, n, [algebra.stored(values[i]) for i in node.inputs], dims)
+        return results[0] if len(results) == 1 else results
     if isinstance(node.op, CompositeOp) and not node.op.opaque:
         algebra.count(3 * math.prod(n.shape))
         return algebra.composite(n, node.op, [algebra.stored(values[i]) for i in node.inputs])
@@ -481,5 +458,5 @@ def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], given: Mapp
     if node.op.group != "move" and node.op.name != "mul":
         algebra.count(math.prod(n.shape))
     operands = [values[i] if node.op.name == "sum" else algebra.stored(values[i]) for i in node.inputs]
-    found: Known | Product = node.op.meaning(algebra, n, *operands)
-    return found
+    result: Known | Product = node.op.meaning(algebra, n, *operands)
+    return result

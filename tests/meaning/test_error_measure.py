@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensor_graphs.language.dtypes import bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i64, u64
 from tensor_graphs.meaning import error_measure
-from tensor_graphs.meaning.error_measure import ErrorReport, measure, measure_indices, row_errors
+from tensor_graphs.meaning.error_measure import ErrorReport, measure, row_errors
 
 INF, NAN = math.inf, math.nan
 EXACT = ErrorReport(0.0, 0.0, 0.0, 0.0)
@@ -287,13 +287,3 @@ def test_large_arrays_are_compared_in_little_memory():
         assert tracemalloc.get_traced_memory()[1] < ref.nbytes
     finally:
         tracemalloc.stop()
-
-
-def test_an_index_is_as_good_as_the_value_that_it_chooses():
-    values = np.array([[1.0, 5.0, 5.0], [2.0, 0.0, 1.999]])
-    assert measure_indices([1, 0], [2, 0], values, f32) == EXACT
-    assert measure_indices([1, 2], [1, 0], values, f32).max_relative_error == pytest.approx(5e-4)
-    assert measure_indices([[1, 2], [0, 2]], [[2, 1], [0, 2]], values, f32) == EXACT
-    assert measure_indices([0, 0, 0], [1, 0, 0], values.astype(np.int64), i64, axis=0).mismatch is not None
-    assert measure_indices([3, 0], [1, 0], values, f32).mismatch == "the index 3 is outside of an axis of size 3"
-    assert measure_indices([0], [1, 0], values, f32).mismatch == "the shape is [1] instead of [2]"

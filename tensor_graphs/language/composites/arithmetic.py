@@ -8,21 +8,28 @@ operand (neg, abs, square, rsqrt, …) are called directly.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill, need
 from tensor_graphs.language.axis import Axes, several_axes
-from tensor_graphs.language.composite import CompositeOp, library
+from tensor_graphs.language.composite import CompositeOp, library, of_one_output
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import Operand, as_node, broadcast_shape, broadcast_to, keep, together
+from tensor_graphs.language.operands import Operand, as_node, broadcast_shape, broadcast_to, keep, together
+
+__all__ = [
+    "abs", "add", "all", "any", "bit_and", "bit_or", "bit_xor", "ceil", "clip", "div", "equals", "floor_div", "greater",
+    "greater_equal", "integer_power", "is_finite", "is_nan", "left_shift", "less", "less_equal", "maximum", "minimum", "mod",
+    "mul", "neg", "not_equal", "pow", "reduce_max", "reduce_min", "right_shift", "round", "rsqrt", "sign", "square", "sub",
+    "sum", "trunc", "where"
+]
 
 _LN2 = 0.6931471805599453  # ln 2
 _LARGEST_UNROLLED_POWER = 64  # x ** 64 is 6 multiplications; beyond, exp2(y · log2 x) is shorter and as accurate
@@ -43,8 +50,8 @@ def _zeros(x: Node) -> Node:
 
 def _one(op: CompositeOp, *operands: Node, **attributes: Any) -> Node:
     """The node of a composite with one output."""
-    made: Node = op(*operands, **attributes)
-    return made
+    result: Node = op(*operands, **attributes)
+    return result
 
 
 def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
@@ -193,10 +200,7 @@ def integer_power(x: Node, *, exponent: int) -> Node:
 
 @library(name="sub", facts=OpFacts(mentioned=True, symbol="−"))
 def _sub(x: Node, y: Node) -> Node:
-    """x − y; integers wrap.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """x − y; integers wrap."""
     _both("sub", x, y, "float", "int", "uint")
     return atomic.add(x, atomic.mul(y, _minus_one(y)))
 
@@ -208,20 +212,14 @@ def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
 
 @library(name="div", direct=_div_direct, facts=OpFacts(mentioned=True, symbol="/"))
 def _div(x: Node, y: Node) -> Node:
-    """x / y, for floats.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """x / y, for floats."""
     _both("div", x, y, "float")
     return atomic.mul(x, atomic.reciprocal(y))
 
 
 @library(name="floor_div", facts=OpFacts(leaps=True, mentioned=True))
 def _floor_div(x: Node, y: Node) -> Node:
-    """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """⌊x / y⌋; integers by the atomic op idiv, where ÷0 gives 0."""
     _both("floor_div", x, y, "float", "int", "uint")
     return atomic.floor(_div(x, y)) if x.dtype.kind == "float" else atomic.idiv(x, y)
 
@@ -232,10 +230,10 @@ def _mod_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
         return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
 
 
-def _mod_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
+@of_one_output
+def _mod_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     """1 and −⌊x / y⌋, the latter from the remainder: the rounded x / y may lie beyond a whole number."""
-    (g,) = grads
-    if g is None or node.dtype.kind != "float":
+    if node.dtype.kind != "float":
         return {}
     x, y = node.inputs
     return {"x": g, "y": atomic.mul(g, _div(_sub(node, x), y))}
@@ -247,14 +245,11 @@ def _mod(x: Node, y: Node) -> Node:
 
     Floats as numpy.mod: NaN of x = ±∞ and of y = 0; x mod ±∞ is x, or ±∞ where the signs differ; a remainder of 0 has y's sign.
     Below f64 the definition is a long division in f64, exact before the result is rounded, however large the quotient. In f64 it is
-    one step of it, with an error of at most 2^-51·|x| for normal y and finite x / y; kernels and the oracle have no such error.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    one step of it, with an error of at most 2^-51·|x| for normal y and finite x / y; kernels and the oracle have no such error."""
     _both("mod", x, y, "float", "int", "uint")
     if x.dtype.kind != "float":
         return _one(_sub, x, atomic.mul(_floor_div(x, y), y))
-    size, divisor = (abs(atomic.cast(each, f64)) for each in (x, y))
+    size, divisor = (abs(atomic.cast(operand, f64)) for operand in (x, y))
     rest = size
     for shift in _shifts(x.dtype):
         multiple = atomic.mul(divisor, fill(2.0**shift, x.shape, f64)) if shift else divisor
@@ -292,11 +287,9 @@ def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
         return np.where(y < 0, inverse, power).astype(x.dtype)
 
 
-def _pow_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
+@of_one_output
+def _pow_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     """y·x^(y−1) and x^y·ln x, without the 0 · ∞ of x⁰ and 0^y."""
-    (g,) = grads
-    if g is None:
-        return {}
     x, y = node.inputs
     zero = _zeros(x)
     to_x = atomic.where(_equals(y, zero), zero, atomic.mul(y, _pow(x, _sub(y, _ones(y)))))
@@ -310,10 +303,7 @@ def _pow(x: Node, y: Node) -> Node:
     """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number.
 
     x⁰ and 1^y are 1, of NaN too. Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact
-    value is rounded towards zero, and 0^y is 0.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    value is rounded towards zero, and 0^y is 0."""
     _both("pow", x, y, "float", "int", "uint")
     one = _ones(x)
     if x.dtype.kind == "float":
@@ -350,10 +340,7 @@ def _pow(x: Node, y: Node) -> Node:
 
 @library(name="min", facts=OpFacts(any_order=("float", "int", "uint"), mentioned=True))
 def _min(x: Node, y: Node) -> Node:
-    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow."""
     _both("min", x, y, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.max(flip(x), flip(y)))
@@ -361,20 +348,14 @@ def _min(x: Node, y: Node) -> Node:
 
 @library(name="equals", facts=OpFacts(leaps=True, mentioned=True))
 def _equals(x: Node, y: Node) -> Node:
-    """True where x = y; NaN equals nothing.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """True where x = y; NaN equals nothing."""
     _both("equals", x, y, "float", "int", "uint", "bool")
     return atomic.logical_not(atomic.not_equal(x, y))
 
 
 @library(name="less_equal", facts=OpFacts(leaps=True, mentioned=True))
 def _less_equal(x: Node, y: Node) -> Node:
-    """True where x ≤ y; False beside NaN.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """True where x ≤ y; False next to NaN."""
     _both("less_equal", x, y, "float", "int", "uint")
     if x.dtype.kind == "float":
         return atomic.bit_or(atomic.less(x, y), _equals(x, y))
@@ -383,10 +364,7 @@ def _less_equal(x: Node, y: Node) -> Node:
 
 @library(name="bit_or")
 def _bit_or(x: Node, y: Node) -> Node:
-    """x or y, bit by bit; of booleans the logical or.
-
-    Strict: x and y have one shape and dtype. Raises ShapeError, DTypeError.
-    """
+    """x or y, bit by bit; of booleans the logical or."""
     _both("bit_or", x, y, "int", "uint", "bool")
     return atomic.bit_or(x, y)
 
@@ -427,8 +405,8 @@ def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 
 def _reduced(op: CompositeOp, x: Node, axis: Axes, keepdims: bool) -> Node:
-    found = several_axes(op.name, axis, x.rank)
-    return keep(x, op(x, axes=found), found, keepdims) if found else x
+    axes = several_axes(op.name, axis, x.rank)
+    return keep(x, op(x, axes=axes), axes, keepdims) if axes else x
 
 
 def sum(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
@@ -456,7 +434,7 @@ def reduce_min(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool 
 
 
 def any(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Whether some element of a bool tensor is True over the axes (all by default).
+    """True where some element of a bool tensor is True over the axes (all by default).
 
     x of booleans; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
     """
@@ -464,7 +442,7 @@ def any(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False
 
 
 def all(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Whether every element of a bool tensor is True over the axes (all by default).
+    """True where every element of a bool tensor is True over the axes (all by default).
 
     x of booleans; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
     """
@@ -474,28 +452,43 @@ def all(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False
 # ---- broadcasting functions: what the operators call -----------------------------------------------------------------
 
 
-def add(x: Operand, y: Operand) -> Node:
-    """x + y.
-
-    Floats or integers, which wrap. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.add(*together("add", x, y))
+class _Broadcasting(Protocol):
+    def __call__(self, x: Operand, y: Operand) -> Node: ...
 
 
-def sub(x: Operand, y: Operand) -> Node:
-    """x − y; integers wrap.
+def _broadcasting(name: str, strict: Callable[..., Any], result: str, operands: str = "") -> _Broadcasting:
+    """Return the function that applies `strict` to its operands, broadcast to one shape; the texts are parts of its docstring."""
+    def function(x: Operand, y: Operand) -> Node:
+        return cast(Node, strict(*together(name, x, y)))
 
-    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_sub, *together("sub", x, y))
+    rules = "Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError."
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{result}\n\n{f'{operands} {rules}'.lstrip()}"
+    return function
 
 
-def mul(x: Operand, y: Operand) -> Node:
-    """x · y.
-
-    Floats or integers, which wrap. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.mul(*together("mul", x, y))
+add: _Broadcasting = _broadcasting("add", atomic.add, "x + y.", "Floats or integers, which wrap.")
+sub: _Broadcasting = _broadcasting("sub", _sub, "x − y; integers wrap.", "Floats or integers.")
+mul: _Broadcasting = _broadcasting("mul", atomic.mul, "x · y.", "Floats or integers, which wrap.")
+mod: _Broadcasting = _broadcasting(
+    "mod", _mod, "x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x. Floats: that of the exact quotient, as numpy.mod.",
+    "Floats or integers.")
+minimum: _Broadcasting = _broadcasting("minimum", _min, "The smaller one, element by element; NaN wins.", "Floats or integers.")
+maximum: _Broadcasting = _broadcasting("maximum", atomic.max,
+                                       "The larger one, element by element; NaN wins.", "Floats or integers.")
+less: _Broadcasting = _broadcasting("less", atomic.less, "x < y.", "A bool tensor.")
+greater: _Broadcasting = _broadcasting("greater", lambda x, y: atomic.less(y, x), "x > y.", "A bool tensor.")
+less_equal: _Broadcasting = _broadcasting("less_equal", _less_equal, "x ≤ y; False next to NaN.", "A bool tensor.")
+greater_equal: _Broadcasting = _broadcasting("greater_equal", lambda x, y: _less_equal(y, x),
+                                             "x ≥ y; False next to NaN.", "A bool tensor.")
+equals: _Broadcasting = _broadcasting(
+    "equals", _equals, "x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing.")
+not_equal: _Broadcasting = _broadcasting("not_equal", atomic.not_equal, "x ≠ y.", "A bool tensor; True next to NaN.")
+bit_and: _Broadcasting = _broadcasting("bit_and", atomic.bit_and,
+                                       "x and y, bit by bit; of booleans the logical and.", "Integers or booleans.")
+bit_or: _Broadcasting = _broadcasting("bit_or", _bit_or, "x or y, bit by bit; of booleans the logical or.", "Integers or booleans.")
+bit_xor: _Broadcasting = _broadcasting("bit_xor", atomic.bit_xor,
+                                       "x xor y, bit by bit; of booleans: exactly one of them.", "Integers or booleans.")
 
 
 def div(x: Operand, y: Operand) -> Node:
@@ -520,14 +513,6 @@ def floor_div(x: Operand, y: Operand) -> Node:
     return _floor_div(a, b) if a.dtype.kind == "float" else atomic.idiv(a, b)
 
 
-def mod(x: Operand, y: Operand) -> Node:
-    """x − ⌊x / y⌋·y, with the sign of y; integers: x mod 0 is x. Floats: that of the exact quotient, as numpy.mod.
-
-    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_mod, *together("mod", x, y))
-
-
 def pow(x: Operand, y: Operand) -> Node:
     """x^y. A number as exponent becomes products (0 to 64), sqrt (½: NaN of −∞, where C's pow and a tensor as exponent give +∞),
     rsqrt (−½) or reciprocal (−1); 2^y is exp2.
@@ -549,79 +534,12 @@ def pow(x: Operand, y: Operand) -> Node:
     return _one(_pow, *together("pow", x, y))
 
 
-def minimum(x: Operand, y: Operand) -> Node:
-    """The smaller one, element by element; NaN wins.
-
-    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_min, *together("minimum", x, y))
-
-
-def maximum(x: Operand, y: Operand) -> Node:
-    """The larger one, element by element; NaN wins.
-
-    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.max(*together("maximum", x, y))
-
-
 def clip(x: Node, low: Operand, high: Operand) -> Node:
     """min(max(x, low), high).
 
-    Floats or integers; NaN stays NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError,
-    DTypeError.
+    Floats or integers; NaN stays NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
     return minimum(maximum(x, low), high)
-
-
-def less(x: Operand, y: Operand) -> Node:
-    """x < y.
-
-    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.less(*together("less", x, y))
-
-
-def greater(x: Operand, y: Operand) -> Node:
-    """x > y.
-
-    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    a, b = together("greater", x, y)
-    return atomic.less(b, a)
-
-
-def less_equal(x: Operand, y: Operand) -> Node:
-    """x ≤ y; False beside NaN.
-
-    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_less_equal, *together("less_equal", x, y))
-
-
-def greater_equal(x: Operand, y: Operand) -> Node:
-    """x ≥ y; False beside NaN.
-
-    A bool tensor. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    a, b = together("greater_equal", x, y)
-    return _one(_less_equal, b, a)
-
-
-def equals(x: Operand, y: Operand) -> Node:
-    """x = y as a bool tensor (`==` between tensors asks whether they are the same node); NaN equals nothing.
-
-    Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_equals, *together("equals", x, y))
-
-
-def not_equal(x: Operand, y: Operand) -> Node:
-    """x ≠ y.
-
-    A bool tensor; True beside NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.not_equal(*together("not_equal", x, y))
 
 
 def left_shift(x: Operand, y: Operand) -> Node:
@@ -652,30 +570,6 @@ def _powers_of_two(name: str, x: Node, y: Node) -> Node:
     bits = x.dtype.itemsize * 8
     table = np.array([1 << i for i in range(bits)], dtype=np.uint64).astype(x.dtype.numpy)
     return atomic.gather(constant(table, x.dtype), y)
-
-
-def bit_and(x: Operand, y: Operand) -> Node:
-    """x and y, bit by bit; of booleans the logical and.
-
-    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.bit_and(*together("bit_and", x, y))
-
-
-def bit_or(x: Operand, y: Operand) -> Node:
-    """x or y, bit by bit; of booleans the logical or.
-
-    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return _one(_bit_or, *together("bit_or", x, y))
-
-
-def bit_xor(x: Operand, y: Operand) -> Node:
-    """x xor y, bit by bit; of booleans: exactly one of them.
-
-    Integers or booleans. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
-    """
-    return atomic.bit_xor(*together("bit_xor", x, y))
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> Node:

@@ -10,6 +10,8 @@ from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import ShapeError
 from tensor_graphs.language.node import Node
 
+__all__ = ["attention"]
+
 SEQUENCES = 32
 """up to this many sequences of a batch are one attention each, on views of what is given; of more, whose number may be a dim, the
 batch becomes heads, which copies q, k and v"""
@@ -31,8 +33,8 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
     attributes = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
 
     def one(*operands: Node | None) -> Node:
-        made: Node = products.attention(*(x for x in operands if x is not None), **attributes)
-        return made
+        result: Node = products.attention(*(x for x in operands if x is not None), **attributes)
+        return result
 
     if q.rank != 4:
         return one(q, k, v, mask)
@@ -40,10 +42,10 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
         if x.rank != 4 or not same_dim(x.shape[0], q.shape[0]):
             raise ShapeError(f"attention of q {show(q)} and {name} {show(x)}: they differ in the number of sequences",
                              fix=f"{name}[b, s, kv_heads, d] for q[b, n, heads, d]")
-    batch, each = q.shape[0], mask is not None and mask.rank == 3
-    if isinstance(batch, int) and 0 < batch <= (batch if each else SEQUENCES):
-        return stack(*(one(q[i], k[i], v[i], mask[i] if each and mask is not None else mask) for i in range(batch)))
-    if each:
+    batch, mask_per_batch = q.shape[0], mask is not None and mask.rank == 3
+    if isinstance(batch, int) and 0 < batch <= (batch if mask_per_batch else SEQUENCES):
+        return stack(*(one(q[i], k[i], v[i], mask[i] if mask_per_batch and mask is not None else mask) for i in range(batch)))
+    if mask_per_batch:
         raise ShapeError(f"attention: a mask for each of {format_dim(batch)} sequences needs a number of sequences that is known",
                          fix="mask[n, s] for all sequences, or an int as the first axis of q")
     folded = (atomic.reshape(atomic.permute(x, (1, 0, 2, 3)), (x.shape[1], batch * x.shape[2], x.shape[3])) for x in (q, k, v))

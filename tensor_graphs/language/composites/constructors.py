@@ -18,7 +18,9 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["arange", "full", "ones", "tril", "triu", "zeros"]
 
 Shape = Sequence[Dim] | Dim
 Number = bool | int | float
@@ -94,8 +96,8 @@ def _triangle(name: str, x: Node, k: int, *, upper: bool) -> Node:
         raise ShapeError(f"{name} of {x.type}: a matrix has two axes", fix="x[None] makes a row of a vector")
     shape = x.shape[-2:]
     rows, columns = arithmetic.add(atomic.iota(shape, 0), k), atomic.iota(shape, 1)
-    kept = arithmetic.greater_equal(columns, rows) if upper else arithmetic.less_equal(columns, rows)
-    return arithmetic.where(broadcast_to(kept, x.shape), x, fill(0, x.shape, x.dtype))
+    inside = arithmetic.greater_equal(columns, rows) if upper else arithmetic.less_equal(columns, rows)
+    return arithmetic.where(broadcast_to(inside, x.shape), x, fill(0, x.shape, x.dtype))
 
 
 def _sizes(shape: Shape) -> tuple[Dim, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import need, same_dim, show
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.composites.indexing import flip
 from tensor_graphs.language.composites.products import dot
@@ -25,7 +25,9 @@ from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["conv", "conv1d", "conv2d", "conv3d"]
 
 Attributes = Mapping[str, Any]
 Gradients = dict[str, Node | None]
@@ -81,26 +83,24 @@ def _conv_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
     n, out = x.shape[0], weight.shape[0]
     places = cast(tuple[int, ...], how.places(x.shape[2:]))
     rows = weight.reshape(groups, out // groups, -1)
-    found = np.empty((n, groups, out // groups, int(np.prod(places))), np.float64)
+    result = np.empty((n, groups, out // groups, int(np.prod(places))), np.float64)
     with np.errstate(all="ignore"):
         for i in range(n):                                          # one image at a time: windows are many times as large
-            seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], found.shape[3])
-            found[i] = np.matmul(rows, seen)
-        found = found.reshape(n, out, *places)
-        return found + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else found
+            seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], result.shape[3])
+            result[i] = np.matmul(rows, seen)
+        result = result.reshape(n, out, *places)
+        return result + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else result
 
 
-def _conv_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+@of_one_output
+def _conv_gradient(node: Node, g: Node) -> Gradients:
     """To x: the convolution of g, spread by the stride, with the weight turned round; to the weight: g · what its windows saw."""
-    (g,) = grads
-    if g is None:
-        return {}
     roles, attrs = _conv.roles(node), node.attrs
     x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
     how = _geometry(weight.shape, attrs)
     out, per, lead = weight.shape[0], weight.shape[1], 2
-    each = exact_div(out, groups)
-    assert each is not None
+    group_channels = exact_div(out, groups)
+    assert group_channels is not None
     apart = g
     zeros: list[tuple[Dim, Dim]] = [(0, 0), (0, 0)]
     inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape[:2]]
@@ -110,9 +110,9 @@ def _conv_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
         zeros.append((covers, covers))
         inside.append((low, low + x.shape[axis], 1))
     turned = flip(weight, tuple(range(lead, weight.rank)))
-    turned = atomic.reshape(turned, (groups, each, per, *weight.shape[2:]))
+    turned = atomic.reshape(turned, (groups, group_channels, per, *weight.shape[2:]))
     turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
-    turned = atomic.reshape(turned, (x.shape[1], each, *weight.shape[2:]))
+    turned = atomic.reshape(turned, (x.shape[1], group_channels, *weight.shape[2:]))
     ones = (1,) * len(how.size)
     full = _conv(apart, atomic.cast(turned, x.dtype), stride=ones, padding=tuple(zeros[lead:]), dilation=how.dilation,
                  groups=groups)
@@ -120,14 +120,14 @@ def _conv_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
     n, places = x.shape[0], _product(g.shape[2:])
     seen = atomic.permute(_columns(x, how, groups), (1, 2, 0, 3))                   # [groups, c / groups · k…, n, p…]
     seen = atomic.reshape(seen, (*seen.shape[:2], n * places))
-    by_group = atomic.permute(atomic.reshape(g, (n, groups, each, places)), (1, 0, 3, 2))
-    to_weight = dot(seen, atomic.reshape(by_group, (groups, n * places, each)))
+    by_group = atomic.permute(atomic.reshape(g, (n, groups, group_channels, places)), (1, 0, 3, 2))
+    to_weight = dot(seen, atomic.reshape(by_group, (groups, n * places, group_channels)))
     to_weight = atomic.reshape(atomic.permute(to_weight, (0, 2, 1)), weight.shape)
-    found: Gradients = {"x": to_x, "weight": atomic.cast(to_weight, weight.dtype)}
+    gradients: Gradients = {"x": to_x, "weight": atomic.cast(to_weight, weight.dtype)}
     if "bias" in roles:
         total = atomic.sum(wide(g), (0, *range(lead, g.rank)))
-        found["bias"] = atomic.cast(total, roles["bias"].dtype)
-    return found
+        gradients["bias"] = atomic.cast(total, roles["bias"].dtype)
+    return gradients
 
 
 @library(name="conv", direct=_conv_direct, gradient=_conv_gradient, facts=OpFacts(product=True, closed=True, sought=False))
@@ -137,22 +137,22 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: tuple[int,
     _check("conv", x, weight, bias, groups)
     how = geometry("conv", cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check("conv", x)
     n, out, places = x.shape[0], weight.shape[0], how.places(x.shape[2:])
-    each = exact_div(out, groups)
-    assert each is not None
+    group_channels = exact_div(out, groups)
+    assert group_channels is not None
     seen, rows = _columns(x, how, groups), atomic.cast(weight, x.dtype)
     if weight.shape[1] == 1:                                        # [n, groups, out / groups, k…, p…], summed over k
-        full = (n, groups, each, *seen.shape[2:])
+        full = (n, groups, group_channels, *seen.shape[2:])
         apart = broadcast_to(atomic.reshape(wide(seen), (n, groups, 1, *seen.shape[2:])), full)
-        by = broadcast_to(atomic.reshape(wide(rows), (groups, each, seen.shape[2], 1)), full)
-        found = atomic.cast(atomic.sum(atomic.mul(apart, by), (3,)), x.dtype)
+        by = broadcast_to(atomic.reshape(wide(rows), (groups, group_channels, seen.shape[2], 1)), full)
+        result = atomic.cast(atomic.sum(atomic.mul(apart, by), (3,)), x.dtype)
     elif groups == 1:
-        found = dot(atomic.reshape(rows, (out, seen.shape[2])), atomic.reshape(seen, (n, *seen.shape[2:])))
+        result = dot(atomic.reshape(rows, (out, seen.shape[2])), atomic.reshape(seen, (n, *seen.shape[2:])))
     else:
-        found = dot(atomic.reshape(rows, (groups, each, seen.shape[2])), seen)
-    found = atomic.reshape(found, (n, out, *places))
+        result = dot(atomic.reshape(rows, (groups, group_channels, seen.shape[2])), seen)
+    result = atomic.reshape(result, (n, out, *places))
     if bias is None:
-        return found
-    return atomic.add(found, broadcast_to(atomic.reshape(atomic.cast(bias, x.dtype), (out, *(1,) * len(places))), found.shape))
+        return result
+    return atomic.add(result, broadcast_to(atomic.reshape(atomic.cast(bias, x.dtype), (out, *(1,) * len(places))), result.shape))
 
 
 def conv(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,

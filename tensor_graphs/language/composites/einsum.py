@@ -17,6 +17,8 @@ from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
 
+__all__ = ["einsum"]
+
 
 def einsum(equation: str, *operands: Node) -> Node:
     """Sum of products over the axes that the result does not name: einsum("bij,bjk->bik", a, b) is a batched dot.

@@ -1,8 +1,7 @@
 """elementary: exp, log, the trigonometric, hyperbolic and error functions, and the activations made of them.
 
-Each definition is chosen for accuracy, in float32 as in float64: every split constant leaves room for an exact product
-in both, and tests/language/test_elementary.py states the error of each. Operands narrower than 32 bits are computed in
-f32 and rounded once.
+Each definition is chosen for accuracy, in float32 as in float64: every split constant leaves room for an exact product in both, and
+tests/language/test_elementary.py states the error of each. Operands narrower than 32 bits are computed in f32 and rounded once.
 
 ALGEBRAIC has, for the definitions that branch or round on purpose, the shortest form that is the same function of real
 numbers: what symbolic evaluation (finite fields) and pattern matching may read in place of the definition.
@@ -18,12 +17,14 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import need
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+
+__all__ = ["cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "relu", "sigmoid", "silu", "softplus", "tan", "tanh"]
 
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
@@ -59,14 +60,8 @@ def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.n
 
 def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
     """`gradient` of an op of one operand: f(x, y) is dy/dx, computed in the dtype of the definition."""
-    def gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-        (g,) = grads
-        if g is None:
-            return {}
-        slope = f(wide(node.inputs[0]), wide(node))
-        return {"x": atomic.cast(wide(g) * slope, node.inputs[0].dtype)}
-
-    return gradient
+    return of_one_output(
+        lambda node, g: {"x": atomic.cast(wide(g) * f(wide(node.inputs[0]), wide(node)), node.inputs[0].dtype)})
 
 
 # ---- exponential and logarithm ---------------------------------------------------------------------------------------
@@ -321,10 +316,8 @@ def _gelu_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.n
         return np.asarray(0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x))
 
 
-def _gelu_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _gelu_gradient(node: Node, g: Node) -> Gradients:
     x = wide(node.inputs[0])
     if node.attrs["approximate"] == "tanh":
         u = _gelu_argument(x)

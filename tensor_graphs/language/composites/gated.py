@@ -15,6 +15,8 @@ from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
 
+__all__ = ["gated"]
+
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
     "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
     "gelu": lambda x: gelu(x, approximate="none"),

@@ -17,7 +17,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.axis import one_axis, several_axes
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.products import linear, times_rows
 from tensor_graphs.language.conditions import Condition, at_least
@@ -27,7 +27,9 @@ from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to, keep
+from tensor_graphs.language.operands import broadcast_to, keep
+
+__all__ = ["argmax", "concat", "cumsum", "embedding", "flip", "linear_argmax", "one_hot", "prod", "split", "stack", "topk"]
 
 _LONGEST_PRODUCT = 1 << 24
 """The halving tree of a product fills its axis up to a power of two at its largest size."""
@@ -48,10 +50,8 @@ def _embedding_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_ty
     return np.asarray(np.where(inside[..., None], rows, 0.0) * attrs["scale"])
 
 
-def _embedding_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _embedding_gradient(node: Node, g: Node) -> Gradients:
     table, ids = node.inputs
     if node.attrs["scale"] != 1.0:
         g = arithmetic.mul(g, node.attrs["scale"])
@@ -96,10 +96,8 @@ def _concat_direct(roles: Mapping[str, Any], attrs: Attributes, out_types: Any) 
     return np.concatenate(roles["xs"], axis=attrs["axis"])
 
 
-def _concat_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _concat_gradient(node: Node, g: Node) -> Gradients:
     axis = one_axis("concat", node.attrs["axis"], node.inputs[0].rank)
     pieces: list[Node] = []
     start: Dim = 0
@@ -164,8 +162,8 @@ def stack(*xs: Node, axis: int = 0) -> Node:
                              fix="tg.stack(x, y, axis=0): tensors one after another, not in a list")
     axis = one_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
-    made: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
-    return made
+    result: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
+    return result
 
 
 def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:
@@ -249,8 +247,8 @@ def argmax(x: Node, axis: int = -1) -> Node:
         raise ShapeError(f"argmax of {show(x)} along axis {axis}: nothing is the largest of no elements")
     _need_counted("argmax", x, axis)
     best = atomic.reduce_max(x, (axis,))
-    kept = (*x.shape[:axis], 1, *x.shape[axis + 1:])
-    winner = arithmetic.equals(x, broadcast_to(atomic.reshape(best, kept), x.shape))
+    with_ones = (*x.shape[:axis], 1, *x.shape[axis + 1:])
+    winner = arithmetic.equals(x, broadcast_to(atomic.reshape(best, with_ones), x.shape))
     if x.dtype.kind == "float":
         winner = atomic.bit_or(winner, arithmetic.is_nan(x))
     # the first winner is the one with the most places behind it
@@ -285,10 +283,8 @@ def _topk_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
     return np.take_along_axis(x, order, axis=-1), order.astype(np.int32)
 
 
-def _topk_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    g = grads[0]
-    if g is None:
-        return {}
+@of_one_output
+def _topk_gradient(node: Node, g: Node) -> Gradients:
     x = node.inputs[0]
     chosen = one_hot(leaves.item(node, 1), size=x.shape[-1], dtype=g.dtype)          # [..., k, n]
     spread = atomic.mul(chosen, broadcast_to(atomic.reshape(g, (*g.shape, 1)), chosen.shape))
@@ -346,10 +342,8 @@ def _cumsum_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types
         return np.cumsum(roles["x"], axis=attrs["axis"], dtype=roles["x"].dtype)
 
 
-def _cumsum_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _cumsum_gradient(node: Node, g: Node) -> Gradients:
     axis = node.attrs["axis"]
     return {"x": flip(cumsum(flip(g, axis), axis), axis)}
 
@@ -410,5 +404,5 @@ def prod(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = Fals
     2^24),
     DTypeError.
     """
-    found = several_axes("prod", axis, x.rank)
-    return keep(x, _prod(x, axes=found), found, keepdims) if found else x
+    axes = several_axes("prod", axis, x.rank)
+    return keep(x, _prod(x, axes=axes), axes, keepdims) if axes else x

@@ -1,8 +1,7 @@
 """normalisation: softmax and its relatives, means and variances, RMS norm and layer norm, norms over channels.
 
-Operands narrower than 32 bits are computed in f32 and rounded once. Where dims are symbolic, a mean divides by an
-expression of them.
-Sources: RMS norm, Zhang and Sennrich 2019; layer norm, Ba, Kiros and Hinton 2016.
+Operands narrower than 32 bits are computed in f32 and rounded once. Where dims are symbolic, a mean divides by an expression of
+them. Sources: RMS norm, Zhang and Sennrich 2019; layer norm, Ba, Kiros and Hinton 2016.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import need, same_dim, show
 from tensor_graphs.language.axis import Axes, one_axis, several_axes
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import exp, log, wide
 from tensor_graphs.language.dim_proofs import exact_div
@@ -27,7 +26,11 @@ from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to, keep
+from tensor_graphs.language.operands import broadcast_to, keep
+
+__all__ = [
+    "batch_norm", "cross_entropy", "group_norm", "layer_norm", "log_softmax", "logsumexp", "mean", "rms_norm", "softmax", "var"
+]
 
 Roles = Mapping[str, np.ndarray]
 Attributes = Mapping[str, Any]
@@ -48,10 +51,8 @@ def _softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarr
         return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
 
 
-def _softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _softmax_gradient(node: Node, g: Node) -> Gradients:
     y, g = wide(node), wide(g)
     gy = g * y
     return {"x": atomic.cast(gy - y * gy.sum(node.attrs["axis"], keepdims=True), node.dtype)}
@@ -79,10 +80,8 @@ def _log_softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.n
         return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
 
 
-def _log_softmax_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _log_softmax_gradient(node: Node, g: Node) -> Gradients:
     y, g = wide(node), wide(g)
     return {"x": atomic.cast(g - exp(y) * g.sum(node.attrs["axis"], keepdims=True), node.dtype)}
 
@@ -128,14 +127,12 @@ def _logsumexp_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nda
     return np.asarray(out if attrs["keepdims"] else np.squeeze(out, axis=axis))
 
 
-def _logsumexp_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _logsumexp_gradient(node: Node, g: Node) -> Gradients:
     x = node.inputs[0]
     axis = one_axis("logsumexp", node.attrs["axis"], x.rank)
-    kept = tuple(1 if i == axis else s for i, s in enumerate(x.shape))
-    back = broadcast_to(atomic.reshape(g, kept), x.shape)
+    with_ones = tuple(1 if i == axis else s for i, s in enumerate(x.shape))
+    back = broadcast_to(atomic.reshape(g, with_ones), x.shape)
     return {"x": back * softmax(x, axis=axis)}
 
 
@@ -176,10 +173,10 @@ def _reduced(name: str, x: Node, axes: Axes) -> tuple[int, ...]:
     return several_axes(name, axes, x.rank)
 
 
-def _drop(x: Node, kept: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    """`kept`, whose reduced axes have size 1, in x's dtype and without those axes unless keepdims."""
-    shape = kept.shape if keepdims else tuple(s for i, s in enumerate(kept.shape) if i not in axes)
-    return atomic.cast(atomic.reshape(kept, shape), x.dtype)
+def _drop(x: Node, reduced: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    """Return `reduced`, whose reduced axes have size 1, in x's dtype and without those axes unless keepdims."""
+    shape = reduced.shape if keepdims else tuple(s for i, s in enumerate(reduced.shape) if i not in axes)
+    return atomic.cast(atomic.reshape(reduced, shape), x.dtype)
 
 
 def _statistic(f: Callable[..., Any]) -> Callable[[Roles, Attributes, Any], np.ndarray]:
@@ -200,8 +197,8 @@ def _mean_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bo
 
     x of a float dtype. Raises AttributeValueError (axes), DTypeError.
     """
-    found = _reduced("mean", x, axes)
-    return _drop(x, _mean(wide(x), found), found, keepdims)
+    reduced_axes = _reduced("mean", x, axes)
+    return _drop(x, _mean(wide(x), reduced_axes), reduced_axes, keepdims)
 
 
 @library(name="var", direct=_statistic(np.var), facts=OpFacts(centres=True))
@@ -210,10 +207,10 @@ def _var_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: boo
 
     x of a float dtype. Raises AttributeValueError (axes), DTypeError.
     """
-    found = _reduced("var", x, axes)
+    reduced_axes = _reduced("var", x, axes)
     w = wide(x)
-    centred = w - _mean(w, found)
-    return _drop(x, _mean(centred * centred, found), found, keepdims)
+    centred = w - _mean(w, reduced_axes)
+    return _drop(x, _mean(centred * centred, reduced_axes), reduced_axes, keepdims)
 
 
 def _stored(name: str, axis: Axes, x: Node) -> Axes:
@@ -248,14 +245,18 @@ def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
     need(name, x, "float")
     if x.rank == 0:
         raise ShapeError(f"{name} of {show(x)}: a scalar has no last axis")
-    for role, v in vectors.items():
-        if v is None:
-            continue
-        need(f"{name} ({role})", v, "float")
-        if v.rank != 1 or not same_dim(v.shape[0], x.shape[-1]):
-            raise ShapeError(f"{name} of {show(x)}: the {role} is {show(v)}",
-                             fix=f"one axis of {format_dim(x.shape[-1])} elements, as many as the last axis of x has")
+    _need_vectors(name, x, x.shape[-1], "the last axis", vectors)
     return x.rank - 1
+
+
+def _need_vectors(name: str, x: Node, size: Dim, axis: str, vectors: Mapping[str, Node | None]) -> None:
+    """Raise DTypeError, ShapeError unless every vector that is given has this size, that of an axis of x."""
+    for role, v in vectors.items():
+        if v is not None:
+            need(f"{name} ({role})", v, "float")
+            if v.rank != 1 or not same_dim(v.shape[0], size):
+                raise ShapeError(f"{name} of {show(x)}: the {role} is {show(v)}",
+                                 fix=f"one axis of {format_dim(size)} elements, as many as {axis} of x has")
 
 
 def _require_eps(name: str, eps: float) -> None:
@@ -279,10 +280,8 @@ def _sum_rows(x: Node) -> Node:
     return atomic.sum(x, tuple(range(x.rank - 1)))
 
 
-def _rms_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _rms_norm_gradient(node: Node, g: Node) -> Gradients:
     roles = rms_norm.roles(node)
     x, weight = roles["x"], roles.get("weight")
     w, g = wide(x), wide(g)
@@ -324,10 +323,8 @@ def _layer_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + roles["bias"] if "bias" in roles else out)
 
 
-def _layer_norm_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _layer_norm_gradient(node: Node, g: Node) -> Gradients:
     roles = layer_norm.roles(node)
     x, weight, bias = roles["x"], roles.get("weight"), roles.get("bias")
     w, g = wide(x), wide(g)
@@ -375,13 +372,7 @@ def _channels(name: str, x: Node, **vectors: Node | None) -> Dim:
     need(name, x, "float")
     if x.rank < 2:
         raise ShapeError(f"{name} of {show(x)}: it has no axis of channels", fix="x[n, c, …]")
-    for role, v in vectors.items():
-        if v is None:
-            continue
-        need(f"{name} ({role})", v, "float")
-        if v.rank != 1 or not same_dim(v.shape[0], x.shape[1]):
-            raise ShapeError(f"{name} of {show(x)}: the {role} is {show(v)}",
-                             fix=f"one axis of {format_dim(x.shape[1])} elements, as many as axis 1 of x has")
+    _need_vectors(name, x, x.shape[1], "axis 1", vectors)
     return x.shape[1]
 
 
@@ -415,15 +406,15 @@ def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or exact_div(channels, groups) is None:
         raise AttributeValueError(f"group_norm of {show(x)}: groups is {groups!r}",
                                   fix=f"an int that divides {format_dim(channels)}, the channels of axis 1")
-    each = exact_div(channels, groups)
-    assert each is not None
-    w = atomic.reshape(wide(x), (x.shape[0], groups, each, d.product(x.shape[2:])))
+    group_channels = exact_div(channels, groups)
+    assert group_channels is not None
+    w = atomic.reshape(wide(x), (x.shape[0], groups, group_channels, d.product(x.shape[2:])))
     centred = w - _mean(w, (2, 3))
     out = centred * arithmetic.rsqrt(_mean(centred * centred, (2, 3)) + eps)
     # channels keep an axis of their own: loops over all of a group would divide for each element to find its weight
     for v, op in ((weight, atomic.mul), (bias, atomic.add)):
         if v is not None:
-            out = op(out, broadcast_to(atomic.reshape(atomic.cast(v, w.dtype), (groups, each, 1)), w.shape))
+            out = op(out, broadcast_to(atomic.reshape(atomic.cast(v, w.dtype), (groups, group_channels, 1)), w.shape))
     return atomic.cast(atomic.reshape(out, x.shape), x.dtype)
 
 

@@ -1,7 +1,6 @@
 """positions: rotary position embeddings — a table of cosines and sines, and the rotation of pairs of channels by it.
 
-Source: RoFormer, Su et al. 2021, in the half-split layout of GPT-NeoX and Llama (channels i and i + d/2
-are a pair).
+Source: RoFormer, Su et al. 2021, in the half-split layout of GPT-NeoX and Llama (channels i and i + d/2 are a pair).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill, need, same_dim, same_dtype, show
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import cos as cosine
 from tensor_graphs.language.composites.indexing import concat
@@ -23,7 +22,9 @@ from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["rope", "rope_table"]
 
 
 def _rope_table_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any],
@@ -70,10 +71,8 @@ def _halves(x: Node) -> tuple[Node, Node]:
     return x[:, :, :x.shape[2] // 2], x[:, :, x.shape[2] // 2:]
 
 
-def _rope_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _rope_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     x, c, s = node.inputs
     (x1, x2), (g1, g2) = _halves(x), _halves(g)
     to_cos = atomic.sum(atomic.add(atomic.mul(g1, x1), atomic.mul(g2, x2)), (1,))

@@ -15,7 +15,7 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import tanh, wide
 from tensor_graphs.language.composites.normalisation import softmax
@@ -26,7 +26,9 @@ from tensor_graphs.language.errors import AttributeValueError, DTypeError, Shape
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["dot", "gather_linear", "linear", "scaled_linear"]
 
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
@@ -71,10 +73,8 @@ def _sum_to(x: Node, shape: tuple[Dim, ...]) -> Node:
     return atomic.reshape(atomic.sum(x, axes), shape) if axes else x
 
 
-def _dot_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _dot_gradient(node: Node, g: Node) -> Gradients:
     a, b = _as_matrices(*node.inputs)
     g = atomic.reshape(g, (*_batch_shape(a, b), a.shape[-2], b.shape[-1]))
     to_a, to_b = _sum_to(dot(g, _swap(b)), a.shape), _sum_to(dot(_swap(a), g), b.shape)
@@ -149,10 +149,8 @@ def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np
         return out + roles["bias"] if "bias" in roles else out
 
 
-def _linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _linear_gradient(node: Node, g: Node) -> Gradients:
     roles = linear.roles(node)
     x, weight = roles["x"], roles["weight"]
     rows: Dim = 1
@@ -254,10 +252,8 @@ def _gather_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any
     return out
 
 
-def _gather_linear_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _gather_linear_gradient(node: Node, g: Node) -> Gradients:
     roles = gather_linear.roles(node)
     x, weight, index = roles["x"], roles["weight"], roles["index"]
     lead, (matrices, size, inner) = index.shape, weight.shape
@@ -347,17 +343,17 @@ def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
 def _visible(mask: Node | None, n: Dim, s: Dim, attrs: Mapping[str, Any]) -> Node | None:
     """bool[n, s]: which keys a query may see; None when it sees all of them."""
     causal, window, start = attrs["causal"], attrs["window"], attrs["start"]
-    found = mask
+    visible = mask
     if causal or window:
         key = atomic.iota((n, s), 1, i32)
         position = atomic.add(atomic.iota((n, s), 0, i32), dim_fill(start, (n, s)))
         if causal:
             seen = arithmetic.less_equal(key, position)
-            found = seen if found is None else atomic.bit_and(found, seen)
+            visible = seen if visible is None else atomic.bit_and(visible, seen)
         if window:
             near = atomic.less(arithmetic.sub(position, key), fill(window, (n, s), i32))
-            found = near if found is None else atomic.bit_and(found, near)
-    return found
+            visible = near if visible is None else atomic.bit_and(visible, near)
+    return visible
 
 
 class _Weights(NamedTuple):
@@ -430,10 +426,8 @@ def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) ->
     return out
 
 
-def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _attention_gradient(node: Node, g: Node) -> Gradients:
     roles = attention.roles(node)
     q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
     heads, groups = q.shape[1], k.shape[1]
@@ -458,8 +452,8 @@ def _attention_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients
     to_q = atomic.permute(dot(to_scores, _by_head(k_wide, heads)), (1, 0, 2))
     to_k = shared(dot(_swap(to_scores), atomic.permute(q_wide, (1, 0, 2))))
     to_v = shared(dot(_swap(p), by_head))
-    found = {"q": (to_q, q), "k": (to_k, k), "v": (to_v, v)}
-    return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in found.items()}
+    gradients = {"q": (to_q, q), "k": (to_k, k), "v": (to_v, v)}
+    return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in gradients.items()}
 
 
 @library(direct=_attention_direct, gradient=_attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,

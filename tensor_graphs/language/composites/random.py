@@ -26,7 +26,9 @@ from tensor_graphs.language.errors import DTypeError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import _shape
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["normal", "random_bits", "threefry2x32", "uniform"]
 
 Roles = Mapping[str, np.ndarray]
 
@@ -135,7 +137,7 @@ def random_bits(key: Node, *, shape: Sequence[Dim]) -> Node:
 
 
 def _precision(name: str, dtype: DType) -> int:
-    """How many random bits a float of that dtype in [0, 1) gets: 24, or as many as the dtype holds exactly."""
+    """Number of random bits of a float of that dtype in [0, 1): 24, or as many as the dtype holds exactly."""
     if dtype.kind != "float":
         raise DTypeError(f"{name}: the dtype is {dtype.name}", fix="a float dtype; random_bits gives integers")
     return min(24, 1 - round(math.log2(dtype.epsilon)))

@@ -25,6 +25,8 @@ from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute
 from tensor_graphs.language.subgraph import Body, Turns, slice_type
 
+__all__ = ["scan"]
+
 MOST_UNROLLED = 64
 """turns that `define` writes out"""
 
@@ -33,7 +35,7 @@ AT_ONCE = 8
 
 
 def length(inputs: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
-    """How often the step is taken."""
+    """Number of iterations."""
     size: Dim = Turns(inputs, attrs).sliced[0].shape[0]
     return size
 
@@ -84,7 +86,7 @@ class ScanOp(CompositeOp):
         return (*turns.carries, *(TensorType((count, *o.shape), o.dtype) for o in step.outputs[carries:]))
 
     def identity(self, node: Node) -> str:
-        """Nothing beside its attributes."""
+        """Return "": the attributes alone identify a scan."""
         return ""
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
@@ -116,10 +118,10 @@ class ScanOp(CompositeOp):
     def made_of(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
         """One turn, on the first slice, and its values spread over the length: not what the scan means. Made once."""
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
-        found = self._one_turn.get(key)
-        if found is None:
-            found = self._one_turn[key] = self._on_first_slice(types, attrs)
-        return found
+        definition = self._one_turn.get(key)
+        if definition is None:
+            definition = self._one_turn[key] = self._on_first_slice(types, attrs)
+        return definition
 
     def _on_first_slice(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
         arguments = tuple(leaves.argument(i, t) for i, t in enumerate(types))
@@ -140,10 +142,10 @@ def _slice(x: Node, t: int) -> Node:
 
 def _stacked(rows: Sequence[Node], one: Node) -> Node:
     """Values of the type of one, stacked: some at a time, as kernels take few operands."""
-    made: list[Node] = [atomic.reshape(row, (1, *row.shape)) for row in rows] or [atomic.fill(0, (0, *one.shape), one.dtype)]
-    while len(made) > 1:
-        made = [concat(*made[i:i + AT_ONCE]) if i + 1 < len(made) else made[i] for i in range(0, len(made), AT_ONCE)]
-    return made[0]
+    stacked: list[Node] = [atomic.reshape(row, (1, *row.shape)) for row in rows] or [atomic.fill(0, (0, *one.shape), one.dtype)]
+    while len(stacked) > 1:
+        stacked = [concat(*stacked[i:i + AT_ONCE]) if i + 1 < len(stacked) else stacked[i] for i in range(0, len(stacked), AT_ONCE)]
+    return stacked[0]
 
 
 def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: bool = False) -> Node:
@@ -155,9 +157,8 @@ def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: b
     turn, and the further values of all turns, stacked along a new first axis in the order of the slices. reverse: from the last
     slice to the first. Of no slices the carries are what they were.
 
-    Any dtypes. Written in Python as tg.scan(step, init, xs), with a function. An op of its own: there is no graph of other
-    ops that takes as many turns as a dim says, so it has no definition, and its kernels are loops. Raises AttributeValueError,
-    ShapeError.
+    Any dtypes. Written in Python as tg.scan(step, init, xs), with a function. An op of its own: there is no graph of other ops that
+    takes as many turns as a dim says, so it has no definition, and its kernels are loops. Raises AttributeValueError, ShapeError.
     """
     raise LanguageError("a scan is no composite of other ops")
 
@@ -208,9 +209,9 @@ def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Nod
                              f"{d.format_dim(lengths[0])} and {d.format_dim(n)} slices", fix="tensors of one length")
     slices = [_moved(x, a, 0) for x, a in zip(slices, axes, strict=True)]
     body, closed, single = traced_step(step, carries, slices, isinstance(init, Node), isinstance(xs, Node))
-    made = apply(SCAN, (*carries, *slices, *closed),
+    node = apply(SCAN, (*carries, *slices, *closed),
                  {"step": body, "carries": len(carries), "slices": len(slices), "reverse": bool(reverse)})
-    outputs = [leaves.item(made, i) for i in range(len(made.types))]
+    outputs = [leaves.item(node, i) for i in range(len(node.types))]
     finals = outputs[0] if isinstance(init, Node) else tuple(outputs[:len(carries)])
     stacked = [_moved(y, 0, one_axis("scan", axis, y.rank, "axis of ys,")) for y in outputs[len(carries):]]
     return finals, (None if single is None else stacked[0] if single else tuple(stacked))

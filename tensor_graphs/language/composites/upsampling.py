@@ -16,7 +16,9 @@ from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["upsample"]
 
 MODES = ("nearest", "linear")
 
@@ -48,10 +50,10 @@ def _upsample(x: Node, *, scale: tuple[int, ...], mode: str) -> Node:
     lead, out = x.rank - len(scale), x
     if mode == "nearest":
         apart = tuple(s for pair in zip(x.shape[lead:], scale, strict=True) for s in pair)
-        made = tuple(s * by for s, by in zip(x.shape[lead:], scale, strict=True))
+        sizes = tuple(s * by for s, by in zip(x.shape[lead:], scale, strict=True))
         ones = tuple(s for size in x.shape[lead:] for s in (size, 1))
         out = atomic.reshape(x, (*x.shape[:lead], *ones))
-        return atomic.reshape(atomic.expand(out, (*x.shape[:lead], *apart)), (*x.shape[:lead], *made))
+        return atomic.reshape(atomic.expand(out, (*x.shape[:lead], *apart)), (*x.shape[:lead], *sizes))
     need("upsample (linear)", x, "float")
     out = wide(x)
     for axis, by in enumerate(scale, lead):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import fill, need, show
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.dim_proofs import dim_ge
@@ -23,6 +23,8 @@ from tensor_graphs.language.dtypes import f32, i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+
+__all__ = ["avg_pool", "avg_pool1d", "avg_pool2d", "max_pool", "max_pool1d", "max_pool2d", "windows"]
 
 Attributes = Mapping[str, Any]
 Roles = Mapping[str, np.ndarray]
@@ -34,7 +36,7 @@ Padding = int | Sequence[int | tuple[int, int]]
 
 
 class Geometry(NamedTuple):
-    """How windows lie over some axes: a number for each of them; padding before and behind."""
+    """Placement of windows over some axes: a number for each of them; padding before and behind."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -42,7 +44,7 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
     def places(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """How many places a window has along each axis of these sizes."""
+        """Number of places of a window along each axis of these sizes."""
         return tuple((s + low + high - step * (k - 1) - 1) // by + 1 for s, k, by, (low, high), step
                      in zip(shape, self.size, self.stride, self.padding, self.dilation, strict=True))
 
@@ -62,10 +64,10 @@ class Geometry(NamedTuple):
 
 
 def _ints(op: str, name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
-    found = (value,) * count if not isinstance(value, (tuple, list)) else tuple(value)
-    if len(found) != count or not all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= least for v in found):
+    sizes = (value,) * count if not isinstance(value, (tuple, list)) else tuple(value)
+    if len(sizes) != count or not all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= least for v in sizes):
         raise AttributeValueError(f"{op}: {name} is {value!r}", fix=f"an int ≥ {least}, or {count} of them: one for each axis")
-    return tuple(int(v) for v in found)
+    return tuple(int(v) for v in sizes)
 
 
 def geometry(op: str, size: Sequence[int], stride: PerAxis, padding: Padding, dilation: PerAxis) -> Geometry:
@@ -125,11 +127,9 @@ def spread(x: Node, axis: int, by: int) -> Node:
     return atomic.reshape(atomic.pad(apart, zeros, 0), (*x.shape[:axis], x.shape[axis] * by, *x.shape[axis + 1:]))
 
 
-def _windows_gradient(node: Node, grads: tuple[Node | None, ...]) -> Gradients:
+@of_one_output
+def _windows_gradient(node: Node, g: Node) -> Gradients:
     """Each element gets the sum over the windows that it lies in: one padded copy for each offset, axis by axis."""
-    (g,) = grads
-    if g is None:
-        return {}
     x, how, g = node.inputs[0], of_attributes(node.attrs), wide(g) if node.dtype.is_float else g
     count = len(how.size)
     offset = x.rank - count                                         # [lead…, k_i…, done…, p_i…]: one k less each time, and p_i done
@@ -179,10 +179,10 @@ def windows(x: Node, size: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0
     ends. stride, padding, dilation: an int, or one for each axis; for padding also pairs (before, behind). "im2col" is a
     reshape of it. x of any dtype -> its dtype. Raises AttributeValueError, ShapeError (a window longer than the axis).
     """
-    each = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if not 1 <= len(each) <= x.rank:
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    if not 1 <= len(sizes) <= x.rank:
         raise AttributeValueError(f"windows of {show(x)}: the size is {size!r}", fix=f"1 to {x.rank} ints, for the last axes")
-    return cast(Node, _windows(x, **geometry("windows", cast(Any, each), stride, padding, dilation).attributes, value=value))
+    return cast(Node, _windows(x, **geometry("windows", cast(Any, sizes), stride, padding, dilation).attributes, value=value))
 
 
 # ---- pooling ---------------------------------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padd
     """The attributes of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
     if x.rank < axes:
         raise ShapeError(f"{op} of {show(x)}: {axes} axes are pooled", fix=f"x[…, {', '.join('hwd'[:axes])}]")
-    found = _ints(op, "the size of a window", size, axes, 1)
-    how = geometry(op, found, found if stride is None else stride, padding, dilation).check(op, x)
+    sizes = _ints(op, "the size of a window", size, axes, 1)
+    how = geometry(op, sizes, sizes if stride is None else stride, padding, dilation).check(op, x)
     if any(max(pair) >= step * (k - 1) + 1 for pair, k, step in zip(how.padding, how.size, how.dilation, strict=True)):
         raise AttributeValueError(f"{op}: padding {how.padding} with windows of {how.size}: some would see nothing but padding",
                                   fix="less padding than a window covers")
@@ -201,7 +201,7 @@ def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padd
 
 
 def lowest(dtype: Any) -> int | float:
-    """What no value of a dtype is below: −∞, or the least where there is no infinity."""
+    """Least value of a dtype: −∞, or the least number where there is no infinity."""
     return -float("inf") if dtype.has_infinity else dtype.min
 
 

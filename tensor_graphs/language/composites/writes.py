@@ -1,7 +1,6 @@
 """writes: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
 
-All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the
-planner's decision.
+All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the planner's decision.
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import dim_fill, same_dim, same_dtype, show
 from tensor_graphs.language.axis import one_axis
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
+
+__all__ = ["write_at", "write_at_index", "write_rows"]
 
 
 def _row_numbers(count: Dim, start: Dim) -> Node:
@@ -40,10 +41,8 @@ def _write_rows_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any]
     return out
 
 
-def _write_rows_gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Node | None]:
-    (g,) = grads
-    if g is None:
-        return {}
+@of_one_output
+def _write_rows_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     value, start, axis = node.inputs[1], node.attrs["start"], node.attrs["axis"]
     zeros = atomic.fill(0, value.shape, value.dtype)
     return {"base": write_rows(g, zeros, start=start, axis=axis),
@@ -94,5 +93,5 @@ def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
     if at.rank == 0 and value.rank == base.rank:       # a position known only at run time: rows at, at + 1, …
         count = value.shape[axis]
         at = atomic.add(atomic.iota((count,), 0, at.dtype), broadcast_to(at, (count,)))
-    made: Node = write_at_index(base, value, at, axis=axis)
-    return made
+    result: Node = write_at_index(base, value, at, axis=axis)
+    return result

@@ -9,7 +9,7 @@ from tensor_graphs.language.composites import dot, linear, rms_norm, scaled_line
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.tensor import broadcast_to
+from tensor_graphs.language.operands import broadcast_to
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
 TABLE = RuleTable("product")

@@ -1,31 +1,34 @@
-"""tensor: operators and indexing on nodes. Sugar only: it broadcasts, turns Python numbers into constants, and calls ops.
+"""operators: Python's operators, indexing and methods of nodes, the writes of states, and how nodes and graphs are pickled.
 
-Promotion: none between tensors; a Python number takes the tensor's dtype (a float beside an integer tensor is an error).
+They make nodes with ops, which are defined in terms of `Node`: so this module installs them on the classes, and node.py imports
+no op. `tensor_graphs/__init__.py` imports it, so whoever imports any module of the package has them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import copyreg
+import operator as python_operators
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tensor_graphs.errors import no_attribute
+from tensor_graphs.language import atomic, composites
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.axis import Axes, one_axis, several_axes
+from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.calls import worded
+from tensor_graphs.language.composites import arithmetic, normalisation, products
+from tensor_graphs.language.composites.writes import write_at
 from tensor_graphs.language.dim_proofs import dim_ge, proved_equal
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
-
-if TYPE_CHECKING:
-    from tensor_graphs.language.dtypes import DType
-    from tensor_graphs.language.node import Node
-
-Operand = Any  # a Node, or a Python / numpy scalar, or an expression of dims
-
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.leaves import AS_TENSOR, State, constant
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.operands import Operand, is_number, keep
 
 _VALUES_OF = ("compile the graph and run it: tg.bind(tg.compile(tg.graph(x))).run(inputs); "
               "tg.interpret(tg.graph(x), inputs) for the oracle's")
@@ -39,88 +42,6 @@ _COMPARISONS = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__")
 """what numpy calls an operator -> the method of its right operand"""
 
 
-def broadcast_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
-    """The common shape under numpy's rules: axes are matched from the back, size 1 stretches. Raises ShapeError."""
-    from tensor_graphs.language.atomic import same_dim
-
-    rank = max(n.rank for n in nodes)
-    out: list[Dim] = []
-    for back in range(rank, 0, -1):
-        size: Dim = 1
-        owner: Node | None = None
-        for n in nodes:
-            if n.rank < back or n.shape[-back] == 1:
-                continue
-            if owner is not None and not same_dim(size, n.shape[-back]):
-                raise ShapeError(
-                    f"{op} of {owner.type} and {n.type}: axis {rank - back} (counted from the front of the result) has two "
-                    f"sizes, {d.format_dim(size)} and {d.format_dim(n.shape[-back])}",
-                    fix="sizes must be equal, or one of them 1; reshape or slice one operand")
-            if owner is None:
-                size, owner = n.shape[-back], n
-        out.append(size)
-    return tuple(out)
-
-
-def broadcast_to(x: Node, shape: Sequence[Dim]) -> Node:
-    """x with axes of size 1 put in front and every axis of size 1 repeated up to `shape`."""
-    from tensor_graphs.language import atomic
-
-    shape = tuple(shape)
-    if x.rank > len(shape):
-        raise ShapeError(f"broadcast of {x.type} to rank {len(shape)}")
-    return atomic.expand(atomic.reshape(x, (1,) * (len(shape) - x.rank) + x.shape), shape)
-
-
-def is_number(x: object) -> bool:
-    return isinstance(x, (bool, int, float, np.number, np.bool_, d.Expr))
-
-
-def as_node(x: Operand, dtype: DType) -> Node:
-    """A tensor as it is; a number as a constant of `dtype`."""
-    from tensor_graphs.language import leaves
-    from tensor_graphs.language.node import Node
-
-    if isinstance(x, Node):
-        return x
-    if isinstance(x, (float, np.floating)) and dtype.kind != "float":
-        raise DTypeError(f"the number {x!r} beside a tensor of {dtype.name}", fix="cast the tensor to a float dtype first")
-    if isinstance(x, (bool, np.bool_)) and dtype.kind != "bool":
-        x = int(x)
-    if is_number(x):
-        if isinstance(x, (int, float, np.number)) and dtype.kind == "float":
-            _refuse_infinite(x, dtype)
-        return leaves.constant(x, dtype)
-    if isinstance(x, np.ndarray):
-        return leaves.constant(x)
-    raise DTypeError(f"{type(x).__name__} {x!r} is neither a tensor nor a number",
-                     fix=leaves.AS_TENSOR if isinstance(x, leaves.State) else "wrap arrays with tg.constant(array)")
-
-
-_FITS_EVERYWHERE = 448
-"""below the largest number of every float dtype; so most numbers are compared with nothing else"""
-
-
-def _refuse_infinite(x: Any, dtype: DType) -> None:
-    """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
-    if not (abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max):
-        from tensor_graphs.language.out_of_range import refuse_out_of_range  # a door: of numbers beyond the largest
-
-        refuse_out_of_range(x, dtype)
-
-
-def together(op: str, *xs: Operand) -> list[Node]:
-    """The operands as nodes of one shape; numbers take the dtype of the first tensor."""
-    from tensor_graphs.language.node import Node
-
-    dtypes = [x.dtype for x in xs if isinstance(x, Node)]
-    if not dtypes:
-        raise DTypeError(f"{op} of numbers only", fix="make one of them a tensor with tg.constant")
-    nodes = [as_node(x, dtypes[0]) for x in xs]
-    shape = broadcast_shape(op, *nodes)
-    return [broadcast_to(n, shape) for n in nodes]
-
-
 def _absent(operator: str) -> Any:
     """Return a method that refuses an operator of Python."""
     def method(self: object, *operands: object) -> Any:
@@ -132,7 +53,7 @@ def _absent(operator: str) -> Any:
 
 
 class TensorOperators:
-    """What `Node` inherits: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
+    """Attributes that `Node` gets below: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
 
     `==` asks whether two tensors are one node, and refuses numbers; `tg.equals` compares elements.
     """
@@ -140,13 +61,13 @@ class TensorOperators:
     __slots__ = ()
 
     def _self(self) -> Node:
-        return cast("Node", self)
+        return cast(Node, self)
 
     def _binary(self, op: str, other: Operand, swap: bool = False) -> Node:
         from tensor_graphs.language.composites import arithmetic
 
         build = getattr(arithmetic, op)
-        return cast("Node", build(other, self) if swap else build(self, other))
+        return cast(Node, build(other, self) if swap else build(self, other))
 
     def __add__(self, o: Operand) -> Node: return self._binary("add", o)
     def __radd__(self, o: Operand) -> Node: return self._binary("add", o, True)
@@ -182,17 +103,13 @@ class TensorOperators:
     def __neg__(self) -> Node:
         from tensor_graphs.language.composites import arithmetic
 
-        return cast("Node", arithmetic.neg(self))
+        return cast(Node, arithmetic.neg(self))
 
     def __invert__(self) -> Node:
-        from tensor_graphs.language import atomic
-
         return atomic.logical_not(self._self())
 
     def __matmul__(self, o: Operand) -> Node:
-        from tensor_graphs.language.composites.products import dot
-
-        return cast("Node", dot(self, o))
+        return cast(Node, products.dot(self, o))
 
     def __eq__(self, o: object) -> bool:
         return self._same(o, "==", "equals")
@@ -203,7 +120,7 @@ class TensorOperators:
     __hash__ = object.__hash__
 
     def _same(self, o: object, sign: str, instead: str) -> bool:
-        """Whether o is this very tensor. A number or an array never is: who writes `x == 0` means its elements."""
+        """Return True if o is this very tensor. Raises NoValueError for a number or an array: `x == 0` means the elements."""
         if self is o or not (is_number(o) or isinstance(o, np.ndarray)):
             return self is o
         raise NoValueError(f"{self._self().type} {sign} {o!r}: {sign} asks whether two tensors are one, not about elements",
@@ -241,7 +158,6 @@ class TensorOperators:
 
     def _no_value(self, asked: str, function: str = "") -> NoValueError:
         """The error for a function that wants values. function: its name, where the same may be here as an op."""
-        from tensor_graphs.language import atomic, composites
         from tensor_graphs.language.foreign_names import FUNCTIONS
 
         named = (function, *FUNCTIONS.get(function, ()))
@@ -252,7 +168,6 @@ class TensorOperators:
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
             """Only names that are not there come here."""
-            from tensor_graphs.language import composites
             from tensor_graphs.language.foreign_names import METHODS, VALUES, function_meant
 
             if name in VALUES:
@@ -266,21 +181,17 @@ class TensorOperators:
     # ---- methods ----
 
     def cast(self, dtype: DType | str) -> Node:
-        from tensor_graphs.language import atomic
         return atomic.cast(self._self(), dtype)
 
     def reshape(self, *shape: Any) -> Node:
-        from tensor_graphs.language import atomic
         return atomic.reshape(self._self(), shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
 
     def permute(self, *axis: Any) -> Node:
         """The axes in another order, `x.permute(1, 0)` or `x.permute((1, 0))`: axis i of the result is axis axis[i] of x."""
-        from tensor_graphs.language import atomic
         return atomic.permute(self._self(), axis[0] if len(axis) == 1 and not isinstance(axis[0], (int, np.integer)) else axis)
 
     def transpose(self, axis1: int = -2, axis2: int = -1) -> Node:
         """The same tensor with two axes exchanged (numpy.swapaxes), the last two by default."""
-        from tensor_graphs.language import atomic
         x = self._self()
         order = list(range(x.rank))
         a, b = (one_axis("transpose", i, x.rank) for i in (axis1, axis2))
@@ -293,41 +204,27 @@ class TensorOperators:
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The sum over the axes (all by default), in x's dtype; integers wrap."""
-        from tensor_graphs.language import atomic
         return keep(self._self(), atomic.sum(self._self(), axis), axis, keepdims)
 
     def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
-        from tensor_graphs.language import atomic
         return keep(self._self(), atomic.reduce_max(self._self(), axis), axis, keepdims)
 
     def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The smallest element over the axes (all by default); NaN wins; of nothing: +inf, or the integers' maximum."""
-        from tensor_graphs.language.composites.arithmetic import reduce_min
-        return reduce_min(self._self(), axis, keepdims)
+        return arithmetic.reduce_min(self._self(), axis, keepdims)
 
     def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
         """The mean over the axes (all by default), in x's float dtype."""
-        from tensor_graphs.language.composites.normalisation import mean
-        return mean(self._self(), axis, keepdims=keepdims)
+        return normalisation.mean(self._self(), axis, keepdims=keepdims)
 
     def __getitem__(self, index: Any) -> Node:
         return index_tensor(self._self(), index)
 
 
-for _name, _method in list(vars(TensorOperators).items()):
-    if isinstance(_method, FunctionType) and not _name.startswith("_"):
-        setattr(TensorOperators, _name, worded(_method))
-
-
-def keep(x: Node, reduced: Node, axis: Axes, keepdims: bool) -> Node:
-    """`reduced` with the axes that the reduction of x removed put back with size 1, if keepdims."""
-    from tensor_graphs.language import atomic
-
-    if not keepdims:
-        return reduced
-    gone = several_axes("reduce", axis, x.rank)
-    return atomic.reshape(reduced, tuple(1 if i in gone else s for i, s in enumerate(x.shape)))
+for _name, _method in vars(TensorOperators).items():
+    if callable(_method) or isinstance(_method, property):
+        setattr(Node, _name, worded(_method) if isinstance(_method, FunctionType) and not _name.startswith("_") else _method)
 
 
 def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
@@ -351,7 +248,6 @@ def index_tensor(x: Node, index: Any) -> Node:
 
     Raises AttributeValueError for an index out of range, too many indices, or a boolean mask (whose result has no static size).
     """
-    from tensor_graphs.language import atomic
     from tensor_graphs.language.node import Node
 
     items = list(index) if isinstance(index, tuple) else [index]
@@ -412,7 +308,6 @@ def index_tensor(x: Node, index: Any) -> Node:
             bounds.append((0, size, 1))
             gathers.append((axis, i))
         elif isinstance(i, (list, np.ndarray)):
-            from tensor_graphs.language.leaves import constant
             array = np.asarray(i)
             if isinstance(size, int):
                 if array.size and (array.min() < -size or array.max() >= size):
@@ -445,3 +340,60 @@ def index_tensor(x: Node, index: Any) -> Node:
         else:
             shape.append(out.shape[source + (extra if gathers and source > gathers[0][0] else 0)])
     return atomic.reshape(out, tuple(shape))
+
+
+def write(state: State, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node:
+    """Return a new value: `value` itself (at=None), or the old one with `value` written from index `at` along `axis`.
+
+    `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices before row 0 are dropped.
+    Those behind the last row are too; but a run in which a dim or an input that is `at` says so is refused. Raises ShapeError
+    where it never fits.
+    """
+    if not isinstance(value, Node):
+        raise DTypeError(f"state {state.name!r}: the new value is {value!r}, a tensor is needed",
+                         fix=AS_TENSOR if isinstance(value, State) else "wrap numbers and arrays with tg.constant")
+    if at is None:
+        if value.type != state.node.type:
+            raise ShapeError(f"state {state.name!r} is {state.node.type}, the new value is {value.type}",
+                             fix="a value of that type, or write(value, at=0, axis=0) for a part of it")
+        return value
+    result = write_at(state.node, value, at, axis=axis)
+    if result.op.name == "write_rows":
+        axis, start = result.attrs["axis"], result.attrs["start"]
+        if dim_ge(state.node.shape[axis], start + value.shape[axis]) is False:
+            raise ShapeError(f"state {state.name!r} is {state.node.type}, and {value.type} does not fit into it from "
+                             f"{d.format_dim(start)} on along axis {axis}", fix="a longer state, or an earlier start")
+    return result
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def operator(self: State, *other: Any) -> Any:
+        raise DTypeError(f"{self!r} is no tensor: it has no {name}", fix=AS_TENSOR)
+
+    return operator
+
+
+State.write = write  # type: ignore[method-assign, assignment]
+for _name in vars(TensorOperators):
+    if _name.startswith("__") and _name.replace("__r", "__") in vars(python_operators) and _name not in ("__eq__", "__ne__"):
+        setattr(State, _name, _refused(_name))
+
+
+def _reduced_node(node: Node) -> tuple[Any, ...]:
+    """Return the node as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
+    from tensor_graphs.language.json_reader import node_from_json
+    from tensor_graphs.language.json_writer import node_to_json
+
+    return node_from_json, (node_to_json(node), len(node.types) > 1)
+
+
+def _reduced_graph(graph: Graph) -> tuple[Any, ...]:
+    """Return the graph as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
+    from tensor_graphs.language.json_reader import graph_from_json
+    from tensor_graphs.language.json_writer import graph_to_json
+
+    return graph_from_json, (graph_to_json(graph),)
+
+
+copyreg.pickle(Node, _reduced_node)
+copyreg.pickle(Graph, _reduced_graph)
