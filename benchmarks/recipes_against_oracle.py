@@ -29,8 +29,8 @@ import tensor_graphs as tg
 from benchmarks.arguments import at_least
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.passes.recognise import write_out
 from tensor_graphs.rewrites.recipes import Recipe, recipes
-from tensor_graphs.rewrites.recognise import write_out
 from tensor_graphs.rewrites.rule import BITWISE, LEVELS, REASSOCIATING, NumericClass
 from tensor_graphs.rewrites.rules import ALL
 from tensor_graphs.rewrites.saturate import Budget

@@ -18,7 +18,7 @@ from tensor_graphs.choice.listing import list_paths
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, LayerKind, Output, Rope, gemma3_graph
 from tensor_graphs.paths.path import EXPAND
-from tensor_graphs.rewrites.recognise import forms, recognise, write_out
+from tensor_graphs.rewrites.passes.recognise import forms, recognise, steps, write_out
 
 
 def gemma(layers: int, dtype: tg.DType = tg.bf16, output: Output = "logits") -> tg.Graph:
@@ -61,8 +61,8 @@ def main() -> None:
             one, two = calls(graph, folder), calls(twin, folder)
             found = (one & two).total()
             write, find, glance = (b - a for a, b in itertools.pairwise(times))
-            print(f"{name:26} {made.before:9} {made.after:10} {one.total():9} {found:9} {found / one.total():9.1%} {write:9.2f} "
-                  f"{find:9.2f} {glance * 1e3:9.1f}")
+            print(f"{name:26} {steps(twin):9} {steps(made.graph):10} {one.total():9} {found:9} {found / one.total():9.1%} "
+                  f"{write:9.2f} {find:9.2f} {glance * 1e3:9.1f}")
 
 
 if __name__ == "__main__":

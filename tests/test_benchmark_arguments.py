@@ -15,7 +15,7 @@ import pytest
 
 import tensor_graphs as tg
 from benchmarks.recipes_against_oracle import REASSOCIATES, distinct
-from tensor_graphs.rewrites.recognise import write_out
+from tensor_graphs.rewrites.passes.recognise import write_out
 from tensor_graphs.rewrites.rule import REASSOCIATING
 from tests.cli.command import ROOT, environment
 from tests.proof.random_graphs import expression

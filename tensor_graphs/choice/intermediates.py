@@ -3,7 +3,7 @@ where that is asked for, narrower in products.
 
 A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
 the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (widening.py): float32 where that is
-wider and does, else float64 (decisions 0006, 0044 and 0092). Products of bfloat16 are never made by themselves (rewrites/narrow.py,
+wider and does, else float64 (decisions 0006, 0044 and 0092). Products of bfloat16 are never made by themselves (passes/narrow.py,
 decision 0060).
 """
 

@@ -1,8 +1,8 @@
 """prepare: the graph that is compiled in place of the one that was written: the same bits, said in what kernels compute.
 
-Composites are recognised in atomic ops (rewrites/recognise.py), and small graphs are simplified (rewrites/simplify.py); what then
+Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs simplified (simplify.py there); what then
 computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can say
-otherwise (rewrites/find_recipes.py), and loops that a device has no kernel for (rewrites/unroll.py). All are bitwise, so tolerances
+otherwise (rewrites/find_recipes.py), and loops that a device has no kernel for (unroll.py there). All are bitwise, so tolerances
 and predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was. Whether a kernel of a part,
 or a recipe, runs is chosen by price.
 How it is done is in rewriting.py, which imports all that rewrites, and is loaded for a graph that was not prepared before: a plan

@@ -13,7 +13,7 @@ from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out,
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composite import CompositeOp, is_loop
 from tensor_graphs.paths.path import NoPathError, Paths
-from tensor_graphs.rewrites.unroll import IN_ALL, why_whole
+from tensor_graphs.rewrites.passes.unroll import IN_ALL, why_whole
 
 TURNS = "for a loop a length that is a number and not too large, or a backend that runs it as it is, like numpy; else "
 """of a loop, before OTHERWISE"""

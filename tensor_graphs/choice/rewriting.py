@@ -18,15 +18,17 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites.find_recipes import Reworded, offers, stating
-from tensor_graphs.rewrites.fuse import fuse
+from tensor_graphs.rewrites.find_recipes import offers
 from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.passes.fuse import fuse
+from tensor_graphs.rewrites.passes.recognise import may_hold_more, recognise
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.reword import stating
+from tensor_graphs.rewrites.passes.simplify import simplify
+from tensor_graphs.rewrites.passes.unroll import unroll
 from tensor_graphs.rewrites.proved import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
-from tensor_graphs.rewrites.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.rules import SHRINKING
-from tensor_graphs.rewrites.simplify import simplified
-from tensor_graphs.rewrites.unroll import unroll
 from tensor_graphs.rewrites.user_rules import user_rules
 from tensor_graphs.rewrites.wordings import both
 
@@ -45,7 +47,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
     images = _following(prepared.images, images)
     before = rows.notes if rows is not None else []
-    after = [f"{what}: {each.show()}" for what, each in {**worded, "loops": looped}.items() if each.parts]
+    after = [f"{what}: {each.note}" for what, each in {**worded, "loops": looped}.items() if each.note]
     if not (before or found.places or after):
         return None
     graph, show, first = looped.graph, found.show if found.places else None, prepared.note
@@ -60,7 +62,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
 def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
     """The graph as it is, but for the loops of `said_in_parts`, their steps as they are."""
     made = unroll(graph, lambda loop: _is_lacked(loop, backends))
-    said = f"loops: {made.show()}" if made.parts else ""
+    said = f"loops: {made.note}" if made.note else ""
     return PreparedGraph(made.graph, said, said, made.images)
 
 
@@ -73,7 +75,7 @@ def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str])
 
 
 def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: bool,
-            rows: RecipeRows | None = None) -> dict[str, Reworded]:
+            rows: RecipeRows | None = None) -> dict[str, PassResult]:
     """The graph with parts where recipes are found and where steps are joined, and ("ways") with what kernels and rules of users
     add to that. places: what those for which kernels are registered have become of its nodes."""
     offered = offers(graph, rows=rows, of_users=False) if recipes else []
@@ -81,11 +83,11 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
     theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
     made = stating(graph, offered)
     joined, images = _joined(made, fused)
-    ways = Reworded(joined.graph, images=images)
+    ways = PassResult(joined.graph, images)
     if places or theirs is not offered:
         made = stating(graph, theirs, places)
         others, images = _joined(made, fused)
-        ways = both(ways, Reworded(others.graph, images=images), graph)
+        ways = both(ways, PassResult(others.graph, images), graph)
     return {"recipes": made, "fused": joined, "ways": ways}
 
 
@@ -94,14 +96,14 @@ def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[
     return {**second, **{n: second.get(image, image) for n, image in first.items()}}
 
 
-def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
+def _joined(made: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
     """With neighbouring steps as parts, and what became of the nodes of both graphs."""
-    joined = fuse(made.graph) if fused else Reworded(made.graph)
+    joined = fuse(made.graph) if fused else PassResult(made.graph)
     return joined, _following(made.images, joined.images)
 
 
 def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
-              backends: Sequence[str]) -> tuple[Reworded, dict[Node, Node]]:
+              backends: Sequence[str]) -> tuple[PassResult, dict[Node, Node]]:
     """With a part for each loop that has turns to be written out and that a device of these backends has no kernel for, and what
     became of the nodes of both graphs. Steps are prepared like graphs."""
     def prepared(step: Graph) -> Graph:
@@ -149,11 +151,11 @@ def said_in_composites(written: Graph) -> PreparedGraph:
     except TooManyNodesError:
         why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
         return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
-    notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
+    notes += [f"recognised: {found.note}"] if found.graph is not graph else []
     made, images = found.graph, _following(images, found.images)
     if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
-        smaller = simplified(made, rules=SHRINKING)
+        smaller = simplify(made, rules=SHRINKING)
         if smaller.graph is not made and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
-            notes.append(f"simplified: {len(made.nodes)} nodes became {len(smaller.graph.nodes)}")
+            notes.append(smaller.note)
             made, images = smaller.graph, _following(images, smaller.images)
     return PreparedGraph(made, "; ".join(notes), images=images)

@@ -23,8 +23,9 @@ from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.phases import phase
 from tensor_graphs.rewrites import user_rules
-from tensor_graphs.rewrites.narrow import narrow
-from tensor_graphs.rewrites.widen import widen, widened_around, written_for_kernels
+from tensor_graphs.rewrites.passes.narrow import narrow
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.widen import widen, widened_around, written_for_kernels
 
 NO_BETTER = 1.1
 """times the predicted error of float64 that float32 may have beyond the tolerance: what outputs are rounded to decides there"""
@@ -37,7 +38,7 @@ _made: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Node]]
 def widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
     """The graph with wider values between its ops, of their last steps too where asked for, or with narrower products; itself where
     nothing of it changes."""
-    return narrow(graph) if word == NARROWER else widen(graph, parse_dtype(word), last_step=last_step)
+    return (narrow(graph) if word == NARROWER else widen(graph, parse_dtype(word), last_step=last_step)).graph
 
 
 @phase("prepare")
@@ -49,17 +50,12 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
     fused, there = writes_kernels(backends), _made.setdefault(graph, {})
     key = word, tuple(backends), frozenset(kept), user_rules.digest()
     if key not in there:
-        around: Mapping[Node, Node] = {}
-        if kept:
-            wide, around = widened_around(graph, kept, parse_dtype(word))
-        else:
-            wide = widened(graph, word, last_step=True)
-        images: Mapping[Node, Node] = {}
+        wide = widened_around(graph, kept, parse_dtype(word)) if kept else PassResult(widened(graph, word, last_step=True))
         base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
         recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
-        if wide is not graph and (recipes or fused):
-            wide, images = said_anew(wide, recipes, fused, backends)
-        there[key] = wide, {**images, **{n: images.get(image, image) for n, image in around.items()}}
+        if wide.graph is not graph and (recipes or fused):
+            wide = wide.then(PassResult(*said_anew(wide.graph, recipes, fused, backends)))
+        there[key] = wide.graph, wide.images
     made, images = there[key]
     said = f"{word}, {why}"
     if kept:
@@ -98,7 +94,7 @@ def kept_within(graph: Graph, pieces: Sequence[Signature], tolerance: float, wor
 
 def predicted_with(graph: Graph, kept: Collection[Signature], word: str, backends: Sequence[str]) -> float:
     """What is predicted of a graph made wider in which some pieces are kept as they were written."""
-    return predicted_error(widened_around(graph, kept, parse_dtype(word))[0], backends)
+    return predicted_error(widened_around(graph, kept, parse_dtype(word)).graph, backends)
 
 
 def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signature]:

@@ -43,7 +43,7 @@ def show(
         raise options.UsageError("tg show: which graph?\n  fix: a .tg file, a model folder or a built-in shape; or --source KERNEL")
     from tensor_graphs.language.json_writer import graph_to_json
     from tensor_graphs.language.text_writer import print_graph
-    from tensor_graphs.rewrites.recognise import write_out
+    from tensor_graphs.rewrites.passes.recognise import write_out
 
     drawing.check(svg)
     graph = graph_of(source, dtype, max_positions)

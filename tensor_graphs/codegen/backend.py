@@ -1,6 +1,6 @@
 """backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
 that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops. The
-exceptions are products around a softmax, which one_pass.py makes one pass, and in parts (rewrites/fuse.py) products of few rows,
+exceptions are products around a softmax, which one_pass.py makes one pass, and in parts (passes/fuse.py) products of few rows,
 which read their weights as fast as memory hands them over (skinny_product.py).
 """
 

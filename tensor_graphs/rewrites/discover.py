@@ -29,7 +29,7 @@ from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES
 from tensor_graphs.rewrites.errors import RewriteError
-from tensor_graphs.rewrites.recognise import MARKED
+from tensor_graphs.rewrites.passes.recognise import MARKED
 from tensor_graphs.rewrites.subgraphs import Cuts, inside
 
 MOST_STEPS = 12

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, work
 from tensor_graphs.costs.rounding import predicted_error
@@ -24,10 +23,10 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp
-from tensor_graphs.language.errors import LanguageError, written_at
+from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, other_dims, over, part_between
+from tensor_graphs.language.part import between, other_dims
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
@@ -68,41 +67,6 @@ MOST_SAID = 64
 
 RENAMES = "composite/"
 """rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
-
-
-@dataclass(frozen=True)
-class Reworded:
-    """parts: how many of each there are. images: what became of each node of the graph, where that is another one."""
-
-    graph: Graph
-    parts: Mapping[PartOp, int] = field(default_factory=dict)
-    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
-
-    def show(self) -> str:
-        """For people; "" where there is none."""
-        return "; ".join(f"{count} {op.name}" + (f": {', '.join(r.name for r in op.recipes)}" if op.recipes else "")
-                         for op, count in self.parts.items())
-
-
-def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
-           budget: Budget = BRIEF, rows: RecipeRows | None = None) -> Reworded:
-    """`stating` what `offers` finds."""
-    return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
-
-
-def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> Reworded:
-    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
-
-    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    """
-    there = images or {}
-    roots = [there.get(r, r) for r in graph.roots]
-    while found:
-        try:
-            return formed(graph, found, there, roots)
-        except _Circle as e:                                        # two parts, each with an operand of the other
-            found = [o for o in found if o is not e.offer]
-    return Reworded(graph.with_roots(roots), {}, there)
 
 
 def may_be_reworded(graph: Graph, users: bool = False) -> bool:
@@ -313,7 +277,7 @@ class _RewordSearch:
             others.setdefault(_steps(new, operands), self._other(outputs, new))
         if any(n in inside for n in walk(list(operands))):
             return None
-        every = Offer(tuple(_in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
+        every = Offer(tuple(in_order_of_use([outputs, *(o.outputs for o in others.values())], operands, {o: o for o in operands})),
                       outputs, frozenset(inside), tuple(others.values()))
         own = every.alone(outputs)
         if own is None or other_dims(outputs, every.operands):
@@ -398,7 +362,7 @@ def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
                            if is_paid(n)))
 
 
-def _in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
+def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
     """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
     wordings."""
     found: dict[Node, None] = {}
@@ -450,87 +414,3 @@ def _product_flops(nodes: Sequence[Node], at: Mapping[str, int]) -> float:
             signature = signature_of(n)
             total += _product_flops(inside, at) or work(signature, tuple(sorted((s, at[s]) for s in signature.dim_names)))[1]
     return total
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
-
-class _Circle(Exception):
-    def __init__(self, offer: Offer) -> None:
-        super().__init__()
-        self.offer = offer
-
-
-def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> Reworded:
-    """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
-    home = {images.get(o, o): offer for offer in found for o in offer.outputs}
-    order = walk(roots)
-    bound, live = known_when_bound(order), fed(order)
-    made: dict[Node, Node] = {}
-    parts: dict[Offer, tuple[Node, ...]] = {}
-    counts: Counter[PartOp] = Counter()
-    known: dict[str, PartOp] = {}
-    pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
-    """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
-
-    def put(node: Node) -> Node:
-        stack = [node]
-        while stack:
-            n = stack[-1]
-            if n in made:
-                stack.pop()
-                continue
-            offer = home.get(n)
-            if offer is None:
-                missing = [i for i in n.inputs if i not in made]
-                if missing:
-                    stack += missing
-                    continue
-                inputs = [made[i] for i in n.inputs]
-                with written_at(n.location):
-                    made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
-                continue
-            if offer not in parts:
-                begun = offer in pending
-                if not begun:
-                    pending[offer] = form(offer)
-                op, operands = pending[offer]
-                missing = [i for i in operands if i not in made]
-                if missing:
-                    if begun:                                       # one of them is made of it
-                        raise _Circle(offer)
-                    stack += reversed(missing)
-                    continue
-                del pending[offer]
-                parts[offer] = apply_part(offer, op, [made[i] for i in operands])
-            for o, part in zip(offer.outputs, parts[offer], strict=True):
-                made[images.get(o, o)] = part
-        return made[node]
-
-    def form(offer: Offer) -> tuple[PartOp | None, list[Node]]:
-        if offer.stands:
-            return None, list(offer.operands)
-        inside = {images.get(n, n) for n in offer.inside}
-        outputs = [images.get(o, o) for o in offer.outputs]
-        given = {images.get(o, o): o for o in offer.operands}
-        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(given)
-        ordered = _in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
-        recipes = []
-        for other in offer.others:
-            written = part_between(other.outputs, [given.get(o, o) for o in ordered])
-            recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
-        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
-        key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
-        return known.setdefault(key, op), ordered
-
-    def apply_part(offer: Offer, op: PartOp | None, operands: Sequence[Node]) -> tuple[Node, ...]:
-        if op is None:
-            return tuple(over(offer.others[0].outputs, offer.operands, operands))
-        with written_at(images.get(offer.outputs[0], offer.outputs[0]).location):
-            node = apply(op, operands, op.attrs)
-        counts[op] += 1
-        return tuple(leaves.item(node, i) for i in range(len(offer.outputs)))
-
-    whole = graph.with_roots([put(r) for r in roots])
-    log.info("reworded %s", {op.name: count for op, count in counts.items()})
-    now = {n: put(images.get(n, n)) for n in graph.nodes}
-    return Reworded(whole, dict(counts), {n: image for n, image in now.items() if image is not n})

@@ -29,7 +29,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step, walk
 from tensor_graphs.language.part import UNNAMED, PartOp, between, note_same, over, part_between, steps_said
-from tensor_graphs.rewrites.recognise import write_out
+from tensor_graphs.rewrites.passes.recognise import write_out
 from tensor_graphs.rewrites.subgraphs import Cuts, inside
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.check_recipe import keeps_finite
 from tensor_graphs.rewrites.find_recipes import ROUNDED
 from tensor_graphs.rewrites.parts import PartSearch, Wanted, telling
+from tensor_graphs.rewrites.passes.recognise import open_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
-from tensor_graphs.rewrites.recognise import open_steps
 from tensor_graphs.rewrites.rule import REASSOCIATING
 from tensor_graphs.rewrites.subgraphs import inside
 

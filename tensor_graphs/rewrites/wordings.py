@@ -1,6 +1,6 @@
 """wordings: two wordings of one graph as one graph, which holds the ways of both.
 
-    made = both(Reworded(fused), Reworded(with_parts), graph)
+    result = both(PassResult(fused), PassResult(with_parts), graph)
 
 A place for which a user registered a kernel, or where a user's rule holds, is a part, and the steps in it are no longer joined
 with their neighbours. So a graph is worded once without what users added and once with it. Where the two wordings differ, a part
@@ -19,31 +19,29 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.language.part import PartOp, other_dims, over
 from tensor_graphs.rewrites.candidate import Offer, Other
-from tensor_graphs.rewrites.find_recipes import Reworded, formed
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.reword import formed
 from tensor_graphs.rewrites.proved import PROVED
 from tensor_graphs.rewrites.rule import BITWISE
 from tensor_graphs.rewrites.subgraphs import fed
 from tensor_graphs.rewrites.user_rules import user_rules
 
 
-def both(one: Reworded, other: Reworded, graph: Graph) -> Reworded:
+def both(one: PassResult, other: PassResult, graph: Graph) -> PassResult:
     """The first wording of a graph with the second one's ways. Numeric class: bitwise; what runs there is chosen later.
 
     graph: as it was, before either; its nodes are what the two have in common.
     """
     if one.graph is other.graph:
         return one
-    found = list(_Difference(one, other, graph).offers())
-    made = formed(one.graph, found, {}, one.graph.roots)
-    images = {n: made.images.get(image, image) for n, image in one.images.items()}
-    return Reworded(made.graph, {**one.parts, **made.parts}, {**made.images, **images})
+    return one.then(formed(one.graph, list(_Difference(one, other, graph).offers()), {}, one.graph.roots))
 
 
 class _Difference:
     """Where two wordings differ. twin: for each value (and each node that both say alike) of the first that the second has too, its
     node there; back: the other way round. A difference ends where a value has a twin."""
 
-    def __init__(self, one: Reworded, other: Reworded, graph: Graph) -> None:
+    def __init__(self, one: PassResult, other: PassResult, graph: Graph) -> None:
         self.one, self.other = one.graph, other.graph
         here, there = set(self.one.nodes), set(self.other.nodes)
         self.twin: dict[Node, Node] = {}

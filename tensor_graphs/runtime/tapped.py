@@ -1,6 +1,6 @@
 """tapped: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is computed.
 
-A node is followed through what the compiler did to its graph (`Plan.images`, rewrites/widen.py, what the path chose for it), then
+A node is followed through what the compiler did to its graph (`Plan.images`, passes/widen.py, what the path chose for it), then
 looked for among the values of the program.
 """
 
@@ -15,9 +15,9 @@ from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.path import Path, expanded
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.rewrites.narrow import narrowed_values
-from tensor_graphs.rewrites.recognise import Classes
-from tensor_graphs.rewrites.widen import WIDER, widened_values
+from tensor_graphs.rewrites.passes.narrow import narrowed_values
+from tensor_graphs.rewrites.passes.recognise import Classes
+from tensor_graphs.rewrites.passes.widen import WIDER, widened_values
 
 
 class Tapped:

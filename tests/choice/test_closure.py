@@ -18,8 +18,8 @@ NOT_NEEDED = ("proof", "measure", "views", "rewrites.admission", "rewrites.egrap
               "language.tracing", "language.call_errors", "language.out_of_range",
               "records.claims", "records.queries", "records.upkeep", "records.migrating",
               "records.views", "records.driver_errors", "records.wrong_values", "devices.toolchain", "kernels.host_kernel",
-              "kernels.declaration", "kernels.location", "rewrites.widen", "paths.pin", "paths.path_reader", "paths.plan_screen",
-              "paths.fit_screen", "choice.listing", "choice.replay", "choice.memory_limit")
+              "kernels.declaration", "kernels.location", "rewrites.passes.widen", "paths.pin", "paths.path_reader",
+              "paths.plan_screen", "paths.fit_screen", "choice.listing", "choice.replay", "choice.memory_limit")
 
 SCRIPT = """
 import json, sys

@@ -28,10 +28,10 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.path import Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites import unroll
+from tensor_graphs.rewrites.passes import unroll
 from tensor_graphs.views.explain import explain
 from tests.plans import check
-from tests.rewrites.test_unroll import drawn, loops, rnn, selective
+from tests.rewrites.passes.test_unroll import drawn, loops, rnn, selective
 
 FAKE = ("fake",)
 

@@ -25,7 +25,7 @@ from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import load_backend, unregister
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites.widen import widened_around
+from tensor_graphs.rewrites.passes.widen import widened_around
 from tests.choice.conftest import add_row
 from tests.choice.narrow_kernels import LEANING, NORMED, OUT, WIDE, N, leaning, normed, rows
 from tests.choice.part_kernels import registered

@@ -90,7 +90,7 @@ if __name__ == "__main__":
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend
     from tensor_graphs.language.atomic import ATOMIC
-    from tensor_graphs.rewrites.recognise import forms
+    from tensor_graphs.rewrites.passes.recognise import forms
 
     command()
     forms(ATOMIC)

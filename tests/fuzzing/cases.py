@@ -25,8 +25,8 @@ from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, Cost, Path, Paths
-from tensor_graphs.rewrites.fuse import fuse
-from tensor_graphs.rewrites.widen import widen
+from tensor_graphs.rewrites.passes.fuse import fuse
+from tensor_graphs.rewrites.passes.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.row_bounds import check_rows, given_rows
 from tensor_graphs.runtime.session import Session
@@ -149,7 +149,7 @@ def formed(case: Case, form: str) -> Graph:
     if form in ("prepared", "fused"):
         made = prepare(case.graph).graph
         return made if form == "prepared" else fuse(made).graph
-    return widen(case.graph) if form == "wide" else case.graph
+    return widen(case.graph).graph if form == "wide" else case.graph
 
 
 def path_of(graph: Graph, way: Way) -> tuple[Path, Mapping[str, Alternative]]:

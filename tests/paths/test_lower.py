@@ -24,7 +24,7 @@ from tensor_graphs.models.gemma3 import gemma3_graph
 from tensor_graphs.paths.lower import PlanError, Program, arena_buffers, reshape_strides
 from tensor_graphs.paths.memory import Interval, place
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.rewrites.fuse import fuse
+from tensor_graphs.rewrites.passes.fuse import fuse
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.paths.test_memory import GEMMA, MINILM
 from tests.plans import BACKENDS, check, compiled_of, kernel_counts, plan_of, program_of, worst_error

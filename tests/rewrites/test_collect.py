@@ -15,8 +15,8 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.conformance.cases import op_named
 from tensor_graphs.rewrites.admission import admit
 from tensor_graphs.rewrites.extract import paid_nodes
+from tensor_graphs.rewrites.passes.simplify import simplify
 from tensor_graphs.rewrites.rule import BITWISE, make_rule
-from tensor_graphs.rewrites.simplify import simplify
 
 IN_BITS = {op.name: op.facts.any_order for op in (*ATOMIC.values(), *LIBRARY.values()) if op.facts.any_order}
 
@@ -51,7 +51,7 @@ def test_a_chain_of_constants_becomes_one_with_the_same_bits(name: str, dtype: D
             constant = atomic.fill(number.item(), x.shape, dtype)
             y = apply(op_named(name), (y, constant) if rng.random() < 0.5 else (constant, y))
         graph = tg.graph(y)
-        made = simplify(graph)
+        made = simplify(graph).graph
         assert paid_nodes(made) <= 1
         given = {"x": numbers(rng, dtype, (64,))}
         before, after = (interpret(g, {k: given[k] for k in g.inputs}, mode="as_written").outputs["out"] for g in (graph, made))
@@ -64,7 +64,7 @@ def test_what_is_taken_away_is_a_constant_that_wraps(dtype: DType) -> None:
     x = tg.input("x", (64,), dtype)
     lowest = atomic.fill(int(dtype.min), x.shape, dtype)
     graph = tg.graph(((x - lowest) + 3) - 5)
-    made = simplify(graph)
+    made = simplify(graph).graph
     given = {"x": numbers(np.random.default_rng(2), dtype, (64,))}
     assert paid_nodes(made) == 1
     assert np.array_equal(interpret(made, given).outputs["out"], interpret(graph, given).outputs["out"])
@@ -73,15 +73,16 @@ def test_what_is_taken_away_is_a_constant_that_wraps(dtype: DType) -> None:
 def test_constants_that_round_stay_apart() -> None:
     x = tg.input("x", (4,))
     graph = tg.graph((x + 1e8) + 1.0)
-    assert simplify(graph) is graph
-    assert simplify(tg.graph((x * 3.0) * 0.1)).nodes[-1].op.name == "mul" and paid_nodes(simplify(tg.graph((x * 3.0) * 0.1))) == 2
+    assert simplify(graph).graph is graph
+    made = simplify(tg.graph((x * 3.0) * 0.1)).graph
+    assert made.nodes[-1].op.name == "mul" and paid_nodes(made) == 2
 
 
 def test_a_part_of_a_chain_that_is_read_elsewhere_costs_no_more() -> None:
     i = tg.input("i", (4,), tg.i32)
     once = i + 1
     graph = tg.graph({"a": once, "b": once + 2})
-    assert paid_nodes(simplify(graph)) == 2
+    assert paid_nodes(simplify(graph).graph) == 2
 
 
 def test_a_long_chain_is_walked_and_not_multiplied_out() -> None:

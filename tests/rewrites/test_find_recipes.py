@@ -15,8 +15,10 @@ from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.part import PartOp, PartRecipe, part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.check_recipe import compare
-from tensor_graphs.rewrites.find_recipes import Reworded, reword
 from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.reword import reword
+from tests.rewrites.parts_in import parts_in
 
 N = tg.dim("n", 1, 64)
 X = tg.input("x", (N, 8))
@@ -42,7 +44,7 @@ def chain() -> Node:
     return tg.dot(tg.dot(a, b), c)
 
 
-def with_recipes(made: Reworded, choose: dict[str, PartRecipe] | None = None) -> list[Node]:
+def with_recipes(made: PassResult, choose: dict[str, PartRecipe] | None = None) -> list[Node]:
     """The roots with the first recipe of each part, or the given one."""
     def written(node: Node) -> object:
         assert isinstance(node.op, PartOp)
@@ -70,7 +72,7 @@ def test_a_piece_is_said_otherwise_and_its_definition_is_what_stood_there(made: 
                                                                         come: dict[str, int]) -> None:
     graph = made()                                                  # type: ignore[operator]
     found = reword(graph)
-    (part,) = found.parts
+    (part,) = parts_in(found.graph)
     assert any(rule in r.rules for r in part.recipes) and rule in part.recipes[0].derivation
     assert expand_all(found.graph.roots, lambda n: not isinstance(n.op, PartOp)) == list(graph.roots)
     other = with_recipes(found)
@@ -93,7 +95,7 @@ def test_equal_layers_are_one_part() -> None:
     for i in range(3):
         x = x + mlp(x, i)
     found = reword(tg.graph(x))
-    assert list(found.parts.values()) == [3]
+    assert list(parts_in(found.graph).values()) == [3]
 
 
 def test_what_gains_nothing_is_left_alone() -> None:
@@ -119,7 +121,7 @@ def test_somebodys_parts_stay_in_it_and_the_operands_are_theirs_too() -> None:
     graph = tg.graph(a * b)
     formed = form(graph, (mine,))
     found = reword(graph, formed.images)
-    (part,) = found.parts
+    (part,) = parts_in(found.graph)
     assert [n.op.name for n in walk(part.written.outputs) if isinstance(n.op, PartOp)] == [*formed.places] * 2
     assert expand_all(found.graph.roots, lambda n: isinstance(n.op, PartOp) and bool(n.op.recipes)) != list(graph.roots)
     assert expand_all(found.graph.roots) == expand_all(graph.roots)
@@ -146,7 +148,7 @@ def test_recipes_of_random_graphs_are_what_they_stand_for(seed: int) -> None:
     found = reword(graph)
     want = values(list(graph.roots), graph)
     assert expand_all(found.graph.roots, lambda n: not isinstance(n.op, PartOp)) == list(graph.roots)
-    for part in found.parts:
+    for part in parts_in(found.graph):
         for recipe in part.recipes:
             got = values(with_recipes(found, {part.name: recipe}), graph)
             for a, b in zip(got, want, strict=True):
@@ -155,7 +157,7 @@ def test_recipes_of_random_graphs_are_what_they_stand_for(seed: int) -> None:
 
 def test_the_random_graphs_have_recipes() -> None:
     """So that the test above compares more than nothing."""
-    assert sum(bool(reword(product_graph(random.Random(seed))).parts) for seed in range(12)) >= 6
+    assert sum(bool(parts_in(reword(product_graph(random.Random(seed))).graph)) for seed in range(12)) >= 6
 
 
 def test_a_part_has_the_dims_of_its_operands_and_no_others() -> None:
@@ -181,7 +183,7 @@ def test_sizes_that_do_not_fit_each_other_are_not_those_at_which_recipes_are_com
 
 def test_a_machine_that_is_slow_finds_the_same_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = tg.graph(heads())
-    quick = reword(graph).show()
+    quick = reword(graph).note
     clock = itertools.count(0.0, 100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))     # every look at it is minutes after the last
-    assert quick and reword(graph).show() == quick
+    assert quick and reword(graph).note == quick

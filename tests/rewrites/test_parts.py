@@ -13,7 +13,7 @@ from tensor_graphs.language.part import PartOp, known_same, part_of
 from tensor_graphs.proof import equality
 from tensor_graphs.rewrites import parts
 from tensor_graphs.rewrites.parts import form
-from tensor_graphs.rewrites.recognise import write_out
+from tensor_graphs.rewrites.passes.recognise import write_out
 
 N, K, M = tg.dim("n", 1, 4096), tg.dim("k", 1, 65536), tg.dim("m", 1, 65536)
 X, G, W, R = tg.input("x", (N, K)), tg.input("g", (K,)), tg.input("w", (M, K)), tg.input("r", (N, M))

@@ -12,9 +12,11 @@ from tensor_graphs.language.part import PartOp
 from tensor_graphs.records import open_database
 from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.errors import RewriteError
-from tensor_graphs.rewrites.find_recipes import Reworded, reword
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.reword import reword
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rules import allowed
+from tests.rewrites.parts_in import parts_in
 
 X, Y = (tg.input(name, (64, 48), tg.i32) for name in "xy")
 
@@ -23,7 +25,7 @@ def absorb() -> None:
     tg.rule("max(x, min(x, y))", "bitwise", dtypes="int", name="mine/absorb")(lambda x, y: x)
 
 
-def said_otherwise(made: Reworded) -> list[Node]:
+def said_otherwise(made: PassResult) -> list[Node]:
     """The roots by the first recipe of each part."""
     def recipe(node: Node) -> object:
         assert isinstance(node.op, PartOp)
@@ -68,7 +70,7 @@ def test_it_runs_wherever_the_rules_of_the_package_do() -> None:
 def test_a_rule_that_hands_a_variable_on_is_offered_with_the_step_beside_it(graph: tg.Graph, ops: set[str]) -> None:
     absorb()
     made = reword(graph)
-    (part,) = made.parts
+    (part,) = parts_in(made.graph)
     assert [(r.rules, r.numeric_class) for r in part.recipes] == [(("mine/absorb",), "bitwise")]
     (root,) = said_otherwise(made)
     assert {n.op.name for n in tg.graph(root).nodes if n.op.kind != "leaf"} == ops
@@ -79,7 +81,7 @@ def test_a_rule_that_hands_a_variable_on_is_offered_with_the_step_beside_it(grap
 
 def test_what_is_the_variable_itself_is_no_recipe() -> None:
     absorb()
-    assert not reword(tg.graph(tg.maximum(X, tg.minimum(X, Y)))).parts
+    assert not parts_in(reword(tg.graph(tg.maximum(X, tg.minimum(X, Y)))).graph)
 
 
 def test_where_a_rule_holds_and_is_less_accurate_a_note_says_so_each_time() -> None:
@@ -88,5 +90,5 @@ def test_where_a_rule_holds_and_is_less_accurate_a_note_says_so_each_time() -> N
     with open_database(":memory:") as database:
         for _ in range(2):
             rows = RecipeRows(database)
-            assert not reword(tg.graph(x * y), rows=rows).parts
+            assert not parts_in(reword(tg.graph(x * y), rows=rows).graph)
             assert rows.notes[0].startswith("mine/halves holds at mul f32[64, 48] and is not offered: it is predicted to be off by")

@@ -1,6 +1,6 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
-    made = fuse(graph)                  # made.show(): "36 add_rms_norm_mul_1a2b3c"
+    result = fuse(graph)                # result.note: "36 add_rms_norm_mul_1a2b3c"
 
 Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
 as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
@@ -28,7 +28,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, known_when_bound, part_between
 from tensor_graphs.rewrites.candidate import Offer
-from tensor_graphs.rewrites.find_recipes import Reworded, formed
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.reword import formed
 from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
@@ -42,18 +43,14 @@ DIVISIONS = frozenset({"idiv"})
 """of integers: some twenty times as long as what vectors do; a row of them may be read by thousands of others"""
 
 
-def fuse(graph: Graph) -> Reworded:
+def fuse(graph: Graph) -> PassResult:
     """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
-    made = Reworded(graph)
+    result = PassResult(graph)
     for clusters in (_Clusters, _AroundProducts, _Siblings):
-        more = _with_parts(made.graph, clusters(made.graph).offers())
-        images = {**more.images, **{n: more.images.get(m, m) for n, m in made.images.items()}}
-        made = Reworded(more.graph, {**made.parts, **more.parts}, images)
-    return made
-
-
-def _with_parts(graph: Graph, found: list[Offer]) -> Reworded:
-    return formed(graph, found, {}, graph.roots) if found else Reworded(graph)
+        offers = clusters(result.graph).offers()
+        if offers:
+            result = result.then(formed(result.graph, offers, {}, result.graph.roots))
+    return result
 
 
 @dataclass(eq=False)

@@ -22,6 +22,8 @@ from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply,
 from tensor_graphs.language.part import PartOp, known_when_bound, note_same, over, part_between
 from tensor_graphs.language.subgraph import Body
 from tensor_graphs.meaning.choosing import is_exact
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.rule import REASSOCIATING
 
 WIDER = (f32, f64)
 """dtypes that graphs are widened to, the narrower one first"""
@@ -35,7 +37,7 @@ def _moves(op: Op) -> bool:
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
-def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
+def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResult:
     """The same graph, every value that is a narrower float than `to` computed in `to`. Numeric class: reassociating.
 
     Before: well typed.  After: well typed; the same names, shapes, dims, inputs, parameters and dtypes of outputs; float states are
@@ -57,12 +59,12 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> Graph:
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
     >>> from tensor_graphs.language.composites import linear, softmax
     >>> wide = widen(make_graph(softmax(linear(x, w))))
-    >>> [f"{n.op.name} {n.type}" for n in wide.nodes if n.op.kind != "leaf"]
+    >>> [f"{n.op.name} {n.type}" for n in wide.graph.nodes if n.op.kind != "leaf"]
     ['cast f64[2, 4]', 'linear f64[2, 3]', 'softmax f64[2, 3]', 'cast f32[2, 3]']
     """
     if not any(_narrower(t.dtype, to) for node in graph.nodes for t in node.types):
-        return graph
-    return _Widening(graph, to, last_step).graph()
+        return PassResult(graph)
+    return _Widening(graph, to, last_step).result()
 
 
 def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
@@ -73,15 +75,13 @@ def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last
     return widening.values_of(nodes)
 
 
-def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -> tuple[Graph, dict[Node, Node]]:
+def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -> PassResult:
     """`widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the dtypes
-    that were written; and what became of the graph's nodes. Numeric class: reassociating.
+    that were written. Numeric class: reassociating.
 
     Such a node rounds its operands where they are made of wider values, and once what it gives: its definition is in wider values.
     """
-    widening = _Widening(graph, to, True, kept)
-    made = widening.graph()
-    return made, {n: v for n, v in zip(graph.nodes, widening.values_of(graph.nodes), strict=True) if v is not None}
+    return _Widening(graph, to, True, kept).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
@@ -91,7 +91,8 @@ def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
     types = [i.type for i in node.inputs]
     old = node.op.define(types, node.attrs)
     given = [(leaves.parameter if i in bound else leaves.input)(f"x{n}", i.shape, i.dtype) for n, i in enumerate(node.inputs)]
-    wide = list(widen(make_graph({f"y{n}": y for n, y in enumerate(over(old.outputs, old.arguments, given))}), to).outputs.values())
+    outputs = over(old.outputs, old.arguments, given)
+    wide = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).graph.outputs.values())
     if isinstance(node.op, PartOp):
         made: CompositeOp = part_between(wide, given)
     else:
@@ -105,7 +106,7 @@ def _wide_step(step: Body, to: DType) -> Body:
     wide = [leaves.input(f"x{n}", a.shape, to if _narrower(a.dtype, to) else a.dtype) for n, a in enumerate(step.arguments)]
     narrow = [_to(x, a.dtype) for x, a in zip(wide, step.arguments, strict=True)]
     outputs = [_to(y, to) if _narrower(y.dtype, to) else y for y in over(step.outputs, step.arguments, narrow)]
-    made = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).outputs.values())
+    made = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).graph.outputs.values())
     arguments = [leaves.argument(n, x.type) for n, x in enumerate(wide)]
     return Body(arguments, over(made, wide, arguments))
 
@@ -158,6 +159,11 @@ class _Widening:
             state = leaves.state(name, old.shape, self.wide(old.dtype))
             updates[state] = _to(self.value(old), self.wide(old.dtype))
         return make_graph(outputs, updates)
+
+    def result(self) -> PassResult:
+        graph, nodes = self.graph(), self.old.nodes
+        images = {n: value for n, value in zip(nodes, self.values_of(nodes), strict=True) if value is not None}
+        return PassResult(graph, images, REASSOCIATING)
 
     def values_of(self, nodes: Sequence[Node]) -> list[Node | None]:
         """Of nodes of the old graph; None for one that is not of it, or has several outputs."""

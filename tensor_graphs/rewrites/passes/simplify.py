@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
+from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.rule import BITWISE, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
 
 
-@dataclass(frozen=True)
-class Simplified:
-    """images: what became of each node of the graph, where that is another one; a node whose value is no longer made has none."""
-
-    graph: Graph
-    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
-
-
-def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> Graph:
+def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> PassResult:
     """The same function, bit by bit, with as few steps at run time as were found. Numeric class: bitwise.
 
     Before: well typed.  After: well typed; the same names, types, inputs or fewer; never more paid nodes (extract.paid_nodes) than
@@ -30,14 +21,9 @@ def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | No
 
     >>> import tensor_graphs as tg
     >>> x = tg.input("x", (2, 3))
-    >>> simplify(tg.graph(tg.permute(tg.neg(tg.neg(x)), (1, 0)).T)).outputs["out"] is x
+    >>> simplify(tg.graph(tg.permute(tg.neg(tg.neg(x)), (1, 0)).T)).graph.outputs["out"] is x
     True
     """
-    return simplified(graph, budget, rules).graph
-
-
-def simplified(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> Simplified:
-    """As `simplify`, with what became of the graph's nodes. What is made anew was written where its value was."""
     from tensor_graphs.rewrites.rules import SIMPLIFYING
 
     e = EGraph()
@@ -52,5 +38,6 @@ def simplified(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | 
     made = extractor.graph(choice, nodes)
     before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made), len(made.nodes))
     if after >= before:
-        return Simplified(graph)
-    return Simplified(made, {n: nodes[c] for n, c in home.items() if c in nodes and nodes[c] is not n})
+        return PassResult(graph)
+    images = {n: nodes[c] for n, c in home.items() if c in nodes and nodes[c] is not n}
+    return PassResult(made, images, note=f"simplified: {before[1]} nodes became {after[1]}")

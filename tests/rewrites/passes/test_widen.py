@@ -1,4 +1,4 @@
-"""rewrites/widen.py: the same meaning to the last bit of the oracle, in wider values; and less error wherever it is run."""
+"""rewrites/passes/widen.py: the same meaning to the last bit of the oracle, in wider values; and less error wherever it is run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph
-from tensor_graphs.rewrites.widen import widen
+from tensor_graphs.rewrites.passes.widen import widen
 from tests.kernels.cases import CASES, Draw, applied
 from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
 from tests.plans import compiled_of
@@ -37,7 +37,7 @@ def test_a_widened_graph_means_exactly_the_same(data: st.DataObject, g: Graph) -
     binding = data.draw(bindings(g))
     values = leaf_arrays(g, binding)
     for last_step in (False, True):
-        wide = widen(g, last_step=last_step)
+        wide = widen(g, last_step=last_step).graph
         assert {n: x.type for n, x in wide.outputs.items()} == {n: x.type for n, x in g.outputs.items()}
         assert {n: x.type for n, x in wide.inputs.items()} == {n: x.type for n, x in g.inputs.items()}
         assert list(wide.states) == list(g.states) and list(wide.parameters) == list(g.parameters) and wide.dims == g.dims
@@ -52,20 +52,20 @@ def test_a_widened_graph_means_exactly_the_same(data: st.DataObject, g: Graph) -
 def test_every_value_between_is_wide_and_weights_stay() -> None:
     x, w, s = tg.input("x", (5, 8)), tg.parameter("w", (4, 8), tg.bf16), tg.state("s", (5, 4))
     y = tg.softmax(tg.linear(x, w)) + s.read()
-    wide = widen(tg.graph({"y": y}, {s: y}))
+    wide = widen(tg.graph({"y": y}, {s: y})).graph
     assert [f"{n.op.name} {n.dtype}" for n in computed(wide)] == [
         "cast f64", "linear f64", "softmax f64", "add f64", "cast f32"]
     assert wide.parameters["w"].dtype == tg.bf16 and wide.states["s"].dtype == tg.f64
 
 
 def test_a_weight_that_an_op_takes_in_its_own_dtype_only_is_cast() -> None:
-    wide = widen(tg.graph(tg.exp(tg.input("x", (8,)) * tg.parameter("w", (8,)))))
+    wide = widen(tg.graph(tg.exp(tg.input("x", (8,)) * tg.parameter("w", (8,))))).graph
     assert [n.inputs[0].op.name for n in computed(wide) if n.op.name == "cast"][:2] == ["input", "parameter"]
 
 
 def test_what_is_copied_to_a_device_is_narrow_on_the_way() -> None:
     x = tg.copy_to(tg.input("x", (4,), tg.bf16), "cuda:0")
-    wide = widen(tg.graph(tg.copy_to(tg.tanh(x) * x, "cuda:0")))
+    wide = widen(tg.graph(tg.copy_to(tg.tanh(x) * x, "cuda:0"))).graph
     copied = [n for n in wide.nodes if n.op.name == "copy_to"]
     assert [n.dtype for n in copied] == [tg.bf16, tg.bf16]
     assert [n.op.name for n in wide.nodes if n.op.kind != "leaf"] == ["copy_to", "cast", "tanh", "mul", "cast", "copy_to"]
@@ -76,24 +76,24 @@ def test_the_last_product_with_a_weight_keeps_its_dtype() -> None:
     inner = tg.rms_norm(tg.tanh(x))
     for build in (lambda h: {"y": tg.linear(h, w)}, lambda h: dict(zip("vi", tg.linear_argmax(h, w), strict=True))):
         g = tg.graph(build(inner))
-        kept = {n.op.name: n.inputs[0].dtype for n in computed(widen(g, last_step=True)) if n.op.name.startswith("linear")}
+        kept = {n.op.name: n.inputs[0].dtype for n in computed(widen(g, last_step=True).graph) if n.op.name.startswith("linear")}
         assert set(kept.values()) == {tg.f32}
-        assert {n.inputs[0].dtype for n in computed(widen(g)) if n.op.name.startswith("linear")} == {tg.f64}
-    amplified = widen(tg.graph(tg.exp(tg.linear(inner, w))), last_step=True)
+        assert {n.inputs[0].dtype for n in computed(widen(g).graph) if n.op.name.startswith("linear")} == {tg.f64}
+    amplified = widen(tg.graph(tg.exp(tg.linear(inner, w))), last_step=True).graph
     assert {n.inputs[0].dtype for n in computed(amplified) if n.op.name == "linear"} == {tg.f64}
 
 
 def test_what_hangs_on_its_dtype_is_left_in_it() -> None:
     x = tg.input("x", (8,))
     g = tg.graph(tg.bitcast(tg.exp(x), tg.u32))
-    (bits,) = [n for n in computed(widen(g)) if n.op.name == "bitcast"]
+    (bits,) = [n for n in computed(widen(g).graph) if n.op.name == "bitcast"]
     assert bits.inputs[0].dtype == tg.f32 and bits.inputs[0].op.name == "cast"
 
 
 @pytest.mark.parametrize("dtype", [tg.i32, tg.f64])
 def test_a_graph_without_a_narrower_float_comes_back_as_it_is(dtype: tg.DType) -> None:
     g = tg.graph(tg.input("x", (8,), dtype) + 1)
-    assert widen(g) is g
+    assert widen(g).graph is g
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS)[:2])
@@ -104,13 +104,13 @@ def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str
     expected = interpret(g, {"ids": ids}, weights, {s: np.zeros(x.shape) for s, x in g.states.items()},
                          {"n": len(ids), "p": 0, "m": len(ids)}).outputs["logits"]
     errors = []
-    for graph in (g, widen(g, last_step=True)):
+    for graph in (g, widen(g, last_step=True).graph):
         compiled = compiled_of(graph, weights, backends)
         out = compiled.run({"ids": ids}, dims={"p": 0, "m": len(ids)}, session=compiled.session())["logits"]
         assert out.dtype == np.float32
         errors.append(measure(out, expected, tg.f32).max_relative_error)
     assert errors[1] <= 1e-6 and errors[1] < errors[0] / 2, errors
-    assert predicted_error(widen(g, last_step=True)) < 1e-6 < errors[0] < predicted_error(g)
+    assert predicted_error(widen(g, last_step=True).graph) < 1e-6 < errors[0] < predicted_error(g)
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -124,7 +124,7 @@ def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
             continue
         g = tg.graph([item(node, i) for i in range(len(node.types))])
         values = {name: draw.values[name] for name in g.inputs}
-        for wide in (widen(g, tg.f32), widen(g), widen(g, last_step=True)):
+        for wide in (widen(g, tg.f32).graph, widen(g).graph, widen(g, last_step=True).graph):
             with np.errstate(all="ignore"):
                 before, after = (interpret(x, values).outputs for x in (g, wide))
             for name in before:
@@ -140,7 +140,7 @@ def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatc
 def test_a_loop_carries_wider_values() -> None:
     v = tg.input("v", (1 << 12,))
     last, rows = tg.scan(lambda c, x: (c + x, c * 2.0), tg.input("c", ()), v)
-    wide = widen(tg.graph({"last": last, "rows": rows}))
+    wide = widen(tg.graph({"last": last, "rows": rows})).graph
     (loop,) = (n for n in wide.nodes if n.op.name == "scan")
     assert [str(t) for t in loop.types] == ["f64[]", "f64[4096]"]
     values = {"v": np.full(1 << 12, 0.1, np.float32), "c": np.float32(0)}

@@ -1,6 +1,6 @@
 """unroll: a loop whose number of turns is known and small may also run as these turns, one after another.
 
-    made = unroll(graph, lambda loop: True)         # made.show(): "1 scan_4f0c11: recipe scan/turns 5d1e…"
+    result = unroll(graph, lambda loop: True)       # result.note: "1 scan_4f0c11: recipe scan/turns 5d1e…"
 
 This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py). The part's
 definition is the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe: which of
@@ -29,7 +29,7 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, rebuild
 from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, name_of, over
 from tensor_graphs.language.subgraph import Body, Turns
-from tensor_graphs.rewrites.find_recipes import Reworded
+from tensor_graphs.rewrites.passes.result import PassResult, count_parts
 from tensor_graphs.rewrites.rule import BITWISE
 
 MOST_NODES, MOST_IN_ALL = 1 << 13, 1 << 15
@@ -42,7 +42,7 @@ IN_ALL = f"its turns are not written out, as those of all loops of the graph com
 RULE = "scan/turns"
 
 
-def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> Reworded:
+def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> PassResult:
     """The graph with a part in place of each wanted loop that `why_whole` does not refuse: its number of turns is known, and they
     are MOST_NODES nodes at most; of many, as many of the first as come to MOST_IN_ALL. Numeric class: bitwise (each turn has the
     step's own ops, in the loop's order); what runs is chosen later.
@@ -58,7 +58,7 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
             total += d.evaluate(length(given, n.attrs), {}) * _nodes(n.attrs)
             loops += [n] if total <= MOST_IN_ALL else []
     if not loops:
-        return Reworded(graph)
+        return PassResult(graph)
     known = known_when_bound(graph.nodes)
     parts: dict[Any, PartOp] = {}
     places: dict[Node, tuple[PartOp, Mapping[int, int]]] = {}
@@ -83,7 +83,7 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
     images = {n: m for n, m in made.items() if n is not m and len(n.types) == 1}
     whole = graph.with_roots([made[r] for r in graph.roots])
     counts = Counter(part for n in whole.nodes for part in parts.values() if n.op is part)
-    return Reworded(whole, dict(counts), images)
+    return PassResult(whole, images, note=count_parts(counts))
 
 
 def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | None:

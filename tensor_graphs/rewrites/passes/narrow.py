@@ -13,10 +13,12 @@ from tensor_graphs.language.dtypes import bf16
 from tensor_graphs.language.errors import written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.rewrites.widen import expanded_by_library, last_steps, written_out
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.widen import expanded_by_library, last_steps, written_out
+from tensor_graphs.rewrites.rule import REASSOCIATING
 
 
-def narrow(graph: Graph) -> Graph:
+def narrow(graph: Graph) -> PassResult:
     """The same graph; where a `linear` multiplies a wider value by a matrix of parameters of bf16, the value and the product are
     rounded to bf16.
 
@@ -27,13 +29,15 @@ def narrow(graph: Graph) -> Graph:
     >>> from tensor_graphs.language.composites import softmax
     >>> from tensor_graphs.language.graph import graph as make_graph
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4), bf16)
-    >>> [f"{n.op.name} {n.type}" for n in narrow(make_graph(softmax(linear(x, w)))).nodes if n.op.kind != "leaf"]
+    >>> [f"{n.op.name} {n.type}" for n in narrow(make_graph(softmax(linear(x, w)))).graph.nodes if n.op.kind != "leaf"]
     ['cast bf16[2, 4]', 'linear bf16[2, 3]', 'cast f32[2, 3]', 'softmax f32[2, 3]']
     """
     expanded = written_out(graph)
     values = _values(expanded)
-    same = all(values[node] is node for node in expanded.roots)
-    return graph if same else expanded.with_roots([values[root] for root in expanded.roots])
+    if all(values[node] is node for node in expanded.roots):
+        return PassResult(graph)
+    images = {n: values[e] for n, e in zip(graph.nodes, expanded_by_library(graph.nodes), strict=True) if e in values}
+    return PassResult(expanded.with_roots([values[root] for root in expanded.roots]), images, REASSOCIATING)
 
 
 def narrowed_values(graph: Graph, nodes: Sequence[Node]) -> list[Node | None]:

@@ -12,8 +12,9 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.rewrites.fuse import fuse
+from tensor_graphs.rewrites.passes.fuse import fuse
 from tests.counted_lines import lines_run
+from tests.rewrites.parts_in import parts_in
 
 N = tg.dim("n", 1, 64)
 X, Y, G = tg.input("x", (N, 32)), tg.input("y", (N, 32)), tg.input("g", (32,))
@@ -22,15 +23,15 @@ W = tg.parameter("w", (32, 32))
 
 def test_a_chain_of_steps_is_one_part() -> None:
     made = fuse(tg.graph(tg.rms_norm(tg.tanh(X) + Y, G)))
-    (op,) = made.parts
-    assert op.alone and len(op.written.arguments) == 3 and made.parts[op] == 1
+    (op,) = parts_in(made.graph)
+    assert op.alone and len(op.written.arguments) == 3 and parts_in(made.graph)[op] == 1
 
 
 def test_a_product_of_many_rows_is_in_no_part_and_what_surrounds_it_is_in_two() -> None:
     x, y = tg.input("x", (64, 32)), tg.input("y", (64, 32))
     before, after = tg.rms_norm(x * 2.0, G), tg.silu(tg.linear(tg.rms_norm(x * 2.0, G), W)) + y
     made = fuse(tg.graph({"a": before, "b": after}))
-    assert len(made.parts) == 2 and [n.op.name for n in made.graph.nodes].count("linear") == 1
+    assert len(parts_in(made.graph)) == 2 and [n.op.name for n in made.graph.nodes].count("linear") == 1
 
 
 @pytest.mark.parametrize("rows", [64, N], ids=["many", "few"])
@@ -39,7 +40,7 @@ def test_what_a_product_lies_between_is_joined_with_it_for_few_rows_and_not_arou
     h = tg.tanh(x) + y                                              # read by the product, and added to what comes out of it
     graph = tg.graph(tg.linear(h, W) * 2.0 + h)
     made = fuse(graph)
-    whole = {op: n for op, n in made.parts.items() if any(i.op.name == "linear" for i in walk(op.written.outputs))}
+    whole = {op: n for op, n in parts_in(made.graph).items() if any(i.op.name == "linear" for i in walk(op.written.outputs))}
     assert len(whole) == (rows is N) and all(sum(n.op is op for n in made.graph.nodes) == 1 for op in whole)
     count = 64 if rows == 64 else 3
     values = {"x": np.ones((count, 32), np.float32), "y": np.full((count, 32), 0.5, np.float32)}
@@ -53,20 +54,20 @@ def test_the_steps_around_products_of_few_rows_are_parts_in_their_part() -> None
     stream = X + tg.rms_norm(Y, G)
     h = tg.rms_norm(stream, G)
     made = fuse(tg.graph({"stream": stream, "out": tg.silu(tg.linear(h, gate)) * tg.linear(h, up)}))
-    (whole,) = [op for op in made.parts if sum(n.op is op for n in made.graph.nodes)]
+    (whole,) = parts_in(made.graph)
     inside = [n.op.name for n in walk(whole.written.outputs) if n.op.kind == "composite"]
     assert len(whole.written.outputs) == 2 and len(inside) == 4 and inside.count("linear") == 2
 
 
 def test_products_one_behind_the_other_are_in_two_parts() -> None:
     first = tg.silu(tg.linear(tg.rms_norm(X, G), W))
-    made = fuse(tg.graph(tg.linear(first, W) + Y))
-    assert sorted(sum(n.op.name == "linear" for n in walk(op.written.outputs)) for op in made.parts) in ([0, 1, 1], [1, 1])
+    parts = parts_in(fuse(tg.graph(tg.linear(first, W) + Y)).graph)
+    assert sorted(sum(n.op.name == "linear" for n in walk(op.written.outputs)) for op in parts) in ([0, 1, 1], [1, 1])
 
 
 def test_what_takes_the_results_of_a_product_together_is_not_joined_with_it() -> None:
     made = fuse(tg.graph(tg.softmax(tg.linear(X, W))))
-    assert not made.parts
+    assert not parts_in(made.graph)
 
 
 def test_what_follows_from_sizes_alone_is_said_again_in_the_step_that_reads_it() -> None:
@@ -74,20 +75,20 @@ def test_what_follows_from_sizes_alone_is_said_again_in_the_step_that_reads_it()
     dear = tg.greater(tg.sin(tg.cast(rows, tg.f32)), 0.5), tg.less(columns % 7, 3)
     for mask, inside in ((tg.less_equal(columns, rows), True), *((each, False) for each in dear)):
         made = fuse(tg.graph(tg.where(mask, tg.input("x", (64, 64)), -1.0)))
-        assert (len(made.parts) == 1) is inside
+        assert (len(parts_in(made.graph)) == 1) is inside
         if inside:
-            (op,) = made.parts
+            (op,) = parts_in(made.graph)
             assert len(op.written.arguments) == 1
 
 
 def test_a_product_of_few_rows_reads_the_narrow_numbers_that_its_weight_is_made_of() -> None:
     q, scale = tg.parameter("q", (64, 32), tg.i8), tg.parameter("s", (64, 1))
     one = tg.input("x", (1, 32))
-    (op,) = fuse(tg.graph(tg.linear(one, q.cast(tg.f32) * scale))).parts
+    (op,) = parts_in(fuse(tg.graph(tg.linear(one, q.cast(tg.f32) * scale))).graph)
     assert sorted(a.dtype.name for a in op.written.arguments) == ["f32", "f32", "i8"]
     wide = tg.parameter("v", (64, 32))
-    assert not fuse(tg.graph(tg.linear(one, wide * scale))).parts   # as many bytes: it is made when it is bound
-    assert not fuse(tg.graph(tg.linear(one, tg.sin(q.cast(tg.f32))))).parts     # dear, at every run
+    assert not parts_in(fuse(tg.graph(tg.linear(one, wide * scale))).graph)   # as many bytes: it is made when it is bound
+    assert not parts_in(fuse(tg.graph(tg.linear(one, tg.sin(q.cast(tg.f32))))).graph)     # dear, at every run
 
 
 def test_such_a_product_is_right_and_of_many_rows_its_weight_is_made_when_it_is_bound(tmp_path: Path) -> None:
@@ -107,14 +108,14 @@ def test_such_a_product_is_right_and_of_many_rows_its_weight_is_made_when_it_is_
 def test_a_part_may_have_several_outputs() -> None:
     h = X + Y
     made = fuse(tg.graph({"h": h, "normed": tg.rms_norm(h, G)}))
-    (op,) = made.parts
+    (op,) = parts_in(made.graph)
     assert len(op.written.outputs) == 2
 
 
 def test_views_between_two_steps_are_said_in_their_part() -> None:
     heads = tg.tanh(X).reshape(N, 4, 8).permute((1, 0, 2))
     made = fuse(tg.graph(tg.softmax(heads * 0.5)))
-    (op,) = made.parts
+    (op,) = parts_in(made.graph)
     assert len(op.written.arguments) == 1 and sum(n.op is op for n in made.graph.nodes) == 1
     values = {"x": np.linspace(-2, 2, 96, dtype=np.float32).reshape(3, 32)}
     said, written = (interpret(g, values, dims={"n": 3}).outputs for g in (made.graph, tg.graph(tg.softmax(heads * 0.5))))
@@ -124,13 +125,13 @@ def test_views_between_two_steps_are_said_in_their_part() -> None:
 def test_what_reads_a_copy_to_a_device_is_in_the_part_and_the_copy_is_not() -> None:
     there = tg.copy_to(X, "cpu")
     made = fuse(tg.graph(tg.copy_to(tg.where(tg.less(there, 0.0), 1.0, -1.0) * tg.expm1(tg.abs(there) * -2.0), "cpu")))
-    (op,) = made.parts
+    (op,) = parts_in(made.graph)
     assert [n.op.name for n in made.graph.nodes if n.op.kind != "leaf" or n.op.name == "copy_to"] == ["copy_to", op.name, "copy_to"]
 
 
 def test_what_saves_no_pass_is_not_joined() -> None:
     total = (X * Y).sum()                                           # everything is read before anything can be multiplied
-    (op,) = fuse(tg.graph(Y * total)).parts
+    (op,) = parts_in(fuse(tg.graph(Y * total)).graph)
     assert op.name.startswith("mul_sum_") and len(op.written.arguments) == 2
 
 
@@ -206,9 +207,9 @@ def test_what_attention_reads_is_made_and_written_into_its_caches_by_one_part() 
 def test_steps_that_one_reads_beside_each_other_are_one_part_and_steps_of_each_other_are_not() -> None:
     x, y = tg.input("x", (64, 32)), tg.input("y", (64, 32))
     made = fuse(tg.graph(tg.dot(tg.softmax(x), tg.rms_norm(y, G).T)))
-    assert [len(op.written.outputs) for op in made.parts] == [2]
+    assert [len(op.written.outputs) for op in parts_in(made.graph)] == [2]
     first = tg.softmax(x, axis=0)
-    assert not fuse(tg.graph(tg.dot(first, tg.softmax(first, axis=0).T))).parts
+    assert not parts_in(fuse(tg.graph(tg.dot(first, tg.softmax(first, axis=0).T))).graph)
 
 
 def test_rows_of_a_state_that_is_read_in_the_same_part_are_written_apart() -> None:
@@ -218,7 +219,7 @@ def test_rows_of_a_state_that_is_read_in_the_same_part_are_written_apart() -> No
     graph = tg.graph({"sum": s.read() * 2.0 + s.write(x, at=p) * 3.0}, {s: s.write(x, at=p)})
     made = fuse(graph)
     update = made.graph.updates["s"]
-    assert update.op.name == "write_rows" and not any(update is i for op in made.parts for i in walk(op.written.outputs))
+    assert update.op.name == "write_rows" and not any(update is i for op in parts_in(made.graph) for i in walk(op.written.outputs))
 
 
 def test_a_write_at_rows_that_an_input_numbers_stays_a_step() -> None:
@@ -241,4 +242,4 @@ def test_a_chain_of_layers_is_fused_with_work_in_proportion_to_its_length() -> N
 
 def test_parts_that_read_each_other_in_a_long_row_are_formed_however_many_they_are() -> None:
     made = fuse(layers(500))                                        # each was formed inside of the one that reads it
-    assert sum(made.parts.values()) >= 500
+    assert sum(parts_in(made.graph).values()) >= 500

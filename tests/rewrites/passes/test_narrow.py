@@ -1,4 +1,4 @@
-"""rewrites/narrow.py: the same meaning to the last bit of the oracle, with products of bf16 where parameters are."""
+"""rewrites/passes/narrow.py: the same meaning to the last bit of the oracle, with products of bf16 where parameters are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph
-from tensor_graphs.rewrites.narrow import narrow, narrowed_values
+from tensor_graphs.rewrites.passes.narrow import narrow, narrowed_values
 from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
 from tests.strategies import ALL, bindings, graphs, leaf_arrays
 
@@ -24,7 +24,7 @@ def products(g: Graph) -> list[str]:
 @given(data=st.data(), g=graphs(dtypes=ALL))
 def test_a_graph_without_products_by_parameters_of_bf16_stays_as_it_is(data: st.DataObject, g: Graph) -> None:
     weights = [n.inputs[1] for n in g.nodes if n.op.name == "linear"]
-    made, binding = narrow(g), data.draw(bindings(g))
+    made, binding = narrow(g).graph, data.draw(bindings(g))
     if not weights:
         assert made is g
     values = leaf_arrays(g, binding)
@@ -37,7 +37,7 @@ def test_a_graph_without_products_by_parameters_of_bf16_stays_as_it_is(data: st.
 def test_both_operands_of_a_product_and_the_product_are_narrow_and_the_rest_is_not() -> None:
     x, w, b = tg.input("x", (5, 8)), tg.parameter("w", (4, 8), tg.bf16), tg.parameter("b", (4,))
     y = tg.linear(x, w, b)
-    made = narrow(tg.graph({"y": tg.softmax(y)}))
+    made = narrow(tg.graph({"y": tg.softmax(y)})).graph
     assert [f"{n.op.name} {n.dtype}" for n in made.nodes if n.op.kind in ("atomic", "composite")] == [
         "cast bf16", "linear bf16", "cast f32", "softmax f32"]
     (value,) = narrowed_values(tg.graph({"y": tg.softmax(y)}), [y])
@@ -51,13 +51,13 @@ def test_other_products_stay() -> None:
     the_last = tg.graph({"y": tg.linear(x, narrow_one).reshape(40)})
     of_bf16 = tg.graph({"y": tg.softmax(tg.linear(tg.input("h", (5, 8), tg.bf16), narrow_one))})
     for g in (by_floats, by_an_input, the_last, of_bf16):
-        assert narrow(g) is g
+        assert narrow(g).graph is g
 
 
 def test_a_decoder_means_the_same_and_its_head_and_states_stay() -> None:
     spec = next(iter(VARIANTS.values()))
     g = gemma3_graph(spec, max_positions=32, weight_dtype=tg.bf16)
-    made = narrow(g)
+    made = narrow(g).graph
     assert set(products(g)) == {"f32"} and products(made).count("f32") == 1 and list(made.states) == list(g.states)
     weights, ids = random_weights(g), ids_for(spec)
     states, dims = {s: np.zeros(x.shape) for s, x in g.states.items()}, {"n": len(ids), "p": 0, "m": len(ids)}

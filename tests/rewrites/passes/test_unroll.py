@@ -1,4 +1,4 @@
-"""tests for rewrites/unroll.py: the turns of a loop mean the loop, bit by bit; which are written out; what became of the nodes."""
+"""rewrites/passes/unroll.py: the turns of a loop mean the loop, bit by bit; which are written out; what became of the nodes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.composite import Definition, expand_all
 from tensor_graphs.language.composites.scan import AT_ONCE
 from tensor_graphs.language.part import PartOp
-from tensor_graphs.rewrites import unroll as module
-from tensor_graphs.rewrites.find_recipes import Reworded
+from tensor_graphs.rewrites.passes import unroll as module
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.passes.unroll import MOST_NODES, unroll, why_whole
 from tensor_graphs.rewrites.rule import BITWISE
-from tensor_graphs.rewrites.unroll import MOST_NODES, unroll, why_whole
+from tests.rewrites.parts_in import parts_in
 
 
 def loops(graph: tg.Graph) -> list[tg.Node]:
     return [n for n in graph.nodes if n.op.name == "scan"]
 
 
-def every(graph: tg.Graph, **more: Any) -> Reworded:
+def every(graph: tg.Graph, **more: Any) -> PassResult:
     return unroll(graph, lambda loop: True, **more)
 
 
-def in_turns(made: Reworded) -> tg.Graph:
+def in_turns(made: PassResult) -> tg.Graph:
     """The graph in which the turns of each part run."""
     def written(node: tg.Node) -> Definition:
         assert isinstance(node.op, PartOp)
@@ -168,7 +169,7 @@ def test_gradients_are_written_out_too_and_the_recurrence_itself_once(graph: tg.
     whole = tg.graph([loss, *tg.grad(loss, list(graph.inputs.values()))])
     assert len(loops(whole)) == 3                                   # the loss's; for what turns began with; the other way round
     made = every(whole)
-    assert sorted(made.parts.values()) == [1, 1]
+    assert sorted(parts_in(made.graph).values()) == [1, 1]
     turns = in_turns(made)
     values = drawn(whole)
     wanted, found = (tg.interpret(g, values).outputs for g in (whole, turns))
@@ -216,7 +217,7 @@ def test_as_many_turns_are_written_out_as_the_bound_has_room_for() -> None:
 
     turn = 7                                # a slice without its axis; the product, its number, that in its shape, spread; the sum
     fits, longer = of(MOST_NODES // turn), of(MOST_NODES // turn + 1)
-    assert every(fits).parts and every(longer).graph is longer
+    assert parts_in(every(fits).graph) and every(longer).graph is longer
     (loop,) = loops(longer)
     assert why_whole([i.type for i in loop.inputs], loop.attrs) == (
         f"its {MOST_NODES // turn + 1} turns of {turn} nodes are not written out; up to {MOST_NODES // turn} such turns are")
@@ -232,7 +233,7 @@ def test_only_what_is_wanted_is_written_out() -> None:
     first, second = (tg.scan(cell, H, x, axis=0)[0] for x in (X, tg.input("shorter", (3, BATCH, INPUTS))))
     graph = tg.graph([first, second])
     made = unroll(graph, lambda loop: loop.inputs[1] is X)
-    assert [n.inputs[1].shape[0] for n in loops(made.graph)] == [3] and list(made.parts.values()) == [1]
+    assert [n.inputs[1].shape[0] for n in loops(made.graph)] == [3] and list(parts_in(made.graph).values()) == [1]
     assert unroll(graph, lambda loop: False).graph is graph
 
 
@@ -251,13 +252,13 @@ def test_equal_loops_are_one_part_and_their_step_is_prepared_once() -> None:
     for w in weights:
         _, xs = tg.scan(lambda h, x, w=w: ((new := tg.tanh(h + tg.linear(x, w))), new), tg.input("h", (4,)), xs)
     made = every(tg.graph(xs), prepared=prepared)
-    (part,) = made.parts
-    assert made.parts[part] == 2 and len(asked) == 1
+    (part,) = parts_in(made.graph)
+    assert parts_in(made.graph)[part] == 2 and len(asked) == 1
     assert (set(asked[0].inputs), set(asked[0].parameters)) == ({"x0", "x1"}, {"x2"})      # what is bound is a parameter there
     assert part.bound == {2} and part.alone
     (recipe,) = part.recipes
     assert recipe.numeric_class == BITWISE and recipe.derivation == "scan/turns: 6 turns, one after another"
-    assert made.show() == f"2 {part.name}: {recipe.name}" and recipe.name.startswith("recipe scan/turns ")
+    assert made.note == f"2 {part.name}: {recipe.name}" and recipe.name.startswith("recipe scan/turns ")
 
 
 def test_turns_are_alike_so_that_they_are_one_question() -> None:
@@ -284,7 +285,7 @@ def test_a_loop_of_one_output_and_one_of_which_some_are_read() -> None:
     assert alone.op.name == "scan"
     graph = tg.graph({"zs": zs, "alone": alone + 1.0})
     assert_the_same(graph)
-    assert max(len(op.written.outputs) for op in every(graph).parts) == 2     # the carry, and zs
+    assert max(len(op.written.outputs) for op in parts_in(every(graph).graph)) == 2     # the carry, and zs
     assert ys not in every(graph).images
 
 

@@ -1,7 +1,7 @@
 """recognise: a graph written in atomic ops, said in composites, since those are what kernels compute.
 
-    found = recognise(graph)
-    found.graph, found.show()               # "recognised: 36 rms_norm, 18 attention, …"
+    result = recognise(graph)
+    result.graph, result.note               # "36 rms_norm, 18 attention, …"
 
 Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those
 whose operands commute are one class, and the definition of every library composite, written out as well, is looked for at
@@ -34,6 +34,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.composites import CHOICES, MARKS
 from tensor_graphs.rewrites.enode import is_commutative
+from tensor_graphs.rewrites.passes.result import PassResult
 
 log = logging.getLogger(__name__)
 
@@ -599,23 +600,6 @@ def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> f
 # ---- covering --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Recognised:
-    """The graph to run; found: composites that were not written, by name; before, after: steps at run time. images: what became
-    of each node of the graph, where that is another one; a node whose value is no longer made has none."""
-
-    graph: Graph
-    found: Mapping[str, int]
-    before: int
-    after: int
-    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
-
-    def show(self) -> str:
-        """For people; "" where nothing was recognised."""
-        rows = sorted(self.found.items(), key=lambda row: (-row[1], row[0]))
-        return ", ".join(f"{count} {name}" for name, count in rows)
-
-
 class _Cover:
     """What computes each class that is needed."""
 
@@ -680,7 +664,7 @@ def _is_open(n: Node, beside: Node) -> bool:
     return bool(smaller) and beside.op.kind == "atomic"
 
 
-def recognise(graph: Graph) -> Recognised:
+def recognise(graph: Graph) -> PassResult:
     """The graph with composites in place of what their definitions say. Numeric class: bitwise, as written.
 
     Before: well typed.  After: well typed; the same names, types and leaves; never more steps than before, and the very same graph
@@ -688,7 +672,7 @@ def recognise(graph: Graph) -> Recognised:
     """
     before = steps(graph)
     if not may_hold_more(graph):
-        return Recognised(graph, {}, before, before)
+        return PassResult(graph)
     nodes = [n for n in graph.nodes if len(n.types) == 1]
     atoms = expand_all(nodes)
     c = Classes(atoms)
@@ -729,7 +713,7 @@ def recognise(graph: Graph) -> Recognised:
         banned |= doubled
         cover = _Cover(c, places, roots, banned)
     if cover.steps >= before:
-        return Recognised(graph, {}, before, before)
+        return PassResult(graph)
     written = {home[n]: n.location for n in reversed(nodes)}
     values = _built(c, cover, roots, written)
     made = graph.with_roots([values[r] for r in roots])
@@ -737,7 +721,8 @@ def recognise(graph: Graph) -> Recognised:
     new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite")
     new -= Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
     log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
-    return Recognised(made, dict(new), before, steps(made), images)
+    counts = sorted(new.items(), key=lambda item: (-item[1], item[0]))
+    return PassResult(made, images, note=", ".join(f"{count} {name}" for name, count in counts))
 
 
 def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]:

@@ -1,0 +1,1 @@
+"""passes: rewrites of a whole graph that all return one shape, a `PassResult` (result.py)."""

@@ -1,0 +1,37 @@
+"""result: what every pass over a whole graph returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.part import PartOp
+from tensor_graphs.rewrites.rule import BITWISE, LEVELS, NumericClass
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The new graph, or the very graph that the pass received where it changes nothing.
+
+    images: node of the old graph -> node that computes its value now. A node that is absent computes it itself, or its value is no
+    longer computed. note: what was done, for people; "" for nothing to report.
+    """
+
+    graph: Graph
+    images: Mapping[Node, Node] = field(default_factory=dict, repr=False)
+    numeric: NumericClass = BITWISE
+    note: str = ""
+
+    def then(self, after: PassResult) -> PassResult:
+        """Return this pass and another one, run on this one's graph, as one; images of the nodes of both old graphs."""
+        images = {**after.images, **{n: after.images.get(image, image) for n, image in self.images.items()}}
+        notes = "; ".join(note for note in (self.note, after.note) if note)
+        return PassResult(after.graph, images, max(self.numeric, after.numeric, key=LEVELS.index), notes)
+
+
+def count_parts(parts: Mapping[PartOp, int]) -> str:
+    """Return the parts with their counts and recipes, for people; "" where there are none."""
+    return "; ".join(f"{count} {op.name}" + (f": {', '.join(r.name for r in op.recipes)}" if op.recipes else "")
+                     for op, count in parts.items())

@@ -1,0 +1,133 @@
+"""reword: the graph with a part wherever rules say a piece otherwise; the part has those other graphs as recipes.
+
+    result = reword(graph)
+    result.graph                # as it was, but for a part where something else says the same and may be cheaper
+    result.note                 # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
+
+The definition of a part is the piece of the graph, so expanding it gives the graph back; equal places are one question. What runs
+there is chosen later, by cost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tensor_graphs.language import leaves
+from tensor_graphs.language.errors import written_at
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.part import PartOp, PartRecipe, known_when_bound, over, part_between
+from tensor_graphs.rewrites.candidate import Offer
+from tensor_graphs.rewrites.find_recipes import BRIEF, in_order_of_use, offers
+from tensor_graphs.rewrites.passes.result import PassResult, count_parts
+from tensor_graphs.rewrites.recipe_rows import RecipeRows
+from tensor_graphs.rewrites.rule import Rewrite
+from tensor_graphs.rewrites.saturate import Budget
+from tensor_graphs.rewrites.subgraphs import fed
+
+log = logging.getLogger(__name__)
+
+
+def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
+           budget: Budget = BRIEF, rows: RecipeRows | None = None) -> PassResult:
+    """`stating` what `offers` finds."""
+    return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
+
+
+def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> PassResult:
+    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
+
+    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
+    """
+    there = images or {}
+    roots = [there.get(r, r) for r in graph.roots]
+    while found:
+        try:
+            return formed(graph, found, there, roots)
+        except _Circle as e:                                        # two parts, each with an operand of the other
+            found = [o for o in found if o is not e.offer]
+    return PassResult(graph.with_roots(roots), there)
+
+
+class _Circle(Exception):
+    def __init__(self, offer: Offer) -> None:
+        super().__init__()
+        self.offer = offer
+
+
+def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> PassResult:
+    """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
+    home = {images.get(o, o): offer for offer in found for o in offer.outputs}
+    order = walk(roots)
+    bound, live = known_when_bound(order), fed(order)
+    made: dict[Node, Node] = {}
+    parts: dict[Offer, tuple[Node, ...]] = {}
+    counts: Counter[PartOp] = Counter()
+    known: dict[str, PartOp] = {}
+    pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
+    """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
+
+    def put(node: Node) -> Node:
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            if n in made:
+                stack.pop()
+                continue
+            offer = home.get(n)
+            if offer is None:
+                missing = [i for i in n.inputs if i not in made]
+                if missing:
+                    stack += missing
+                    continue
+                inputs = [made[i] for i in n.inputs]
+                with written_at(n.location):
+                    made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
+                continue
+            if offer not in parts:
+                begun = offer in pending
+                if not begun:
+                    pending[offer] = form(offer)
+                op, operands = pending[offer]
+                missing = [i for i in operands if i not in made]
+                if missing:
+                    if begun:                                       # one of them is made of it
+                        raise _Circle(offer)
+                    stack += reversed(missing)
+                    continue
+                del pending[offer]
+                parts[offer] = apply_part(offer, op, [made[i] for i in operands])
+            for o, part in zip(offer.outputs, parts[offer], strict=True):
+                made[images.get(o, o)] = part
+        return made[node]
+
+    def form(offer: Offer) -> tuple[PartOp | None, list[Node]]:
+        if offer.stands:
+            return None, list(offer.operands)
+        inside = {images.get(n, n) for n in offer.inside}
+        outputs = [images.get(o, o) for o in offer.outputs]
+        given = {images.get(o, o): o for o in offer.operands}
+        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(given)
+        ordered = in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
+        recipes = []
+        for other in offer.others:
+            written = part_between(other.outputs, [given.get(o, o) for o in ordered])
+            recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
+        op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
+        key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
+        return known.setdefault(key, op), ordered
+
+    def apply_part(offer: Offer, op: PartOp | None, operands: Sequence[Node]) -> tuple[Node, ...]:
+        if op is None:
+            return tuple(over(offer.others[0].outputs, offer.operands, operands))
+        with written_at(images.get(offer.outputs[0], offer.outputs[0]).location):
+            node = apply(op, operands, op.attrs)
+        counts[op] += 1
+        return tuple(leaves.item(node, i) for i in range(len(offer.outputs)))
+
+    whole = graph.with_roots([put(r) for r in roots])
+    log.info("reworded %s", {op.name: count for op, count in counts.items()})
+    now = {n: put(images.get(n, n)) for n in graph.nodes}
+    return PassResult(whole, {n: image for n, image in now.items() if image is not n}, note=count_parts(counts))
