@@ -11,6 +11,7 @@ A value of a row that every stage reads where it wrote it is held in registers; 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,9 +22,11 @@ from tensor_graphs.codegen.print.c_source import (
     WIDENED,
     _arrays,
     _is_number,
+    _kind,
     _most,
     _Renderer,
     _used,
+    _width,
     c_of,
     c_type,
     called,
@@ -39,7 +42,6 @@ from tensor_graphs.codegen.stages import (
     Value,
     across,
     computed_in,
-    lies_across,
     values_in,
 )
 from tensor_graphs.kernels.kernel import Launch
@@ -140,6 +142,8 @@ class _Loop:
 
 
 class _Cuda(_Renderer):
+    index_type, step = "index_t", " += 1"
+
     def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
                  lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
         """one_block: all turns are one block's, again and again. lasting: operands that are the same whenever a nest runs again; of
@@ -265,33 +269,16 @@ class _Cuda(_Renderer):
             self.write(f"const index_t {dim_name(name)} = {size};")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
-    def open(self, line: str = "") -> None:
-        if line:
-            self.write.open(line)
-        else:
-            self.write("{")
-            self.write.depth += 1
-        self.scopes.append(set())
+    @contextmanager
+    def open(self, line: str = "") -> Iterator[None]:
         self.packs.append({})
         self.divisors.append({})
-
-    def close(self) -> None:
-        self.write.close()
-        for number in self.scopes.pop():
-            self.uniform.pop(number, None)
+        with super().open(line):
+            yield
+            for number in self.scopes[-1]:
+                self.uniform.pop(number, None)
         self.packs.pop()
         self.divisors.pop()
-
-    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "", step: str = "1") -> None:
-        low, high = bounds or ("0", c_of(axis.size))
-        if pragma:
-            self.write(f"#pragma {pragma}")
-        self.open(f"for (index_t {axis.name} = {low}; {axis.name} < {high}; {axis.name} += {step})")
-        self.open_axes.append(axis.name)
-
-    def end(self, axis: Axis) -> None:
-        self.close()
-        assert self.open_axes.pop() == axis.name
 
     def split_index(self, flat: str, axes: Sequence[Axis]) -> None:
         """Axes of a flat index, the last one fastest."""
@@ -318,6 +305,7 @@ class _Cuda(_Renderer):
             self.by_columns(i, nest)
         else:
             self.by_turns(i, nest)
+        self.write.close()
 
     # ---- packs ----
 
@@ -383,12 +371,11 @@ class _Cuda(_Renderer):
             return
         name = f"all{condition.number}"
         self.write(f"bool {name};")
-        self.open()
-        self.open_axes.append(axis.name)
-        self.declare(condition)
-        self.write(f"{name} = {self.ref(condition)};")
-        self.open_axes.pop()
-        self.close()
+        with self.open():
+            self.open_axes.append(axis.name)
+            self.declare(condition)
+            self.write(f"{name} = {self.ref(condition)};")
+            self.open_axes.pop()
         self.scopes[-1].add(condition.number)
         self.uniform[condition.number] = name
 
@@ -452,7 +439,6 @@ class _Cuda(_Renderer):
         if axes:
             self.split_index("at", axes)
         self.lanes(nest.stages, axes, pack)
-        self.close_kernel()
 
     def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
         """Blocks of SIDE by SIDE of one of the nest's axes and its stages' own. What lies across is read along the first, turned in
@@ -467,32 +453,26 @@ class _Cuda(_Renderer):
         write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
         if others:
             self.split_index("turn", others)
-        across = [v for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
-                  if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
-                  and lies_across(v, outer.name, inner.name)]
+        across = self.loads_across(nest, outer, inner)
         rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
         for v in across:
             write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
-        self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})")
-        write(f"const int o = at % {SIDE}, i = at / {SIDE};")
-        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})")
-        for v in across:
-            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
-        self.close()
-        self.close()
+        with self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})"):
+            write(f"const int o = at % {SIDE}, i = at / {SIDE};")
+            write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+            with self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})"):
+                for v in across:
+                    write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
         write("__syncthreads();")
-        self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})")
-        write(f"const int o = at / {SIDE}, i = at % {SIDE};")
-        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
-        self.open_axes += [outer.name, inner.name]
-        lane = " + lane" if pack > 1 else ""
-        self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
-        self.lanes(nest.stages, (*nest.axes, inner), pack)
-        self.tiles = {}
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})"):
+            write(f"const int o = at / {SIDE}, i = at % {SIDE};")
+            write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+            write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
+            self.open_axes += [outer.name, inner.name]
+            lane = " + lane" if pack > 1 else ""
+            self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
+            self.lanes(nest.stages, (*nest.axes, inner), pack)
+            self.tiles = {}
 
     def tiled_packs(self, i: int, nest: Nest, outer: Axis) -> bool:
         """The same where what lies across can be read in packs of 16 bytes too: blocks whose rows have TILE bytes; what does not
@@ -500,8 +480,7 @@ class _Cuda(_Renderer):
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
-        across = [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
-                  and lies_across(v, outer.name, inner.name)]
+        across = self.loads_across(nest, outer, inner)
         widths = {_width(v.attr[0]) for v in across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return False
@@ -526,13 +505,11 @@ class _Cuda(_Renderer):
             write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
         write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {rows}; k++)")
-        write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
-        self.open(f"if ({inside})")
-        for v in across:
-            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
-        self.close()
-        self.close()
+        with self.open(f"for (int k = 0; k < {rows}; k++)"):
+            write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
+            with self.open(f"if ({inside})"):
+                for v in across:
+                    write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
         early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
                  and not v.symbols & set(self.program.values.gathered)]
         for v in early:
@@ -540,36 +517,29 @@ class _Cuda(_Renderer):
         place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
                  f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {turns if early else 0}; k++)")
-        for line in place:
-            write(line)
-        self.open(f"if ({inside})")
-        for v in early:
-            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
-        self.close()
-        self.close()
+        with self.open(f"for (int k = 0; k < {turns if early else 0}; k++)"):
+            for line in place:
+                write(line)
+            with self.open(f"if ({inside})"):
+                for v in early:
+                    write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
         for v in across:
             write(f"put_across(tile{v.number}, column, row, across{v.number});")
         write("__syncthreads();")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {turns}; k++)")
-        for line in place:
-            write(line)
-        write(f"if (!({inside})) continue;")
-        for v in across:
-            kind = _kind(v.attr[0])
-            write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
-            self.packs[-1][v.number] = f"p{v.number}"
-        for v in early:
-            self.packs[-1][v.number] = f"early{v.number}[k]"
-        self.open_axes += [outer.name, inner.name]
-        self.lanes(nest.stages, (*nest.axes, inner), pack)
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int k = 0; k < {turns}; k++)"):
+            for line in place:
+                write(line)
+            write(f"if (!({inside})) continue;")
+            for v in across:
+                kind = _kind(v.attr[0])
+                write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
+                self.packs[-1][v.number] = f"p{v.number}"
+            for v in early:
+                self.packs[-1][v.number] = f"early{v.number}[k]"
+            self.open_axes += [outer.name, inner.name]
+            self.lanes(nest.stages, (*nest.axes, inner), pack)
         return True
-
-    def close_kernel(self) -> None:
-        self.write.close()
 
     def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
         """Stored stages at the element (or the pack of them that begins) at the open axes; packs lie along the last."""
@@ -600,37 +570,32 @@ class _Cuda(_Renderer):
                 again = any(other.target is s.target for other in stages[:k])
                 outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
                 write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
-        self.open_lanes(axis, pack)
-        for k, s in enumerate(stages):
-            write(f"/* {s.note} */")
-            self.declare(s.value)
-            if k in outs:
-                write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
-            else:
-                self.put(s, self.ref(s.value))
-            self.last_stored[s.target] = self.ref(s.value)
-        self.close_lanes(axis)
+        with self.lane_loop(axis, pack):
+            for k, s in enumerate(stages):
+                write(f"/* {s.note} */")
+                self.declare(s.value)
+                if k in outs:
+                    write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
+                else:
+                    self.put(s, self.ref(s.value))
+                self.last_stored[s.target] = self.ref(s.value)
         for k, s in enumerate(stages):
             if k in outs:
                 for name in self.written(s.target):
                     write(f"put_pack<{pack}>({name} + {c_of(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
-    def open_lanes(self, axis: Axis, pack: int) -> None:
+    @contextmanager
+    def lane_loop(self, axis: Axis, pack: int) -> Iterator[None]:
+        """Context manager: a loop over the elements of a pack that begins at an axis."""
         self.write("#pragma unroll")
-        self.write.open(f"for (int lane = 0; lane < {pack}; lane++)")
-        self.write(f"const index_t first_{axis.name} = {axis.name};")
-        self.scopes.append(set())
-        self.packs.append({})
-        self.divisors.append({})
-        self.open("")
-        self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
-        self.open_axes.append(axis.name)
-
-    def close_lanes(self, axis: Axis) -> None:
-        assert self.open_axes.pop() == axis.name
-        self.close()
-        self.close()
+        with self.open(f"for (int lane = 0; lane < {pack}; lane++)"):
+            self.write(f"const index_t first_{axis.name} = {axis.name};")
+            with self.open():
+                self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
+                self.open_axes.append(axis.name)
+                yield
+                assert self.open_axes.pop() == axis.name
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         kept = self.held.get(s.target.name)
@@ -672,15 +637,10 @@ class _Cuda(_Renderer):
         write(f"/* {s.note} */")
         write(f"{kind} total = {start};")
         self.declare(s.value, only_ready=True)
-        for over in s.reduce:
-            self.loop(over, pragma="unroll")
-            self.declare(s.value, only_ready=True)
-        self.declare(s.value)
-        write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
-        for over in reversed(s.reduce):
-            self.end(over)
+        with self.loops(s.reduce, None, s.value, pragma="unroll"):
+            self.declare(s.value)
+            write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
         self.put(s, done.format("total"))
-        self.close_kernel()
 
     def is_columns(self, nest: Nest) -> bool:
         if len(nest.stages) != 1:
@@ -711,39 +671,30 @@ class _Cuda(_Renderer):
         write(f"{kind} part[{pack}];")
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) part[lane] = {start};")
-        self.open(f"if ({axis.name} < {c_of(axis.size)})")
-        for over in s.reduce[:-1]:
-            self.loop(over)
-        self.declare(s.value, only_ready=True)
-        self.loop(last, ("row", c_of(last.size)), f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}", str(warps))
-        self.declare(s.value, only_ready=True)
-        self.share_divisors(s.value)
-        self.load_packs(s.value, axis, pack)
-        self.open_lanes(axis, pack)
-        self.declare(s.value)
-        write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
-        self.close_lanes(axis)
-        self.end(last)
-        for over in reversed(s.reduce[:-1]):
-            self.end(over)
-        self.close()
+        with self.open(f"if ({axis.name} < {c_of(axis.size)})"), self.loops(s.reduce[:-1]):
+            self.declare(s.value, only_ready=True)
+            unroll = f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}"
+            with self.loop(last, ("row", c_of(last.size)), unroll, f" += {warps}"):
+                self.declare(s.value, only_ready=True)
+                self.share_divisors(s.value)
+                self.load_packs(s.value, axis, pack)
+                with self.lane_loop(axis, pack):
+                    self.declare(s.value)
+                    write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * {across} + column] = part[lane];")
         write("__syncthreads();")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)")
-        write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
-        write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
-        self.open_axes.append(axis.name)
-        self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})")
-        write(f"{kind} total = tile[0][place];")
-        write("#pragma unroll")
-        write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
-        self.put(s, done.format("total"))
-        self.close()
-        self.open_axes.pop()
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)"):
+            write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
+            write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
+            self.open_axes.append(axis.name)
+            with self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})"):
+                write(f"{kind} total = tile[0][place];")
+                write("#pragma unroll")
+                write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
+                self.put(s, done.format("total"))
+            self.open_axes.pop()
 
     # ---- turns ----
 
@@ -772,21 +723,19 @@ class _Cuda(_Renderer):
         self.of_warps(nest, loops, group)
         write(f"const index_t count = {c_of(turns)};")
         every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
-        self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
-        live = "live" if groups > 1 else "true"
-        if groups > 1:                                              # a warp runs as one: what is left over does the last turn again
-            write("const bool live = begin + group < count;")
-            write("const index_t turn = live ? begin + group : count - 1;")
-        else:
-            write("const index_t turn = begin;")
-        if outer:
-            self.split_index("turn", outer)
-        self.ahead(nest, loops)
-        self.turn(nest, len(outer), loops, group, live)
-        if in_scratch:
-            self.sync(group)
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})"):
+            live = "live" if groups > 1 else "true"
+            if groups > 1:                                          # a warp runs as one: what is left over does the last turn again
+                write("const bool live = begin + group < count;")
+                write("const index_t turn = live ? begin + group : count - 1;")
+            else:
+                write("const index_t turn = begin;")
+            if outer:
+                self.split_index("turn", outer)
+            self.ahead(nest, loops)
+            self.turn(nest, len(outer), loops, group, live)
+            if in_scratch:
+                self.sync(group)
 
     def bring_rows(self, nest: Nest, outer: Sequence[Axis], loops: dict[int, _Loop], group: int, groups: int) -> None:
         """What the first blocks load of large operands is brought near while others still run: the memory would be idle between the
@@ -808,17 +757,15 @@ class _Cuda(_Renderer):
             return
         of_block = groups * sum(int(d.evaluate(loop.total, {})) * _width(v.attr[0]) for v, loop in far.values())
         before = list(self.open_axes)
-        self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})")
-        self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
-        last = f"{c_of(d.product(a.size for a in outer))} - 1"
-        turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
-        self.write(f"const index_t turn = {turn};")
-        self.split_index("turn", outer)
-        for v, loop in far.values():
-            self.open_loop(loop)
-            self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
-            self.close_loop(loop)
-        self.close()
+        with self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})"):
+            self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+            last = f"{c_of(d.product(a.size for a in outer))} - 1"
+            turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
+            self.write(f"const index_t turn = {turn};")
+            self.split_index("turn", outer)
+            for v, loop in far.values():
+                with self.pack_loop(loop):
+                    self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
         self.open_axes = before
 
     def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
@@ -943,36 +890,36 @@ class _Cuda(_Renderer):
         if lasts:
             self.kept.append(declared)
             name = f"kept.{name}"
-            self.open("if (first)")
         else:
             self.write(declared)
-        self.open_loop(loop)
         once = not lasts and _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages)
         how = "pack_once" if once else "pack_at"
-        self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
-        self.close_loop(loop)
-        if lasts:
-            self.close()
+        with self.open("if (first)") if lasts else nullcontext(), self.pack_loop(loop):
+            self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.loaded[key] = name
 
-    def open_loop(self, loop: _Loop) -> None:
-        """Begin the loop over a thread's packs; the axes are at the first element of one."""
+    @contextmanager
+    def pack_loop(self, loop: _Loop) -> Iterator[None]:
+        """Context manager: a loop over a thread's packs; the axes are at the first element of one."""
         write = self.write
         if loop.turns:
             write("#pragma unroll")
-            self.open(f"for (int k = 0; k < {loop.turns}; k++)")
-            write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
-            if not loop.exact:
-                write(f"if (at >= {c_of(loop.total)}) break;")
+            first = f"for (int k = 0; k < {loop.turns}; k++)"
         else:
-            first = f"(index_t)thread * {loop.pack}"
-            self.open(f"for (index_t at = {first}; at < {c_of(loop.total)}; at += {loop.threads * loop.pack})")
-        self.split_index("at", loop.axes)
+            step = loop.threads * loop.pack
+            first = f"for (index_t at = (index_t)thread * {loop.pack}; at < {c_of(loop.total)}; at += {step})"
+        with self.open(first):
+            if loop.turns:
+                write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
+                if not loop.exact:
+                    write(f"if (at >= {c_of(loop.total)}) break;")
+            self.split_index("at", loop.axes)
+            yield
+            self.shut(loop.axes)
 
-    def close_loop(self, loop: _Loop) -> None:
-        for axis in loop.axes:
+    def shut(self, axes: Sequence[Axis]) -> None:
+        for axis in axes:
             self.open_axes.remove(axis.name)
-        self.close()
 
     def turn(self, nest: Nest, level: int, loops: dict[int, _Loop], group: int, live: str) -> None:
         """What is done inside of `level` axes, and the axes inside."""
@@ -984,10 +931,9 @@ class _Cuda(_Renderer):
                 self.shared_stage(nest, k, s, loops.get(k), group, live)
         if any(s.level > level for s in nest.stages):
             axis = nest.axes[level]
-            self.loop(axis)
-            self.turn(nest, level + 1, loops, group, live)
-            self.sync(group)
-            self.end(axis)
+            with self.loop(axis):
+                self.turn(nest, level + 1, loops, group, live)
+                self.sync(group)
 
     def shared_stage(self, nest: Nest, k: int, s: Stage, loop: _Loop | None, group: int, live: str) -> None:
         write = self.write
@@ -1002,14 +948,9 @@ class _Cuda(_Renderer):
         elif s.monoid is None:
             self.registers_of(loop)
             guarded = live != "true" and s.target.level == 0
-            if guarded:
-                self.open(f"if ({live})")
-            self.open_loop(loop)
-            self.rows_of(s, loop)
-            self.lanes([s], loop.axes, loop.pack)
-            self.close_loop(loop)
-            if guarded:
-                self.close()
+            with self.open(f"if ({live})") if guarded else nullcontext(), self.pack_loop(loop):
+                self.rows_of(s, loop)
+                self.lanes([s], loop.axes, loop.pack)
             self.held = {}
         elif s.axes:
             self.each_alone(s, loop, live)
@@ -1033,9 +974,8 @@ class _Cuda(_Renderer):
                         self.packs[-1][v.number] = f"{name}[k]"
 
     def by_one(self, s: Stage, text: str, live: str) -> None:
-        self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})")
-        self.put(s, text)
-        self.close()
+        with self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})"):
+            self.put(s, text)
 
     def together(self, nest: Nest, s: Stage, loop: _Loop, group: int, live: str) -> None:
         """A reduction that the threads of a turn share."""
@@ -1057,30 +997,28 @@ class _Cuda(_Renderer):
         write(f"for (int lane = 0; lane < {parts}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
         self.in_sum = {s.value.number} if s.value.dtype is f32 and is_shifted(self.program, nest, s) else set()
         self.registers_of(loop)
-        self.open_loop(loop)
-        self.rows_of(s, loop)
-        if pack == 1:
-            self.declare(s.value)
-            write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
-        else:
-            axis = loop.axes[-1]
-            assert self.open_axes.pop() == axis.name
-            self.declare(s.value, only_ready=True)
-            self.load_packs(s.value, axis, pack)
-            if lowest:
-                write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
-            else:
-                if few:
-                    write(f"float few_{part}[{pack}];")
-                self.open_lanes(axis, pack)
+        with self.pack_loop(loop):
+            self.rows_of(s, loop)
+            if pack == 1:
                 self.declare(s.value)
-                write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
-                      f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
-                self.close_lanes(axis)
-                if few:
-                    write(f"{part}[0] += (double)added<{pack}>(few_{part});")
-            self.open_axes.append(axis.name)
-        self.close_loop(loop)
+                write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
+            else:
+                axis = loop.axes[-1]
+                assert self.open_axes.pop() == axis.name
+                self.declare(s.value, only_ready=True)
+                self.load_packs(s.value, axis, pack)
+                if lowest:
+                    write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
+                else:
+                    if few:
+                        write(f"float few_{part}[{pack}];")
+                    with self.lane_loop(axis, pack):
+                        self.declare(s.value)
+                        write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
+                              f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+                    if few:
+                        write(f"{part}[0] += (double)added<{pack}>(few_{part});")
+                self.open_axes.append(axis.name)
         if lowest:
             write("#pragma unroll")
             write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {_widened(s.value.attr[0], f'most_{part}.at[lane]')};")
@@ -1101,24 +1039,15 @@ class _Cuda(_Renderer):
         write = self.write
         kind, start, combine, done = accumulator(s)
         double = s.monoid == "sum" and s.value.dtype is f32 and _most(s.reduce) > SHORT_SUM
-        self.open_loop(loop)
-        write(f"{'double' if double else kind} total = {start};")
-        self.declare(s.value, only_ready=True)
-        for over in s.reduce:
-            self.loop(over)
+        with self.pack_loop(loop):
+            write(f"{'double' if double else kind} total = {start};")
             self.declare(s.value, only_ready=True)
-        self.declare(s.value)
-        write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
-        for over in reversed(s.reduce):
-            self.end(over)
-        text = "(float)total" if double else done.format("total")
-        if live != "true" and s.target.level == 0:
-            self.open(f"if ({live})")
-            self.put(s, text)
-            self.close()
-        else:
-            self.put(s, text)
-        self.close_loop(loop)
+            with self.loops(s.reduce, None, s.value):
+                self.declare(s.value)
+                write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
+            text = "(float)total" if double else done.format("total")
+            with self.open(f"if ({live})") if live != "true" and s.target.level == 0 else nullcontext():
+                self.put(s, text)
 
     def sync(self, group: int) -> None:
         self.write("__syncthreads();" if group > 32 else "__syncwarp();")
@@ -1158,15 +1087,6 @@ def _uniform(v: Value, axis: Axis, pack: int) -> bool:
 def _of_a_turn(at: Dim, nest: Nest) -> bool:
     """Whether turns of a nest read at different places; a weight is the same for all."""
     return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
-
-
-def _kind(array: Array) -> str:
-    """The type of its elements in memory."""
-    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
-
-
-def _width(array: Array) -> int:
-    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
 
 
 def _row(array: Array) -> int:

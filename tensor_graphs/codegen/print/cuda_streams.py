@@ -221,29 +221,27 @@ class _CudaStreams(_Cuda):
             write(f"const {kind} *w{p}[{self.columns_each}];")
             write(f"Pack<{kind}, {self.pack}> taken{p}[{self.held_turns}][{self.columns_each}];")
         write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        write("const index_t place = column + c < columns ? column + c : columns - 1;")
-        for _, each in self.branches():
-            self.split_index("place", each.columns)
-            for p, product in enumerate(each.products):
-                array, offset, _ = product.weight.attr
-                write(f"w{p}[c] = {array.name} + {c_of(offset - product.along.symbol)};")
-            self.shut(each.columns)
-        self.close()
+        with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+            write("const index_t place = column + c < columns ? column + c : columns - 1;")
+            for stream in self.branches():
+                self.split_index("place", stream.columns)
+                for p, product in enumerate(stream.products):
+                    array, offset, _ = product.weight.attr
+                    write(f"w{p}[c] = {array.name} + {c_of(offset - product.along.symbol)};")
+                self.shut(stream.columns)
         self.take("0")
         self.bring_near(again)
         write("after_those_before();")
         for array in again or ():
             if array.role == "output":
                 write(f"{_kind(array)} *const whole_{array.name} = {array.name};")
-        self.open()
-        if again is not None:
-            if used:
-                write("extern __shared__ __align__(16) char rows[];")
-            self.make_again(again, plans, given)
-        self.each_row()
-        self.close()
-        self.close_kernel()
+        with self.open():
+            if again is not None:
+                if used:
+                    write("extern __shared__ __align__(16) char rows[];")
+                self.make_again(again, plans, given)
+            self.each_row()
+        write.close()
 
     def which(self) -> None:
         """Of which nest a block's columns are, and the first of a warp."""
@@ -262,30 +260,22 @@ class _CudaStreams(_Cuda):
         block = f"((int)blockIdx.x - {chosen(firsts)})"
         write(f"const index_t column = ((index_t){block} * {STREAM_WARPS} + (int)threadIdx.x / 32) * {self.columns_each};")
 
-    def branches(self) -> Iterator[tuple[int, _Stream]]:
-        """Each nest, inside of the condition that a block has columns of it."""
-        for k, each in enumerate(self.streams):
-            self.open(f"if (which == {k})" if len(self.streams) > 1 else "")
-            yield k, each
-            self.close()
-
-    def shut(self, axes: tuple[Axis, ...]) -> None:
-        for axis in axes:
-            self.open_axes.remove(axis.name)
+    def branches(self) -> Iterator[_Stream]:
+        """Yield each nest, inside of the condition that a block has columns of it."""
+        for k, stream in enumerate(self.streams):
+            with self.open(f"if (which == {k})" if len(self.streams) > 1 else ""):
+                yield stream
 
     def take(self, turn: str) -> None:
         """Weights of the turns from `turn` on."""
         write = self.write
         write("#pragma unroll")
-        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
-        write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        self.open(f"if (k < {self.length})")
-        for p in range(self.products):
-            write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
-        for _ in range(3):
-            self.close()
+        with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+            write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
+            write("#pragma unroll")
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"), self.open(f"if (k < {self.length})"):
+                for p in range(self.products):
+                    write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
 
     def bring_near(self, again: dict[Array, int] | None) -> None:
         """Bring operands near that what is made again reads whole, whatever the row is: the weights of norms."""
@@ -317,112 +307,99 @@ class _CudaStreams(_Cuda):
         for nest, loops, group, _ in plans:
             self.of_warps(nest, loops, group)
         for nest, loops, group, _ in plans:
-            self.open()
-            self.held = {}
-            if self.is_flat(nest):
-                self.registers = {}
-                self.later, self.loaded = {}, {}
-                for s in nest.stages:
-                    axes = (*nest.axes, *s.axes)
-                    write(f"/* {s.note} */")
-                    self.open()
-                    pack = self.pack_of([(s, axes[-1])]) if axes else 1
-                    loop = _Loop(axes, pack, threads, 0, False)
-                    self.open_loop(loop)
-                    self.lanes([s], axes, pack)
-                    self.close_loop(loop)
-                    self.close()
-            else:
-                outer = nest.axes[:parallel(nest)]
-                for axis in outer:
-                    write(f"const index_t {axis.name} = 0;")
-                    self.open_axes.append(axis.name)
-                self.ahead(nest, loops)
-                self.turn(nest, len(outer), loops, group, "true")
-                self.shut(outer)
-            write("__syncthreads();")
-            self.close()
+            with self.open():
+                self.held = {}
+                if self.is_flat(nest):
+                    self.registers = {}
+                    self.later, self.loaded = {}, {}
+                    for s in nest.stages:
+                        axes = (*nest.axes, *s.axes)
+                        write(f"/* {s.note} */")
+                        with self.open():
+                            pack = self.pack_of([(s, axes[-1])]) if axes else 1
+                            loop = _Loop(axes, pack, threads, 0, False)
+                            with self.pack_loop(loop):
+                                self.lanes([s], axes, pack)
+                else:
+                    outer = nest.axes[:parallel(nest)]
+                    for axis in outer:
+                        write(f"const index_t {axis.name} = 0;")
+                        self.open_axes.append(axis.name)
+                    self.ahead(nest, loops)
+                    self.turn(nest, len(outer), loops, group, "true")
+                    self.shut(outer)
+                write("__syncthreads();")
         outputs = [a for a in again if a.role == "output"]
         if outputs:
-            self.open("if (blockIdx.x == 0)")
-            for a in outputs:
-                size = self.size_at(a.size, given)
-                write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
-            self.close()
+            with self.open("if (blockIdx.x == 0)"):
+                for a in outputs:
+                    size = self.size_at(a.size, given)
+                    write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
 
     def each_row(self) -> None:
         """The dot products of each row with what a warp holds of its weights, and what is made of them."""
         write, many = self.write, self.held_turns < self.turns
-        self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)")
-        for p in range(self.products):
-            write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
-            write(f"float part{p}[{self.columns_each}] = {{}};")
-        for _, each in self.branches():
-            self.split_index("row", each.rows)
-            for p, product in enumerate(each.products):
-                array, offset, _ = product.other.attr
-                write(f"with{p} = {array.name} + {c_of(offset - product.along.symbol)};")
-            self.shut(each.rows)
-        self.open(f"for (int turn = 0; turn < {self.turns}; turn += {self.held_turns})")
-        if many:
-            self.open("if (row > 0 || turn > 0)")
-            self.take("turn")
-            self.close()
-        write("#pragma unroll")
-        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
-        write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
-        self.open(f"if (k < {self.length})")
-        write("#pragma unroll")
-        self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})")
-        firsts = self.streams[0].products
-        shared = all(len({str(each.products[p].other.attr[:2]) for p in range(self.products)}) == 1
-                     and len({each.products[p].along.size for p in range(self.products)}) == 1 for each in self.streams) and all(
-                         self.same_other(each) for each in self.streams)
-        for p in range(self.products):
-            if p == 0 or not shared:
-                kind = _kind(firsts[p].other.attr[0])
-                write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
-        write("#pragma unroll")
-        self.open(f"for (int e = 0; e < {self.pack_other}; e++)")
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        for p, product in enumerate(firsts):
-            x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
-            w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
-            write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
-        for _ in range(6):
-            self.close()
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        for p in range(self.products):
-            write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
-        self.open("if (lane == 0 && column + c < columns)")
-        write("const index_t place = column + c;")
-        for _, each in self.branches():
-            self.split_index("place", each.columns)
-            self.split_index("row", each.rows)
-            at = {product.stage: p for p, product in enumerate(each.products)}
-            for s in each.nest.stages:
-                write(f"/* {s.note} */")
-                if s in at:
-                    text = f"total{at[s]}"
-                else:
-                    self.declare(s.value)
-                    text = self.ref(s.value)
-                if _is_number(s.target):
-                    write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
-                else:
-                    self.put(s, text)
-            self.shut((*each.columns, *each.rows))
-        self.close()
-        self.close()
-        self.close()
+        with self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)"):
+            for p in range(self.products):
+                write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
+                write(f"float part{p}[{self.columns_each}] = {{}};")
+            for stream in self.branches():
+                self.split_index("row", stream.rows)
+                for p, product in enumerate(stream.products):
+                    array, offset, _ = product.other.attr
+                    write(f"with{p} = {array.name} + {c_of(offset - product.along.symbol)};")
+                self.shut(stream.rows)
+            with self.open(f"for (int turn = 0; turn < {self.turns}; turn += {self.held_turns})"):
+                if many:
+                    with self.open("if (row > 0 || turn > 0)"):
+                        self.take("turn")
+                write("#pragma unroll")
+                with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+                    write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
+                    with self.open(f"if (k < {self.length})"):
+                        self.multiply_pack()
+            write("#pragma unroll")
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+                for p in range(self.products):
+                    write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
+                with self.open("if (lane == 0 && column + c < columns)"):
+                    write("const index_t place = column + c;")
+                    for stream in self.branches():
+                        self.split_index("place", stream.columns)
+                        self.split_index("row", stream.rows)
+                        at = {product.stage: p for p, product in enumerate(stream.products)}
+                        for s in stream.nest.stages:
+                            write(f"/* {s.note} */")
+                            if s in at:
+                                text = f"total{at[s]}"
+                            else:
+                                self.declare(s.value)
+                                text = self.ref(s.value)
+                            if _is_number(s.target):
+                                write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
+                            else:
+                                self.put(s, text)
+                        self.shut((*stream.columns, *stream.rows))
 
-    def same_other(self, each: _Stream) -> bool:
-        """Whether all products of a nest multiply the same."""
-        first, *rest = each.products
-        return all(p.other.attr[0] is first.other.attr[0]
-                   and p.other.attr[1] - p.along.symbol == first.other.attr[1] - first.along.symbol for p in rest)
+    def multiply_pack(self) -> None:
+        """Add the products of one pack of weights to the sums of a thread."""
+        write, firsts = self.write, self.streams[0].products
+        shared = all((p.other.attr[:2], p.along) == (stream.products[0].other.attr[:2], stream.products[0].along)
+                     for stream in self.streams for p in stream.products)          # all products of a nest multiply the same
+        write("#pragma unroll")
+        with self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})"):
+            for p in range(self.products):
+                if p == 0 or not shared:
+                    kind = _kind(firsts[p].other.attr[0])
+                    write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
+            write("#pragma unroll")
+            with self.open(f"for (int e = 0; e < {self.pack_other}; e++)"):
+                write("#pragma unroll")
+                with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+                    for p, product in enumerate(firsts):
+                        x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
+                        w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
+                        write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
 
 
 def _stream(nest: Nest) -> _Stream:
