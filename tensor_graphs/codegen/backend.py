@@ -51,8 +51,8 @@ def kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Why no loops are written for a spec; None where they are."""
-    found = _program(spec)
-    return found if isinstance(found, str) else None
+    program = _program(spec)
+    return program if isinstance(program, str) else None
 
 
 def build(spec: Spec) -> NativeCall:
@@ -61,13 +61,14 @@ def build(spec: Spec) -> NativeCall:
 
 
 def shares(spec: Spec) -> Sharing:
-    """Which outputs of the loops of a spec may lie in the memory of an operand."""
+    """Return which outputs of the loops of a spec may lie in the memory of an operand."""
     program = _program(spec)
     return Sharing() if isinstance(program, str) else Sharing(program.shared, program.updated)
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """The call where rows lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or are few."""
+    """Return the call for rows that lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or
+    are few."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank), default=0)
     steps: list[Dim] = []
     for t, lie in zip(spec.inputs, strides, strict=True):
@@ -105,21 +106,21 @@ def text_of(spec: Spec) -> str:
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:
-    """By which rules the loops of a spec became one pass; nothing of other loops."""
+    """Return the rules by which the loops of a spec became one pass; empty for other loops."""
     program = _program(spec)
     return () if isinstance(program, str) else program.derivation
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the kernels of specs in as few runs of the compiler as can be, for rows that follow each other and for rows that lie
-    anywhere; for each None, or why it cannot be built. Raises CacheFolderError."""
+    """Compile the kernels of specs in as few compiler runs as possible, for contiguous rows and for rows that lie anywhere; return
+    None for each, or why it cannot be built. Raises CacheFolderError."""
     return compiled([programs_of(spec) for spec in specs])
 
 
 def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
     """Compile the programs of several kernels; for each kernel None, or why it cannot be built. Raises CacheFolderError."""
-    made = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
-    whys = dict(zip(made, libraries.compiled(list(made)), strict=True))
+    distinct = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
+    whys = dict(zip(distinct, libraries.compiled(list(distinct)), strict=True))
     return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
 
 

@@ -37,13 +37,10 @@ GIB = 1 << 30
 class Environment:
     """Hardware and software of one backend. Every field is plain, so that it can be stored and rebuilt.
 
-    hardware_name: processor or accelerator model, as its maker prints it.
-    memory_bytes: memory of the device, rounded to whole GiB (the last few MiB move with every kernel update).
-    platform: operating system, architecture, C library, e.g. "linux-x86_64-glibc2.36".
-    backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
-    libs: (name, version) pairs, sorted.  hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags",
-    "9f…").
-    """
+    hardware_name: processor or accelerator model, as its maker prints it. memory_bytes: memory of the device, rounded to whole GiB
+    (the last few MiB move with every kernel update). platform: operating system, architecture, C library, e.g.
+    "linux-x86_64-glibc2.36". backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
+    libs: (name, version) pairs, sorted. hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags", "9f…")."""
 
     hardware_name: str
     memory_bytes: int
@@ -82,38 +79,34 @@ class Environment:
 def fingerprint(
     backend: str, device: Device | None = None, compiler: str | None = None, libs: Mapping[str, str] | None = None
 ) -> Environment:
-    """The environment of `backend` on `device` of this machine, now.
+    """Return the environment of `backend` on `device` (default: the processor) of this machine, now.
 
-    device: by default the processor.  compiler: the C compiler used by the `c` backend (default: cc, gcc or clang, the first
-    found).  libs: versions only the caller knows (the code generator's, a plug-in's); they are added to the known ones.
-    """
+    compiler: the C compiler of the `c` backend (default: cc, gcc or clang, the first found). libs: versions only the caller knows
+    (the code generator's, a plug-in's)."""
     name, memory, hardware = processor() if device is None else device.hardware()
-    known = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
-    known.update(libs or {})
-    known["python"] = ".".join(platform.python_version_tuple()[:2])
-    return Environment(name, memory, _platform(), backend, tuple(known.items()), hardware)
+    versions = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
+    versions.update(libs or {})
+    versions["python"] = ".".join(platform.python_version_tuple()[:2])
+    return Environment(name, memory, _platform(), backend, tuple(versions.items()), hardware)
 
 
 def combine(environments: Iterable[Environment]) -> Environment:
-    """The environment of a path that runs on several backends: the first one's hardware, everyone's libraries.
-
-    Hardware that differs (a processor and its accelerator) is listed together. Raises ValueError for no environment at
-    all.
-    """
-    parts = sorted(dict.fromkeys(environments), key=lambda each: (each.backend, each.key()))
+    """Return the environment of a path on several backends: the first one's hardware, all libraries. Hardware that differs (a
+    processor and its accelerator) is listed together. Raises ValueError without environments."""
+    parts = sorted(dict.fromkeys(environments), key=lambda part: (part.backend, part.key()))
     if not parts:
         raise ValueError("combine needs at least one environment")
     if len(parts) == 1:
         return parts[0]
-    names = list(dict.fromkeys(each.hardware_name for each in parts))
-    memory = {each.hardware_name: each.memory_bytes for each in parts}
-    backends = dict.fromkeys(name for each in parts for name in each.backend.split("+"))
+    names = list(dict.fromkeys(part.hardware_name for part in parts))
+    memory = {part.hardware_name: part.memory_bytes for part in parts}
+    backends = dict.fromkeys(name for part in parts for name in part.backend.split("+"))
     libs: dict[str, set[str]] = {}
     hardware: dict[str, set[str]] = {}
-    for each in parts:
-        for name, text in each.libs:
+    for part in parts:
+        for name, text in part.libs:
             libs.setdefault(name, set()).add(text)
-        for name, text in each.hardware:
+        for name, text in part.hardware:
             hardware.setdefault(name, set()).add(text)
     return Environment(
         hardware_name=" + ".join(names),
@@ -136,7 +129,7 @@ def most_threads() -> int:
 
 
 def usable_cores() -> int:
-    """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
+    """Return the cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
     1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = _cgroup_quota()
@@ -239,30 +232,31 @@ def _output(command: list[str]) -> list[str] | None:
 
 def _versions(*packages: str) -> dict[str, str]:
     """Installed versions by package metadata, without importing anything; a package that is missing says so."""
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
 def _numpy_software(compiler: str | None) -> dict[str, str]:
     """numpy and the BLAS it was built with: builds of one version differ in it, and so do their times."""
-    found = _versions("numpy")
-    if found["numpy"] != "not installed":
+    versions = _versions("numpy")
+    if versions["numpy"] != "not installed":
         from numpy import __config__  # numpy's wheel metadata does not name its BLAS
 
         blas = getattr(__config__, "CONFIG", {}).get("Build Dependencies", {}).get("blas", {})
-        found["blas"] = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-    return found
+        versions["blas"] = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    return versions
 
 
 def compiler_version(compiler: str | None = None) -> str:
-    """What the C compiler that is used ($CC counts) calls itself, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not installed"."""
-    found, _ = find_compiler(compiler)
-    return found.version if found is not None else "not installed"
+    """Return the name and version that the C compiler in use ($CC counts) prints, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not
+    installed"."""
+    used, _ = find_compiler(compiler)
+    return used.version if used is not None else "not installed"
 
 
 def _c_software(compiler: str | None) -> dict[str, str]:
@@ -272,9 +266,9 @@ def _c_software(compiler: str | None) -> dict[str, str]:
 def _cuda_software(compiler: str | None) -> dict[str, str]:
     """The run-time compiler of CUDA: its wheel if there is one, else the toolkit's nvcc."""
     for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
-        found = _versions(package)
-        if found[package] != "not installed":
-            return {"nvrtc": found[package]}
+        versions = _versions(package)
+        if versions[package] != "not installed":
+            return {"nvrtc": versions[package]}
     release = re.search(r"release .*?V(\d[\d.]*)", " ".join(_output(["nvcc", "--version"]) or ()))
     return {"nvrtc": release[1] if release else "not installed"}
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 @lru_cache(maxsize=1)
 def features() -> frozenset[str]:
-    """Of the CPU: its architecture as Python names it (x86_64, aarch64), and the flags that Linux lists (avx2, avx512f, asimd).
-
-    Without /proc/cpuinfo the architecture alone.
-    """
+    """Return the CPU's architecture as Python names it (x86_64, aarch64), and the flags that Linux lists (avx2, avx512f, asimd);
+    without /proc/cpuinfo the architecture alone."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -57,8 +57,8 @@ class WeightsError(FileError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one tensor lies. stored: the file's name of its dtype; dtype: ours, None when there is none;
-    offset, nbytes: its bytes, counted from the start of the file."""
+    """The place of one tensor. stored: the file's name of its dtype; dtype: ours, None when there is none; offset, nbytes: its
+    bytes, counted from the start of the file."""
 
     name: str
     stored: str
@@ -107,29 +107,24 @@ class Weights:
         return tuple(sorted(self._copied))
 
     def entry(self, name: str) -> Entry:
-        """Where the tensor `name` lies. Raises WeightsError, which names tensors spelt alike."""
-        found = self._entries.get(name)
-        if found is None:
+        """Return the place of the tensor `name`. Raises WeightsError, which names tensors spelt alike."""
+        entry = self._entries.get(name)
+        if entry is None:
             near = close_to(name, self._entries)
             raise WeightsError(f"there is no tensor {name!r}", file=self.source,
                                fix=f"did you mean {' or '.join(near)}?" if near else f"it holds {listed(self._entries)}")
-        return found
+        return entry
 
     def info(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """(dtype, shape) of a tensor; the dtype by its name here (`f32`), or the file's own when there is none
-        (`F8_E4M3`).
-
-        Raises WeightsError when there is no such tensor.
-        """
+        """Return (dtype, shape) of a tensor; the dtype by its name here (`f32`), or the file's own when there is none (`F8_E4M3`).
+        Raises WeightsError when there is no such tensor."""
         entry = self.entry(name)
         return (entry.dtype.name if entry.dtype else entry.stored), entry.shape
 
     def array(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-        """The tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of `ml_dtypes`.
-
-        shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
-        `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported.
-        """
+        """Return the tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of
+        `ml_dtypes`. shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
+        `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported."""
         entry = self.entry(name)
         if entry.dtype is None:
             raise WeightsError(
@@ -235,12 +230,12 @@ def _find(path: Path) -> Path:
     for name in (WEIGHTS_FILE, INDEX_FILE):
         if (path / name).is_file():
             return path / name
-    found = sorted(path.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    if found:
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    if files:
         raise WeightsError(
-            f"several weights files and no {INDEX_FILE}: {listed(f.name for f in found)}",
+            f"several weights files and no {INDEX_FILE}: {listed(f.name for f in files)}",
             file=path,
             fix=f"name one of the files, or fetch {INDEX_FILE} as well",
         )

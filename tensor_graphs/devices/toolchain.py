@@ -61,16 +61,16 @@ LINK_LIBRARIES = ("-lm",)
 
 
 def link_flags(name: str = "") -> tuple[str, ...]:
-    """The flags that make a shared library of this file name. It bears the name inside too (where the linker knows of such names),
-    so that a library linked against it meets the copy that the process has loaded, whatever lies in the cache by then: of two
-    processes that compile at the same time, one replaces the other's file."""
+    """Return the flags that make a shared library of this file name. The library has the name inside too (where the linker knows
+    such names), so that one linked against it meets the copy that the process has loaded, even if another process has replaced the
+    file."""
     return ("-shared", "-pthread") if sys.platform == "darwin" else ("-shared", "-pthread", f"-Wl,-soname,{name}")
 
 
 
 @functools.cache
 def processor() -> str:
-    """What the compiler sees of this processor under -march=native: the architecture, its model and its features."""
+    """Return what the compiler sees of this processor under -march=native: the architecture, its model and its features."""
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     lines: dict[str, str] = {}
     with contextlib.suppress(OSError):
@@ -90,8 +90,8 @@ def digest(*parts: str | bytes) -> str:
 
 
 def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: bool = False, cc: str | None = None) -> str:
-    """The identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (looked for beside
-    it, then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
+    """Return the identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (next to it,
+    then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
@@ -126,12 +126,12 @@ def _run(command: Sequence[str], what: str) -> None:
             raise ToolchainError(f"{what}: {command[0]} says that it is done and wrote nothing, so it is no C compiler.\n"
                                  f"fix: name one in CC\n$ {' '.join(command)}")
         return
-    said = result.stderr.strip()
-    if "No space left on device" in said:
+    output = result.stderr.strip()
+    if "No space left on device" in output:
         fix = "fix: free some, or give another cache folder"
-        raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
-    said = said.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
-    shown = f"{said[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
+        raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{output[-2000:]}")
+    output = output.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
+    shown = f"{output[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 
 
@@ -153,27 +153,27 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
 def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
     """The linker's options for libraries, by their paths relative to the folder of the one that needs them."""
     # $ORIGIN: the other library is looked for relative to this one, so that the cache folder may be moved
-    folders = dict.fromkeys(os.path.dirname(each) for each in needs)
-    named = [option for each in folders for option in (f"-L{folder / each}", f"-Wl,-rpath,{Path('$ORIGIN', each)}")]
-    others = [f"-l:{os.path.basename(each)}" for each in needs]
+    folders = dict.fromkeys(os.path.dirname(name) for name in needs)
+    named = [option for name in folders for option in (f"-L{folder / name}", f"-Wl,-rpath,{Path('$ORIGIN', name)}")]
+    others = [f"-l:{os.path.basename(name)}" for name in needs]
     return (*((*named, *others, "-Wl,-z,defs") if needs else ()), *LINK_LIBRARIES)
 
 
 def _needs(against: Sequence[Path], folder: Path) -> list[str]:
-    return [os.path.relpath(each, folder) for each in against]
+    return [os.path.relpath(path, folder) for path in against]
 
 
 @phase("compile C")
 def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Sequence[Path] = (),
                   portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
                   progress: Callable[[str], None] | None = None, flags: Sequence[str] = ()) -> Path:
-    """The shared library made of `sources`, compiled now unless the cache has it.
+    """Return the shared library made of `sources`, compiled now unless the cache has it.
 
-    folders: where headers are looked for that do not lie beside a source. against: libraries in the same cache folder whose
-    symbols this one may use; then what none of them defines is an error. flags: more of them, behind the usual ones.
-    The file is `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that
-    compile at the same time do not meet. `progress` is told each file as its compilation begins.
-    Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
+    folders: where headers are looked for that do not lie next to a source. against: libraries in the same cache folder whose
+    symbols this one may use; then a symbol that none of them defines is an error. flags: in addition to the usual ones. The file is
+    `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that compile at
+    the same time do not meet. `progress` gets each file as its compilation begins. Raises ToolchainError: no compiler, a file that
+    does not compile, a cache folder that cannot be used or is not private."""
     compiler, reason = find_compiler(cc)
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
@@ -218,13 +218,11 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
 @phase("compile C")
 def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Sequence[Path] = (), cache: Path | None = None,
                cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
-    """A library for each text (name of the file in the cache folder -> text) that is not there yet, or is damaged; those that there
-    are none of, and why.
+    """Compile a library for each text (name of the file in the cache folder -> text) that is missing or damaged; return those that
+    failed, and why.
 
-    They are compiled together, by `jobs` runs of the compiler beside each other: a run makes one library of many texts, and each
-    file name is a link to it, so that what texts define has names of its own. Where a run fails each half is tried by itself: what
-    does not compile keeps no other text from its library. Files appear whole, by a rename.
-    Raises CacheFolderError."""
+    `jobs` runs of the compiler each make one library of many texts, and each file name is a link to it, so what texts define has
+    names of its own. Where a run fails each half is tried by itself. Files appear whole, by a rename. Raises CacheFolderError."""
     places = {file: place(cache or user_folder("native"), file) for file in texts}
     missing = {file: text for file, text in texts.items() if not holds(places[file])}
     if not missing:
@@ -241,9 +239,9 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
     def compile_all(files: Sequence[str], work: Path) -> None:
         first = missing[files[0]]
         source = Text(f"{first.name}-{files[0]}.c", "\n".join(missing[file].text for file in files), first.folder)
-        made = work / f"{files[0]}.made"
+        library = work / f"{files[0]}.made"
         try:
-            _run([*command, *_written(source, work), *link_flags(made.name), *_linked_with(needs, folder), "-o", str(made)],
+            _run([*command, *_written(source, work), *link_flags(library.name), *_linked_with(needs, folder), "-o", str(library)],
                  f"cannot compile {first.name}")
         except (CacheFolderError, CacheDiskError):
             raise
@@ -256,10 +254,10 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
                 compile_all(part, work)
             return
         try:
-            seal(made, needs)
-            os.chmod(made, 0o700)
+            seal(library, needs)
+            os.chmod(library, 0o700)
             for file in files:
-                _link(made, work / file)
+                _link(library, work / file)
                 os.replace(work / file, folder / file)
         except OSError as error:
             raise unusable(folder, error) from error

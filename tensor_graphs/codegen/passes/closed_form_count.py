@@ -40,7 +40,7 @@ def counted(program: StageProgram) -> None:
 
 
 def count_of(s: Stage) -> Dim | None:
-    """What a stage adds up, where it is the number of indices for which comparisons hold; None of another one."""
+    """Return the sum of a stage that counts the indices for which comparisons hold; None for another stage."""
     if s.monoid != "sum" or s.scan is not None or len(s.reduce) != 1 or s.value.op != "cast" or s.value.args[0].dtype is not bool_:
         return None
     (axis,) = s.reduce
@@ -62,8 +62,8 @@ def count_of(s: Stage) -> Dim | None:
 def all_of(condition: Value) -> Iterator[Value]:
     """The conditions that all hold where one does."""
     if condition.op == "and":
-        for each in condition.args:
-            yield from all_of(each)
+        for part in condition.args:
+            yield from all_of(part)
     else:
         yield condition
 
@@ -76,13 +76,13 @@ def _decided(program: StageProgram, value: Value, some: set[Array]) -> Value:
     def one(v: Value) -> Value:
         if v not in cache:
             args = tuple(one(a) for a in v.args)
-            known = [a.attr if a.op == "constant" else None for a in args]
-            if v.op == "not_equal" and args[0].op == "load" and args[0].attr[0] in some and known[1] == 0:
+            constants = [a.attr if a.op == "constant" else None for a in args]
+            if v.op == "not_equal" and args[0].op == "load" and args[0].attr[0] in some and constants[1] == 0:
                 cache[v] = values.constant(True, bool_)
-            elif v.op == "where" and known[0] is True:
+            elif v.op == "where" and constants[0] is True:
                 cache[v] = args[1]
-            elif v.op == "and" and v.dtype is bool_ and True in known:
-                cache[v] = args[1 - known.index(True)]
+            elif v.op == "and" and v.dtype is bool_ and True in constants:
+                cache[v] = args[1 - constants.index(True)]
             else:
                 cache[v] = v if args == v.args else values.make(v.op, v.dtype, *args, attr=v.attr)
         return cache[v]

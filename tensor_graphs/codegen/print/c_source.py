@@ -70,7 +70,7 @@ def rendered(program: StageProgram, name: str = "generated") -> str:
 
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
-    """Bytes that the program asks the pool for: of one block for all, and of one for each thread."""
+    """Return the bytes that the program asks the pool for: of one block for all, and of one for each thread."""
     shared: Dim = 0
     own: Dim = 0
     for array in program.scratch:
@@ -96,7 +96,7 @@ def _width(array: Array) -> int:
 
 
 def _is_number(array: Array) -> bool:
-    """Whether a scratch value is one number for each turn of the nest: a variable."""
+    """Return whether a scratch value is one number for each turn of the nest: a variable."""
     return array.role == "scratch" and array.level > 0 and array.size == 1
 
 
@@ -161,18 +161,18 @@ class _Renderer:
             write()
             self.nest(i, nest)
         for i in range(len(p.nests)):
-            beside = self.beside(i)
-            if beside and not p.nests[i].advice.beside:
+            others = self.beside(i)
+            if others and not p.nests[i].advice.beside:
                 write()
                 with self.open(f"static void {self.name}_from{i}(void *context, int part, int parts)"):
-                    for k in (i, *beside):
+                    for k in (i, *others):
                         write(f"{self.name}_nest{k}(context, part, parts);")
         write()
         self.entry()
         return "\n".join(write.lines) + "\n"
 
     def alone(self, array: Array) -> str:
-        """How a pointer says that nothing else leads to its memory."""
+        """Return the qualifier of a pointer when no other pointer leads to its memory."""
         return "" if array in self.shared else "restrict "
 
     def beside(self, i: int) -> list[int]:
@@ -199,19 +199,19 @@ class _Renderer:
             for i, nest in enumerate(p.nests):
                 if nest.advice.beside:
                     continue                                            # it runs with one before it
-                beside = self.beside(i)
+                others = self.beside(i)
                 turns, unit, work = split(nest)
-                for k in beside:                                        # any of them may be the one that has no turns
+                for k in others:                                        # any of them may be the one that has no turns
                     turns = d.dim_max(turns, split(p.nests[k])[0])
                 write(f"a.count = {c_of(turns)};")
-                if turns == 1 and not beside:
+                if turns == 1 and not others:
                     write(f"{self.name}_nest{i}(&a, 0, 1);")
                 else:
                     grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
                     parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
                     if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
                         parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
-                    last = f"{self.name}_nest{i}" if not beside else f"{self.name}_from{i}"
+                    last = f"{self.name}_nest{i}" if not others else f"{self.name}_from{i}"
                     write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
 
     # ---- one nest ----
@@ -267,8 +267,8 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """A nest in square blocks of one of its axes and its stages' own. Operands that lie across are turned block by
-        block into memory that stays in the cache; then all that is read lies along what is written."""
+        """Write a nest in square blocks of one of its axes and its stages' own. Operands that lie across are transposed block by
+        block into memory that stays in the cache; then all reads lie along what is written."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
         wide = nest.advice.tile
         cut, other = _tiles_of(nest, outer)
@@ -303,7 +303,7 @@ class _Renderer:
                 and lies_across(v, outer.name, inner.name)]
 
     def inner(self, nest: Nest, level: int) -> None:
-        """What is done inside of `level` axes, and the axes inside."""
+        """Write the stages inside of `level` axes, and the axes inside."""
         for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
             with nullcontext() if axis is None else self.loop(axis):
                 self.in_order(list(stages), None)
@@ -352,12 +352,12 @@ class _Renderer:
         return any(v.number in scope for scope in self.scopes)
 
     def ready(self, v: Value) -> bool:
-        """Whether all that a value depends on is at its turn."""
+        """Return whether all axes that a value depends on are open."""
         return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
                    for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
-        """Write what a value is made of, and itself, as variables, unless they are there; with only_ready, the parts that are."""
+        """Declare a value and what it is made of as variables, unless they are there; with only_ready, the parts that are ready."""
         gathered = self.program.values.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
@@ -437,7 +437,7 @@ class _Renderer:
     # ---- stages ----
 
     def in_order(self, stages: Sequence[Stage], bounds: Bounds | None) -> None:
-        """Stages one behind the other; those next to each other that store along the same axes are one loop."""
+        """Write stages one after another; neighbours that store along the same axes are one loop."""
         group: list[Stage] = []
         for s, after in zip(stages, [*stages[1:], None], strict=True):
             group.append(s)
@@ -446,19 +446,19 @@ class _Renderer:
                 group = []
 
     def stage(self, group: Sequence[Stage], bounds: Bounds | None) -> None:
-        """One stage, or several that are one loop; bounds: of their first axis, where that is what is cut into parts."""
+        """Write one stage, or several that are one loop; bounds: of their first axis, where that is cut into parts."""
         s, write = group[0], self.write
-        write(f"/* {', '.join(dict.fromkeys(each.note for each in group))} */")
-        for each in group:
-            if _is_number(each.target) and each.target not in self.declared:
-                write(f"{c_type(each.target.dtype)} {each.target.name};")
-                self.declared.add(each.target)
+        write(f"/* {', '.join(dict.fromkeys(stage.note for stage in group))} */")
+        for stage in group:
+            if _is_number(stage.target) and stage.target not in self.declared:
+                write(f"{c_type(stage.target.dtype)} {stage.target.name};")
+                self.declared.add(stage.target)
         product = product_of(s)
         if product is not None:
             self.multiplied(s, product)
             return
-        for each in group:
-            self.declare(each.value, only_ready=True)
+        for stage in group:
+            self.declare(stage.value, only_ready=True)
         alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
         with self.open() if alone else nullcontext():               # no loop of its own is a scope for its variables
             if s.scan is not None:
@@ -538,11 +538,12 @@ class _Renderer:
                     write(f"{total} += {part};")
             else:
                 self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
-        kept = c_type(s.target.dtype)
-        self.put(s, f"({kept}){total}" if s.monoid == "sum" and t.is_float and kept != "double" else done.format(total))
+        target_type = c_type(s.target.dtype)
+        self.put(s, f"({target_type}){total}" if s.monoid == "sum" and t.is_float and target_type != "double" else done.format(total))
 
     def first(self, s: Stage) -> str:
-        """The name of the first value of a sum, which is taken off all of them before they are added up in f32; "": nothing is."""
+        """Return the name of the first value of a sum, which is subtracted from all of them before they are added up in f32; ""
+        without one."""
         if s.value.op != "beside_first":
             return ""
         name, (of,) = f"first{s.value.number}", s.value.args
@@ -561,16 +562,15 @@ class _Renderer:
         return name
 
     def again(self, s: Stage, part: str) -> None:
-        """What a block comes to, in f64 where that of f32 left the range in which it holds."""
+        """Add up a block again in f64 where the sum of f32 left the range in which it holds."""
         exact = replace(s, value=in_f64(self.program.values, s.value, KEPT), advice=replace(s.advice, lanes=1))
         with self.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))"):
             self.write(f"{part} = 0;")
             self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
 
     def taken(self, s: Stage, bounds: Bounds, kind: str, into: str, start: str, combine: str) -> None:
-        """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
-        many vectors of accumulators beside each other, which do not wait for each other; sums of f32 by at least one, as the
-        variable is f64."""
+        """Write the innermost loop of a reduction to one number. With lanes, several vectors of accumulators do not wait for each
+        other; sums of f32 have at least one, as the variable is f64."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
         sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
         if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
@@ -597,9 +597,9 @@ class _Renderer:
             self.declare(s.value)
             write(combine.format(acc=into, x=self.ref(s.value)))
         if s.monoid == "sum" and lanes > 1:                         # a lane holds few values, so that sums of some are as good
-            beside = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
+            added = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
             many = wide
-            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {beside};")
+            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {added};")
         if s.monoid == "sum" and kind == "float":
             write(f"{into} += v_sum_wide(v_load(lane));")
             return
@@ -608,7 +608,7 @@ class _Renderer:
         write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
 
     def monoid(self, s: Stage) -> tuple[str, str, str, str]:
-        """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
+        """Return (type, start, how a value is taken in, the result) of an accumulator in the stage's own dtype."""
         t = s.value.dtype
         if s.monoid == "sum":
             if t.is_float:
@@ -627,7 +627,7 @@ class _Renderer:
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
     def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
-        """A scan: along memory in blocks that are computed first and then run over, or beside each other where its axis is not the
+        """Write a scan: along memory in blocks that are computed first and then run over, or in columns where its axis is not the
         last. bounds: of the first axis that is not scanned."""
         write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
         kind, start, combine, done = self.monoid(s)
@@ -678,14 +678,15 @@ class _Renderer:
                     with self.loop(axis, ("begin", "end"), "GCC ivdep"):
                         self.put(s, f"{block}[{axis.name} - begin]")
 
-    def inside(self, found: Limits) -> tuple[str, str]:
-        """The bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none does."""
-        if found.free:
-            for v in found.free:
+    def inside(self, limits: Limits) -> tuple[str, str]:
+        """Return the bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none
+        does."""
+        if limits.free:
+            for v in limits.free:
                 self.declare(v)
-            self.write(f"if (!({' && '.join(map(self.ref, found.free))})) continue;")
-        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in found.along if step > 0)]
-        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in found.along if step < 0)]
+            self.write(f"if (!({' && '.join(map(self.ref, limits.free))})) continue;")
+        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in limits.along if step > 0)]
+        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in limits.along if step < 0)]
         if len(lows) > 1:
             self.write(f"const int64_t low = {_nested('tg_max_i', lows)};")
         if len(highs) > 1:
@@ -693,7 +694,7 @@ class _Renderer:
         return "low" if len(lows) > 1 else "first", "high" if len(highs) > 1 else "past"
 
     def columns(self, s: Stage, bounds: Bounds | None) -> None:
-        """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
+        """Write a reduction across memory: the last own axis is the innermost loop, with many accumulators."""
         write, t, axis = self.write, s.value.dtype, s.axes[-1]
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
@@ -743,8 +744,8 @@ def _may_overflow(s: Stage) -> bool:
 
 
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
-    """Whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that the
-    first writes at another turn."""
+    """Return whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that
+    the first writes at another turn."""
     if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
         return False
     if s.axes != after.axes or s.advice != after.advice:
@@ -758,7 +759,7 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
-    """What a stage is made of, the indices that are read at run time included."""
+    """Return the values of a stage, including the indices that are read at run time."""
     return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 
 
@@ -773,7 +774,7 @@ def _names(v: Value) -> list[str]:
 
 
 def dim_name(name: str) -> str:
-    """Of a dim of the graph, or of a step between rows, which begins as axes do."""
+    """Return the name in C of a dim, or of a step between rows, which begins as axes do."""
     return name if _is_axis(name) else f"d_{name}"
 
 
@@ -781,17 +782,17 @@ def dim_name(name: str) -> str:
 
 
 def is_shared_out(nest: Nest) -> bool:
-    """Whether a nest has several turns, which threads may share."""
+    """Return whether a nest has several turns, which threads may share."""
     return split(nest)[0] != 1
 
 
 def parallel(nest: Nest) -> int:
-    """How many of the nest's axes are cut into parts."""
+    """Return how many of the nest's axes are cut into parts."""
     return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
 
 
 def split(nest: Nest) -> tuple[Dim, int, int]:
-    """(things that are cut into parts, in multiples of, element steps of one of them)."""
+    """Return (things that are cut into parts, in multiples of, element steps of one of them)."""
     n = parallel(nest)
     if nest.tile is not None:
         cut, other = _tiles_of(nest, nest.tile)
@@ -818,7 +819,7 @@ def _steps(s: Stage) -> int:
 
 
 def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
-    """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
+    """Return the two axes of a nest's tiles: the longer one, which is cut into parts for threads, and the other."""
     (inner,) = nest.stages[0].axes
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
@@ -875,7 +876,7 @@ def _bitcast(what: str, x: str) -> str:
 
 
 def c_of(x: Dim) -> str:
-    """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
+    """Return a dim as C that may stand in any expression: behind a % or a /, 2 * n needs parentheses. Dims of the graph are d_…"""
     if not isinstance(x, d.Expr):
         return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
     out, factors = "", list[str]()
