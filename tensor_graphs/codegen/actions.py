@@ -84,10 +84,11 @@ class Parts(Action):
         return None if least <= self.size < most else f"a part has {least} elements at least, and fewer than {most}"
 
 
+@dataclass(frozen=True)
 class _OfNest(Action, ABC):
     """nest: the number of a nest, as cut."""
 
-    nest: int
+    nest: int = 0
     field: ClassVar[str]
 
     def of(self, program: StageProgram) -> Nest:
@@ -109,7 +110,6 @@ class _OfNest(Action, ABC):
 class Tiled(_OfNest):
     """A nest that reads along one axis and writes along another, in blocks of `size` by `size` turns; 0: not in blocks."""
 
-    nest: int = 0
     sizes = (0, 16, 32, 64)
     field = "tile"
 
@@ -132,7 +132,6 @@ class Tiled(_OfNest):
 class Grain(_OfNest):
     """Element steps that are a part of their own for a thread."""
 
-    nest: int = 0
     sizes = (1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 18, 1 << 20)
     field = "grain"
 
@@ -142,11 +141,12 @@ class Grain(_OfNest):
         return None if 1 <= self.size <= 1 << 30 else "a part has 1 to 2^30 steps"
 
 
+@dataclass(frozen=True)
 class _OfStage(Action, ABC):
     """nest, stage: numbers, as cut."""
 
-    nest: int
-    stage: int
+    nest: int = 0
+    stage: int = 0
     field: ClassVar[str]
     most: ClassVar[int]
 
@@ -173,8 +173,6 @@ class SumBlock(_OfStage):
     """Elements that a sum of floats along memory adds before it goes on in f64, or that a scan computes before it runs over
     them."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (128, 256, 512, 1024)
     field, most = "block", 1024                                     # more is less accurate than what is written by hand
 
@@ -189,8 +187,6 @@ class SumBlock(_OfStage):
 class Accumulators(_OfStage):
     """Accumulators of a reduction along memory, each a vector of its own, so that none waits for the one before."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (1, 2, 4)
     field, most = "lanes", 8
 
@@ -202,8 +198,6 @@ class Accumulators(_OfStage):
 class Unroll(_OfStage):
     """Turns of the innermost loop of a stage that stores, written out by the compiler."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (1, 2, 4, 8)
     field, most = "unroll", 64
 
@@ -215,8 +209,6 @@ class Unroll(_OfStage):
 class Columns(_OfStage):
     """Columns that a reduction or scan across memory computes at the same time."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (64, 256, 512, 1024)
     field, most = "columns", 4096
 
@@ -229,8 +221,6 @@ class Columns(_OfStage):
 class NarrowRows(_OfStage):
     """Rows that a sum of f32 across memory adds before it goes on in f64."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (32, 64, 128)
     field, most = "rows", 512
 
@@ -333,7 +323,8 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
         sizes[i] = rows[i] = a.size
     nests: list[Nest] = []
     for i, (size, nest) in enumerate(zip(sizes, program.nests, strict=True)):
-        pieces = [nest] if not size else in_parts(program, nest, size) if cut_along(nest) else split_columns.cut(program, nest, size)
+        cut = in_parts if cut_along(nest) else split_columns.cut
+        pieces = cut(program, nest, size) if size else [nest]
         if size and len(pieces) == 1 and i in wanted:
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")
         nests += pieces

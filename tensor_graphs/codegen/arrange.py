@@ -25,6 +25,7 @@ from tensor_graphs.codegen.stages import (
     Values,
     dim_of,
     lies_across,
+    rewritten,
     values_in,
 )
 from tensor_graphs.language import dims as d
@@ -184,35 +185,25 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
 
 def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
     """Return a value with each of its indices changed, from axes of these names to one of a new name."""
-    cache: dict[Value, Value] = {}
+    def one(v: Value, args: tuple[Value, ...]) -> Value:
+        attr = v.attr
+        if v.op == "index":
+            attr = change(attr)
+        elif v.op == "load":
+            inside = v.attr[2]
+            attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
+        return program.values.make(v.op, v.dtype, *args, attr=attr)
 
-    def one(v: Value) -> Value:
-        if v not in cache:
-            args = tuple(one(a) for a in v.args)
-            attr = v.attr
-            if v.op == "index":
-                attr = change(attr)
-            elif v.op == "load":
-                inside = v.attr[2]
-                attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
-            cache[v] = program.values.make(v.op, v.dtype, *args, attr=attr)
-        return cache[v]
-
-    return one(value)
+    return rewritten(value, one)
 
 
 def reloaded(values: Values, value: Value, load: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
     """Return a value with some of its loads replaced. load: returns the replacement, given the changed arguments, or None."""
-    cache: dict[Value, Value] = {}
+    def one(v: Value, args: tuple[Value, ...]) -> Value:
+        read = load(v, args) if v.op == "load" else None
+        return values.make(v.op, v.dtype, *args, attr=v.attr) if read is None else read
 
-    def one(v: Value) -> Value:
-        if v not in cache:
-            args = tuple(one(a) for a in v.args)
-            read = load(v, args) if v.op == "load" else None
-            cache[v] = values.make(v.op, v.dtype, *args, attr=v.attr) if read is None else read
-        return cache[v]
-
-    return one(value)
+    return rewritten(value, one)
 
 
 # ---- what lies across ----------------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
 from tensor_graphs.codegen.lower import FARTHEST
 from tensor_graphs.codegen.print import c_source, scan_c
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, NotLowered, Sharing, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
@@ -85,9 +85,8 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 
 
 def call_of(program: StageProgram | str, operands: int) -> NativeCall:
-    """Raises NotLowered."""
-    if isinstance(program, str):
-        raise NotLowered(program)
+    """Return the call of a program. Raises NotLowered."""
+    program = lowered(program)
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program)
     threads = library.load().threads()
@@ -99,10 +98,7 @@ def text_of(spec: Spec) -> str:
     """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
         return scan_c.text_of(spec)
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return c_source.rendered(program)
+    return c_source.rendered(lowered(_program(spec)))
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:
@@ -133,10 +129,7 @@ def programs_of(spec: Spec) -> list[StageProgram | str]:
 
 def arithmetic(spec: Spec) -> Dim:
     """Element steps of the loops of a spec. Raises NotLowered."""
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return steps(program)
+    return steps(lowered(_program(spec)))
 
 
 SHORT_ROW = 16
@@ -145,13 +138,11 @@ SHORT_ROW = 16
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that the loops of a spec move. Raises NotLowered."""
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return traffic_in(program)
+    return traffic_in(lowered(_program(spec)))
 
 
 steps, traffic_in = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
+
 
 def _program(spec: Spec) -> StageProgram | str:
     return _loops(asked(spec))

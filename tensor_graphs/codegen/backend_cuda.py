@@ -60,7 +60,7 @@ def refuse(spec: Spec) -> str | None:
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs of which only the rows that differ from an operand are stored."""
-    program = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
+    program = _loops(loops.definition_of(spec), _of_part(spec))
     return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
 
 
@@ -70,9 +70,13 @@ def _of_part(spec: Spec) -> bool:
     return isinstance(spec.op, DefinedOp)
 
 
+def _loops(definition: Definition, of_part: bool) -> StageProgram | str:
+    return loops.loops_of(definition, few_rows=of_part, updates=of_part)
+
+
 @lru_cache(maxsize=4096)
 def _refused(definition: Definition, of_part: bool) -> str | None:
-    program = loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    program = _loops(definition, of_part)
     if isinstance(program, str):
         return program
     if any(s.scan is not None for nest in program.nests for s in nest.stages):
@@ -83,9 +87,7 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
-    program = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
-    if isinstance(program, str):
-        raise NotLowered(program)
+    program = loops.lowered(_loops(loops.definition_of(spec), _of_part(spec)))
     return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
@@ -119,10 +121,7 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    call = _refused(definition, of_part) or _whole_call(definition, of_part)
-    if isinstance(call, str):
-        raise NotLowered(call)
-    return call
+    return loops.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
 
 
 @lru_cache(maxsize=1024)

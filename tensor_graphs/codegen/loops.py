@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import lower, stays
@@ -23,6 +23,8 @@ from tensor_graphs.language.dtypes import f64
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
+
+Program = TypeVar("Program")
 
 TILES = 8
 """of a product's rows, in a block of a pass"""
@@ -95,6 +97,13 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
         return streams
     plain = _plain_of(definition, apart, updates)
     return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
+
+
+def lowered(loops: Program | str) -> Program:
+    """Return loops. Raises NotLowered where they are the reason why there are none."""
+    if isinstance(loops, str):
+        raise NotLowered(loops)
+    return loops
 
 
 class _TooManyTurns(str):

@@ -29,6 +29,7 @@ from tensor_graphs.codegen.stages import (
     Value,
     Values,
     computed_in,
+    rewritten,
 )
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
@@ -347,7 +348,7 @@ class _PartLowering:
             if node in self.kept:
                 stored, output = self.kept[node], outputs.get(node)
                 if output is not None and stored.reads and output.dtype != computed_in(output.dtype):
-                    self.rounded(stored, output)                      # who reads it again reads what was not rounded, like all others
+                    self.rounded(stored, output)                    # who reads it again reads what was not rounded, like all others
                     output = None
                 self.keep(stored, output)
         nests = [n for n in reversed(self.nests) if n.stages]
@@ -520,18 +521,7 @@ class _PartLowering:
 
     def resolved(self, value: Value) -> Value:
         """Return a value with each reference to a stored node as a load."""
-        cache: dict[Value, Value] = {}
-
-        def one(v: Value) -> Value:
-            if v not in cache:
-                args = tuple(one(a) for a in v.args)
-                if v.op == "kept":
-                    cache[v] = self.loaded(v, args)
-                else:
-                    cache[v] = v if args == v.args else self.values.make(v.op, v.dtype, *args, attr=v.attr)
-            return cache[v]
-
-        return one(value)
+        return rewritten(value, lambda v, args: self.loaded(v, args) if v.op == "kept" else self.values.remade(v, args))
 
     def loaded(self, v: Value, args: tuple[Value, ...]) -> Value:
         stored, *at, nest = v.attr
@@ -542,7 +532,8 @@ class _PartLowering:
             offset = _offset(index[array.level:], shape[array.level:])
         else:
             # an output that is read again in its own nest is there once the axes that it was written in are at their turn
-            names = frozenset(a.name for a in (*nest.axes[:stored.level], *stored.along)) if self.is_shared(stored, nest) else frozenset()
+            axes = (*nest.axes[:stored.level], *stored.along) if self.is_shared(stored, nest) else ()
+            names = frozenset(a.name for a in axes)
             offset = _offset(index, shape)
         return self.values.make("load", computed_in(array.dtype), *args, attr=(array, offset, names))
 

@@ -26,7 +26,7 @@ What a renderer does with a program, whatever language it prints; interpret.py d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,6 +113,18 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
+def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
+    """Return a value with all that it is made of changed, arguments first: `change` gets a value and its changed arguments."""
+    cache: dict[Value, Value] = {}
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            cache[v] = change(v, tuple(one(a) for a in v.args))
+        return cache[v]
+
+    return one(root)
+
+
 def lies_across(load: Value, outer: str, inner: str) -> bool:
     """Return whether a load walks memory one by one along the axis `outer`, and far apart along `inner`."""
     offset = load.attr[1]
@@ -193,6 +205,11 @@ class Values:
 
     def index(self, index: Dim, dtype: DType) -> Value:
         return self.make("index", dtype, attr=index)
+
+    def remade(self, v: Value, args: tuple[Value, ...], attr: Any = None) -> Value:
+        """Return a value with other arguments, and another attribute if one is given."""
+        attr = v.attr if attr is None else attr
+        return v if args == v.args and attr == v.attr else self.make(v.op, v.dtype, *args, attr=attr)
 
     def load(self, array: Array, offset: Dim, guard: Value | None = None) -> Value:
         guards = () if guard is None else (guard,)

@@ -15,7 +15,7 @@ from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, NativeCall, NotLowered, Spec
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 
@@ -96,10 +96,7 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    program = _program(text, spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return program
+    return loops.lowered(_program(text, spec))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:

@@ -33,7 +33,7 @@ def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim |
         return None
     if s.target.role != "scratch" or s.target.dtype not in (s.value.dtype, last.target.dtype):      # it would be rounded twice
         return None
-    if any(stage.within is not None or stage.joined or stage.tiled or stage.product for stage in (s, last)) or nest.tile is not None:
+    if nest.tile is not None or any(x.within is not None or x.joined or x.tiled or x.product for x in (s, last)):
         return None
     if [a.size for a in s.axes] != [a.size for a in last.axes] or last.value.op != "load" or last.value.args:
         return None

@@ -13,7 +13,7 @@ sums.
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, StageProgram, Value, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -67,23 +67,19 @@ def _split(program: StageProgram, nest: Nest, groups: int, size: int) -> None:
                for s in nest.stages if s.level == level}
 
     def value_of(value: Value, names: dict[str, Dim]) -> Value:
-        cache: dict[Value, Value] = {}
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = v.attr
+            if v.op == "index":
+                attr = d.substitute(attr, names)
+            elif v.op == "load" and v.attr[0] in numbers:
+                attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
+            elif v.op == "load":
+                inside = v.attr[2]
+                attr = (v.attr[0], d.substitute(v.attr[1], names),
+                        (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
+            return program.values.make(v.op, v.dtype, *args, attr=attr)
 
-        def one(v: Value) -> Value:
-            if v not in cache:
-                attr = v.attr
-                if v.op == "index":
-                    attr = d.substitute(attr, names)
-                elif v.op == "load" and v.attr[0] in numbers:
-                    attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
-                elif v.op == "load":
-                    inside = v.attr[2]
-                    attr = (v.attr[0], d.substitute(v.attr[1], names),
-                            (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
-                cache[v] = program.values.make(v.op, v.dtype, *(one(a) for a in v.args), attr=attr)
-            return cache[v]
-
-        return one(value)
+        return rewritten(value, one)
 
     for s in nest.stages:
         if s.level == level:

@@ -27,7 +27,7 @@ from functools import cache
 
 from tensor_graphs.codegen.arrange import Entangled, in_chunks
 from tensor_graphs.codegen.passes.closed_form_count import counted
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -405,7 +405,6 @@ class _PassOfNest:
     def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
         """Return a value with its axis as a block and a turn of it; elements are read where this turn has put them. Raises
         _NotDerived, Entangled."""
-        cache: dict[Value, Value] = {}
         values = self.values
 
         def moved(x: Dim) -> Dim:
@@ -414,22 +413,19 @@ class _PassOfNest:
                 raise _NotDerived                                   # by way of an index that is read
             return index
 
-        def one(v: Value) -> Value:
-            if v not in cache:
-                args = tuple(one(a) for a in v.args)
-                attr = v.attr
-                if v.op == "load" and v.attr[0] in elements:
-                    if v.attr[1] != own.symbol:
-                        raise _NotDerived
-                    attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
-                elif v.op == "load":
-                    attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
-                elif v.op == "index":
-                    attr = moved(v.attr)
-                cache[v] = v if args == v.args and attr == v.attr else values.make(v.op, v.dtype, *args, attr=attr)
-            return cache[v]
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = v.attr
+            if v.op == "load" and v.attr[0] in elements:
+                if v.attr[1] != own.symbol:
+                    raise _NotDerived
+                attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
+            elif v.op == "load":
+                attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
+            elif v.op == "index":
+                attr = moved(v.attr)
+            return values.remade(v, args, attr)
 
-        return one(value)
+        return rewritten(value, one)
 
     def begun(self, target: Array, axes: tuple[Axis, ...], value: float) -> Stage:
         index: Dim = 0
@@ -457,7 +453,7 @@ class _PassOfNest:
     def rewritten(self, value: Value, inner: set[str]) -> Value:
         """A value by REWRITES, from its arguments up, until none holds."""
         args = tuple(self.rewritten(a, inner) for a in value.args)
-        v = value if args == value.args else self.values.make(value.op, value.dtype, *args, attr=value.attr)
+        v = self.values.remade(value, args)
         for rule in REWRITES:
             letters: dict[str, Value] = {}
             if matched(parsed(rule.left), v, letters) and not any(letters[x].symbols & inner for x in rule.same):
@@ -514,10 +510,7 @@ class _PassOfNest:
 
 def _with(values: Values, value: Value, old: Value, new: Value) -> Value:
     """A value with another one in the place of one that it is made of."""
-    if value is old:
-        return new
-    args = tuple(_with(values, a, old, new) for a in value.args)
-    return value if args == value.args else values.make(value.op, value.dtype, *args, attr=value.attr)
+    return rewritten(value, lambda v, args: new if v is old else values.remade(v, args))
 
 
 def _is_chosen(value: Value, where: Value) -> bool:

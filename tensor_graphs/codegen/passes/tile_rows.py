@@ -134,10 +134,8 @@ class _LanesOfNest:
 
     def made(self) -> None:
         """Raises Entangled, before anything was changed."""
-        stages: list[Stage] = []
         first = next(i for i, s in enumerate(self.nest.stages) if s.within is not None)
-        for s in self.nest.stages:
-            stages.append(self.with_lanes(s))
+        stages = [self.with_lanes(s) for s in self.nest.stages]
         packed: list[Stage] = []
         out: list[Stage] = []
         for s in stages:
@@ -208,7 +206,7 @@ class _LanesOfNest:
                 self.hoisted[v] = self.kept(f"l{v.number}", lane, self.width, v, None, "for each lane")
             return self.hoisted[v][1]
         args = tuple(self.hoist(a, s) for a in v.args)
-        return v if args == v.args else self.values.make(v.op, v.dtype, *args, attr=v.attr)
+        return self.values.remade(v, args)
 
     # ---- products ----
 

@@ -539,7 +539,8 @@ class _Renderer:
             else:
                 self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
         target_type = c_type(s.target.dtype)
-        self.put(s, f"({target_type}){total}" if s.monoid == "sum" and t.is_float and target_type != "double" else done.format(total))
+        narrows = s.monoid == "sum" and t.is_float and target_type != "double"
+        self.put(s, f"({target_type}){total}" if narrows else done.format(total))
 
     def first(self, s: Stage) -> str:
         """Return the name of the first value of a sum, which is subtracted from all of them before they are added up in f32; ""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import NativeCall, NotLowered, Spec
+from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN
@@ -130,9 +130,7 @@ def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
 
 def build(spec: Spec) -> NativeCall:
     """The call of the loops of a scan; they are compiled when they are needed. Raises NotLowered."""
-    program = program_of(asked(spec))
-    if isinstance(program, str):
-        raise NotLowered(program)
+    program = lowered(program_of(asked(spec)))
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program.step)
     threads = library.load().threads()
@@ -142,15 +140,12 @@ def build(spec: Spec) -> NativeCall:
 
 def text_of(spec: Spec) -> str:
     """The C text of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
-    program = program_of(asked(spec))
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return program.rendered("scan")
+    return lowered(program_of(asked(spec))).rendered("scan")
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the loops of several scans at once; return None for each, or why it cannot be built. Raises CacheFolderError."""
     programs = [program_of(asked(spec)) for spec in specs]
-    lowered = [p for p in programs if not isinstance(p, str)]
-    whys = dict(zip(map(id, lowered), libraries.compiled(lowered), strict=True))
+    scans = [p for p in programs if not isinstance(p, str)]
+    whys = dict(zip(map(id, scans), libraries.compiled(scans), strict=True))
     return [p if isinstance(p, str) else whys[id(p)] for p in programs]

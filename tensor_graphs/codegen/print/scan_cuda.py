@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of
+from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
@@ -75,17 +75,12 @@ def refuse(spec: Spec) -> str | None:
 
 def build(spec: Spec) -> LaunchCall:
     """The call of a scan. Raises NotLowered."""
-    call = _call(asked(spec))
-    if isinstance(call, str):
-        raise NotLowered(call)
-    return call
+    return lowered(_call(asked(spec)))
 
 
 def traffic(spec: Spec) -> Dim:
     """The bytes of its operands and outputs, and those that could be moved while its turns wait for each other."""
-    scan = _turns_of(asked(spec))
-    if isinstance(scan, str):
-        raise NotLowered(scan)
+    scan = lowered(_turns_of(asked(spec)))
     moved: Dim = 0
     for t in (*spec.inputs, *spec.outputs):
         moved = moved + t.nbytes()
