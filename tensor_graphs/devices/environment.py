@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import logging
 import math
@@ -24,9 +25,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from tensor_graphs.devices.c_code import find_compiler
 from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.features import first_core
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +65,11 @@ class Environment:
     @cached_property
     def machine(self) -> str:
         """sha256 over what all backends on one machine share: hardware and platform. Times of one machine may be compared."""
-        content = [self.hardware_name, self.memory_bytes, self.platform, self.hardware]
-        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+        return _digest(self.hardware_name, self.memory_bytes, self.platform, self.hardware)
 
     @cached_property
     def _digest(self) -> str:
-        content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
-        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+        return _digest(self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware)
 
     def __str__(self) -> str:
         libs = ", ".join(f"{name} {version}" for name, version in self.libs)
@@ -76,9 +77,12 @@ class Environment:
         return f"{hardware}, {self.platform}, {self.backend}: {libs or 'no libraries'}"
 
 
-def fingerprint(
-    backend: str, device: Device | None = None, compiler: str | None = None, libs: Mapping[str, str] | None = None
-) -> Environment:
+def _digest(*content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+def fingerprint(backend: str, device: Device | None = None, compiler: str | None = None,
+                libs: Mapping[str, str] | None = None) -> Environment:
     """Return the environment of `backend` on `device` (default: the processor) of this machine, now.
 
     compiler: the C compiler of the `c` backend (default: cc, gcc or clang, the first found). libs: versions only the caller knows
@@ -98,24 +102,18 @@ def combine(environments: Iterable[Environment]) -> Environment:
         raise ValueError("combine needs at least one environment")
     if len(parts) == 1:
         return parts[0]
-    names = list(dict.fromkeys(part.hardware_name for part in parts))
     memory = {part.hardware_name: part.memory_bytes for part in parts}
     backends = dict.fromkeys(name for part in parts for name in part.backend.split("+"))
-    libs: dict[str, set[str]] = {}
-    hardware: dict[str, set[str]] = {}
-    for part in parts:
-        for name, text in part.libs:
-            libs.setdefault(name, set()).add(text)
-        for name, text in part.hardware:
-            hardware.setdefault(name, set()).add(text)
-    return Environment(
-        hardware_name=" + ".join(names),
-        memory_bytes=sum(memory.values()),
-        platform=parts[0].platform,
-        backend="+".join(sorted(backends)),
-        libs=tuple((name, " | ".join(sorted(texts))) for name, texts in libs.items()),
-        hardware=tuple((name, " | ".join(sorted(texts))) for name, texts in hardware.items()),
-    )
+    return Environment(" + ".join(memory), sum(memory.values()), parts[0].platform, "+".join(sorted(backends)),
+                       _joined(part.libs for part in parts), _joined(part.hardware for part in parts))
+
+
+def _joined(lists: Iterable[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
+    """The pairs of several lists, with all different texts of a name as one."""
+    texts: dict[str, set[str]] = {}
+    for name, text in itertools.chain.from_iterable(lists):
+        texts.setdefault(name, set()).add(text)
+    return tuple((name, " | ".join(sorted(those))) for name, those in texts.items())
 
 
 MOST_THREADS = 4
@@ -170,17 +168,12 @@ def _cpuinfo() -> tuple[str, str]:
 
 def parse_cpuinfo(text: str) -> tuple[str, str]:
     """Read the text of /proc/cpuinfo, of x86-64 or aarch64, into (model, hash of the sorted flags)."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())  # the first core's; all cores of a usable machine agree
-    model = fields.get("model name") or fields.get("Model") or ""
+    core = first_core(text)
+    model = core.get("model name") or core.get("Model") or ""
     if not model:
-        parts = (fields.get(each, "") for each in ("CPU implementer", "CPU part", "CPU variant"))
+        parts = (core.get(name, "") for name in ("CPU implementer", "CPU part", "CPU variant"))
         model = " ".join([platform.machine(), *filter(None, parts)])
-    flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
-    return re.sub(r"\s+", " ", model), _short_hash(" ".join(flags))
+    return re.sub(r"\s+", " ", model), _short_hash(" ".join(sorted((core.get("flags") or core.get("Features") or "").split())))
 
 
 def _short_hash(text: str) -> str:

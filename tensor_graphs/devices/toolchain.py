@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
 from tensor_graphs.devices.cache_folder import CacheDiskError, CacheFolderError, unusable, user_folder
+from tensor_graphs.devices.features import first_core
 from tensor_graphs.devices.sealed_files import holds, place
 from tensor_graphs.devices.sealing import seal
 from tensor_graphs.errors import counted
@@ -43,21 +44,13 @@ def compile_flags(*, portable: bool = False, machine: str | None = None) -> tupl
         native = ("-mcpu=native",)
     else:  # gcc prefers half of an AVX-512 register; whole ones ran the exponentials 1.5 times as fast (Cascade Lake)
         native = ("-march=native", "-mprefer-vector-width=512") if machine == "x86_64" else ("-march=native",)
-    return (
-        "-std=gnu11",
-        "-O3",
-        *native,
-        "-ffp-contract=fast",  # a * b + c may be one instruction; it only rounds less
-        "-fno-math-errno",
-        "-fopenmp-simd",  # where the text says that a loop's sum may be taken in lanes, and nowhere else
-        "-fno-trapping-math",  # nobody reads the exception flags; without it selects do not vectorise
-        "-fvisibility=hidden",
-        "-fPIC",
-        "-pthread",
-    )
+    # contract: a * b + c may be one instruction; it only rounds less. openmp-simd: a loop's sum may be taken in lanes where the
+    # text says so, and nowhere else. trapping-math: nobody reads the exception flags; without it selects do not vectorise
+    return ("-std=gnu11", "-O3", *native, "-ffp-contract=fast", "-fno-math-errno", "-fopenmp-simd", "-fno-trapping-math",
+            "-fvisibility=hidden", "-fPIC", "-pthread")
 
 
-LINK_LIBRARIES = ("-lm",)
+LINK_LIBRARIES: tuple[str, ...] = ("-lm",)
 
 
 def link_flags(name: str = "") -> tuple[str, ...]:
@@ -71,14 +64,9 @@ def link_flags(name: str = "") -> tuple[str, ...]:
 @functools.cache
 def processor() -> str:
     """Return what the compiler sees of this processor under -march=native: the architecture, its model and its features."""
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    lines: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in wanted:
-                lines.setdefault(key.strip(), value.strip())
-    return "\n".join([platform.machine(), platform.processor(), *(f"{key}: {lines[key]}" for key in sorted(lines))])
+    core = first_core()
+    names = sorted(core.keys() & {"model name", "flags", "Features", "CPU implementer", "CPU part"})
+    return "\n".join([platform.machine(), platform.processor(), *(f"{name}: {core[name]}" for name in names)])
 
 
 def digest(*parts: str | bytes) -> str:
@@ -130,7 +118,7 @@ def _run(command: Sequence[str], what: str) -> None:
     if "No space left on device" in output:
         fix = "fix: free some, or give another cache folder"
         raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{output[-2000:]}")
-    output = output.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
+    output = output.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")  # a text is compiled in the work folder
     shown = f"{output[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 
@@ -152,15 +140,12 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
 
 def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
     """The linker's options for libraries, by their paths relative to the folder of the one that needs them."""
+    if not needs:
+        return LINK_LIBRARIES
     # $ORIGIN: the other library is looked for relative to this one, so that the cache folder may be moved
     folders = dict.fromkeys(os.path.dirname(name) for name in needs)
     named = [option for name in folders for option in (f"-L{folder / name}", f"-Wl,-rpath,{Path('$ORIGIN', name)}")]
-    others = [f"-l:{os.path.basename(name)}" for name in needs]
-    return (*((*named, *others, "-Wl,-z,defs") if needs else ()), *LINK_LIBRARIES)
-
-
-def _needs(against: Sequence[Path], folder: Path) -> list[str]:
-    return [os.path.relpath(path, folder) for path in against]
+    return (*named, *(f"-l:{os.path.basename(name)}" for name in needs), "-Wl,-z,defs", *LINK_LIBRARIES)
 
 
 @phase("compile C")
@@ -177,19 +162,18 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
     compiler, reason = find_compiler(cc)
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
-    ordered = list(sources)
-    linked_with = [each.name for each in against]
-    identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with, *flags)[:32]
+    identities = [source_identity(source, folders, portable=portable, cc=cc) for source in sources]
+    identity = digest(*identities, *(path.name for path in against), *flags)[:32]
     library = place(cache or user_folder("native"), f"{name}-{identity}.so")
     if holds(library):
         return library
-    needs = _needs(against, library.parent)
+    needs = [os.path.relpath(path, library.parent) for path in against]
     begun = time.perf_counter()
-    log.info("compiling %s: %s, once for this machine", name, counted(len(ordered), "C file"))
+    log.info("compiling %s: %s, once for this machine", name, counted(len(sources), "C file"))
     flags = (*compile_flags(portable=portable), *flags)
     with _work_folder(library.parent) as work:
-        objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]
-        named = [f"-I{each}" for each in folders]
+        objects = [work / f"{i}-{source.name}.o" for i, source in enumerate(sources)]
+        named = [f"-I{folder}" for folder in folders]
 
         def compile_one(source: Source, target: Path) -> None:
             if progress:
@@ -198,7 +182,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             _run(command, f"cannot compile {source.name}")
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(content_of(pair[0])))
+            largest_first = sorted(zip(sources, objects, strict=True), key=lambda pair: -len(content_of(pair[0])))
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
@@ -211,7 +195,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             os.replace(linked, library)
         except OSError as error:
             raise unusable(library, error) from error
-    log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(ordered), time.perf_counter() - begun, compiler.version)
+    log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(sources), time.perf_counter() - begun, compiler.version)
     return library
 
 
@@ -228,12 +212,12 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
     if not missing:
         return {}
     folder = places[next(iter(missing))].parent
-    needs = _needs(against, folder)
+    needs = [os.path.relpath(path, folder) for path in against]
     compiler, reason = find_compiler(cc)
     if compiler is None:
         return dict.fromkeys(missing, ToolchainError(f"cannot compile {next(iter(missing))}: {reason}"))
     begun = time.perf_counter()
-    command = (*compiler.command, *compile_flags(), *(f"-I{each}" for each in folders))
+    command = (*compiler.command, *compile_flags(), *(f"-I{path}" for path in folders))
     failed: dict[str, ToolchainError] = {}
 
     def compile_all(files: Sequence[str], work: Path) -> None:
@@ -264,7 +248,7 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
 
     parts: list[list[str]] = [[] for _ in range(max(1, min(jobs, len(missing))))]
     for file in sorted(missing, key=lambda file: -len(missing[file].text)):
-        min(parts, key=lambda part: sum(len(missing[each].text) for each in part)).append(file)
+        min(parts, key=lambda part: sum(len(missing[name].text) for name in part)).append(file)
     try:
         with _work_folder(folder) as work, ThreadPoolExecutor(len(parts)) as pool:
             for done in [pool.submit(compile_all, part, work) for part in parts]:
