@@ -33,14 +33,14 @@ class IllegalAction(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Action:
-    """One choice. size: what is chosen; all other fields say where. sizes: that a search tries."""
+    """One choice. size: what is chosen; all other fields say where. sizes: those that a search tries."""
 
     size: int
     sizes: ClassVar[tuple[int, ...]] = ()
 
     @property
     def site(self) -> tuple[Any, ...]:
-        """What it chooses about: the same for actions of which a schedule has one."""
+        """What the action chooses about: a schedule has one action of each site."""
         return (type(self).__name__, *(getattr(self, f.name) for f in fields(self) if f.name != "size"))
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Again(Action):
 
 @dataclass(frozen=True)
 class Parts(Action):
-    """A nest of one reduction or scan in parts of so many elements (of columns: rows), beside each other; 0: whole."""
+    """A nest of one reduction or scan in parts of `size` elements (of columns: rows), run in parallel; 0: whole."""
 
     nest: int = 0
     sizes = (0, 64, 256, 1024, 1 << 12, 1 << 14, 1 << 16)
@@ -84,10 +84,11 @@ class Parts(Action):
         return None if least <= self.size < most else f"a part has {least} elements at least, and fewer than {most}"
 
 
+@dataclass(frozen=True)
 class _OfNest(Action, ABC):
     """nest: the number of a nest, as cut."""
 
-    nest: int
+    nest: int = 0
     field: ClassVar[str]
 
     def of(self, program: StageProgram) -> Nest:
@@ -107,9 +108,8 @@ class _OfNest(Action, ABC):
 
 @dataclass(frozen=True)
 class Tiled(_OfNest):
-    """What is read along one axis and written along another is walked in blocks of so many by so many; 0: it is not."""
+    """A nest that reads along one axis and writes along another, in blocks of `size` by `size` turns; 0: not in blocks."""
 
-    nest: int = 0
     sizes = (0, 16, 32, 64)
     field = "tile"
 
@@ -132,7 +132,6 @@ class Tiled(_OfNest):
 class Grain(_OfNest):
     """Element steps that are a part of their own for a thread."""
 
-    nest: int = 0
     sizes = (1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 18, 1 << 20)
     field = "grain"
 
@@ -142,11 +141,12 @@ class Grain(_OfNest):
         return None if 1 <= self.size <= 1 << 30 else "a part has 1 to 2^30 steps"
 
 
+@dataclass(frozen=True)
 class _OfStage(Action, ABC):
     """nest, stage: numbers, as cut."""
 
-    nest: int
-    stage: int
+    nest: int = 0
+    stage: int = 0
     field: ClassVar[str]
     most: ClassVar[int]
 
@@ -170,11 +170,9 @@ class _OfStage(Action, ABC):
 
 @dataclass(frozen=True)
 class SumBlock(_OfStage):
-    """Elements that a sum of floats along memory runs over before it goes on in f64; of a scan, that it computes before it
-    runs over them."""
+    """Elements that a sum of floats along memory adds before it goes on in f64, or that a scan computes before it runs over
+    them."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (128, 256, 512, 1024)
     field, most = "block", 1024                                     # more is less accurate than what is written by hand
 
@@ -189,8 +187,6 @@ class SumBlock(_OfStage):
 class Accumulators(_OfStage):
     """Accumulators of a reduction along memory, each a vector of its own, so that none waits for the one before."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (1, 2, 4)
     field, most = "lanes", 8
 
@@ -202,8 +198,6 @@ class Accumulators(_OfStage):
 class Unroll(_OfStage):
     """Turns of the innermost loop of a stage that stores, written out by the compiler."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (1, 2, 4, 8)
     field, most = "unroll", 64
 
@@ -213,24 +207,20 @@ class Unroll(_OfStage):
 
 @dataclass(frozen=True)
 class Columns(_OfStage):
-    """Columns that a reduction or scan across memory takes beside each other."""
+    """Columns that a reduction or scan across memory computes at the same time."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (64, 256, 512, 1024)
     field, most = "columns", 4096
 
     def unfit(self, stage: Stage) -> str | None:
-        beside = stage.scan is not None and stage.scan.axis is not stage.axes[-1]
-        return None if beside or across(stage) else "it does not run across memory"
+        scans_columns = stage.scan is not None and stage.scan.axis is not stage.axes[-1]
+        return None if scans_columns or across(stage) else "it does not run across memory"
 
 
 @dataclass(frozen=True)
 class NarrowRows(_OfStage):
-    """NarrowRows that a sum of f32 across memory takes before it goes on in f64."""
+    """Rows that a sum of f32 across memory adds before it goes on in f64."""
 
-    nest: int = 0
-    stage: int = 0
     sizes = (32, 64, 128)
     field, most = "rows", 512
 
@@ -252,9 +242,9 @@ def to_json(schedule: Schedule) -> str:
 
 
 def from_json(text: str) -> Schedule:
-    """What `to_json` wrote. Raises IllegalAction."""
+    """Return the schedule that `to_json` wrote. Raises IllegalAction."""
     try:
-        return tuple(ACTIONS[each.pop("action")](**{k: int(v) for k, v in each.items()}) for each in json.loads(text))
+        return tuple(ACTIONS[action.pop("action")](**{k: int(v) for k, v in action.items()}) for action in json.loads(text))
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise IllegalAction(f"{text[:80]!r} is no schedule: {type(e).__name__}: {e}\n  fix: what actions.to_json writes") from e
 
@@ -265,59 +255,59 @@ def replay(definition: Definition, schedule: Schedule = ()) -> StageProgram:
 
 
 def seed(definition: Definition) -> Schedule:
-    """What the rules choose, in full. Raises NotLowered and LanguageError."""
+    """Return the full schedule that the rules choose. Raises NotLowered and LanguageError."""
     return completed(definition, ())
 
 
 def completed(definition: Definition, schedule: Schedule) -> Schedule:
-    """The schedule in full, in order. Raises IllegalAction, NotLowered and LanguageError."""
+    """Return the schedule with all open choices made, in order. Raises IllegalAction, NotLowered and LanguageError."""
     program, parts = _replayed(definition, schedule)
     again = set(program.again)
-    found: list[Action] = [Again(int(i in again), i) for i in range(program.dear)]
-    found += [Parts(size, i) for i, size in enumerate(parts) if size is not None]
+    actions: list[Action] = [Again(int(i in again), i) for i in range(program.dear)]
+    actions += [Parts(size, i) for i, size in enumerate(parts) if size is not None]
     for i, nest in enumerate(program.nests):
         tile = Tiled(64, i)
         if nest.tile is not None or tile.why_not(program, nest) is None:
-            found.append(replace(tile, size=tile.read(nest)))
+            actions.append(replace(tile, size=tile.read(nest)))
         grain = Grain(nest.advice.grain, i)
-        found += [grain] if grain.why_not(program, nest) is None else []
+        actions += [grain] if grain.why_not(program, nest) is None else []
         for j, stage in enumerate(nest.stages):
-            found += [replace(a, size=a.read(stage)) for kind in OF_STAGE if (a := kind(1, i, j)).unfit(stage) is None]
-    return tuple(found)
+            actions += [replace(a, size=a.read(stage)) for kind in OF_STAGE if (a := kind(1, i, j)).unfit(stage) is None]
+    return tuple(actions)
 
 
 def changed(definition: Definition, schedule: Schedule, action: Action) -> Schedule:
-    """The schedule with an action in the place of that of its site, in full. One that changes which nests there are keeps of the
-    advice what still applies. Raises IllegalAction, NotLowered and LanguageError."""
-    kept = tuple(a for a in schedule if a.site != action.site)
+    """Return the full schedule with an action in place of the one of its site. If it changes which nests there are, advice that no
+    longer applies is dropped. Raises IllegalAction, NotLowered and LanguageError."""
+    others = tuple(a for a in schedule if a.site != action.site)
     if isinstance(action, (Again, Parts)):
-        first = tuple(a for a in kept if isinstance(a, Again) or (isinstance(a, Parts) and isinstance(action, Parts)))
-        made = completed(definition, (*first, action))
-        for a in kept:
-            if not isinstance(a, (Again, Parts)) and a.site in {b.site for b in made}:
+        first = tuple(a for a in others if isinstance(a, Again) or (isinstance(a, Parts) and isinstance(action, Parts)))
+        result = completed(definition, (*first, action))
+        for a in others:
+            if not isinstance(a, (Again, Parts)) and a.site in {b.site for b in result}:
                 try:
-                    made = completed(definition, (*(b for b in made if b.site != a.site), a))
+                    result = completed(definition, (*(b for b in result if b.site != a.site), a))
                 except IllegalAction:
                     continue                                        # of another stage that has this number now
-        return made
-    return completed(definition, (*kept, action))
+        return result
+    return completed(definition, (*others, action))
 
 
 def choices(definition: Definition, schedule: Schedule) -> list[list[Action]]:
-    """For each action of a full schedule the other legal ones of its site; sites without another one are left out."""
+    """Return, for each action of a full schedule, the other legal ones of its site; sites without another one are left out."""
     program, _ = _replayed(definition, schedule)
     whole = merged(lower(definition, again=program.again))
-    found = []
+    result = []
     for a in schedule:
         others = [replace(a, size=size) for size in a.sizes if size != a.size]
         legal = [b for b in others if _why_not(b, whole if isinstance(b, (Again, Parts)) else program) is None]
         if legal:
-            found.append(legal)
-    return found
+            result.append(legal)
+    return result
 
 
 def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram, list[int | None]]:
-    """The program, and of each nest as lowered how it was cut; None: it cannot be. Raises IllegalAction."""
+    """Return the program, and how each nest as lowered was cut (None: it cannot be). Raises IllegalAction."""
     sites = [a.site for a in schedule]
     if len(set(sites)) < len(sites):
         raise IllegalAction(f"two actions choose the same: {max(sites, key=sites.count)}")
@@ -327,23 +317,24 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
     wanted = {a.nest: a for a in schedule if isinstance(a, Parts)}
     _take(program, wanted.values())
     sizes = [part_by_rule(nest) for nest in program.nests]
-    known: list[int | None] = [size if cut_along(nest) or split_columns.why_whole(nest) is None else None
+    rows: list[int | None] = [size if cut_along(nest) or split_columns.why_whole(nest) is None else None
                                for size, nest in zip(sizes, program.nests, strict=True)]
     for i, a in wanted.items():
-        sizes[i] = known[i] = a.size
+        sizes[i] = rows[i] = a.size
     nests: list[Nest] = []
     for i, (size, nest) in enumerate(zip(sizes, program.nests, strict=True)):
-        made = [nest] if not size else in_parts(program, nest, size) if cut_along(nest) else split_columns.cut(program, nest, size)
-        if size and len(made) == 1 and i in wanted:
+        cut = in_parts if cut_along(nest) else split_columns.cut
+        pieces = cut(program, nest, size) if size else [nest]
+        if size and len(pieces) == 1 and i in wanted:
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")
-        nests += made
+        nests += pieces
     program.nests = nests
     advise(program)
     for advice in schedule:
         if isinstance(advice, (_OfNest, _OfStage)):
             _take(program, [advice])
             advice.advise(advice.of(program))                       # type: ignore[arg-type]
-    return program, known
+    return program, rows
 
 
 def _take(program: StageProgram, actions: Iterable[Action]) -> None:

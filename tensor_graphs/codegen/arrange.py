@@ -25,6 +25,7 @@ from tensor_graphs.codegen.stages import (
     Values,
     dim_of,
     lies_across,
+    rewritten,
     values_in,
 )
 from tensor_graphs.language import dims as d
@@ -41,7 +42,7 @@ LEAST_TILE = 8
 
 
 def arranged(program: StageProgram) -> StageProgram:
-    """As the rules would have it. actions.py says the same steps one by one."""
+    """Arrange a program by the rules; actions.py has the same steps one by one."""
     merged(program)
     cut(program, [part_by_rule(nest) for nest in program.nests])
     advise(program)
@@ -49,7 +50,7 @@ def arranged(program: StageProgram) -> StageProgram:
 
 
 def advise(program: StageProgram) -> None:
-    """How nests are walked, by rule."""
+    """Set by rule how nests are walked."""
     for nest in program.nests:
         nest.tile = tile_by_rule(program, nest)
         for s in nest.stages:
@@ -57,16 +58,16 @@ def advise(program: StageProgram) -> None:
 
 
 def merged(program: StageProgram) -> StageProgram:
-    """Neighbouring axes that walk memory as one as one, without conditions that an index alone decides."""
+    """Merge neighbouring axes that walk memory as one, and remove conditions that an index alone decides."""
     for nest in decided(program).nests:
         _merge_axes(program, nest)
     return program
 
 
 def cut(program: StageProgram, parts: Sequence[int]) -> StageProgram:
-    """Each nest in parts of so many elements; 0: as it is, and so is one that cannot be cut."""
-    program.nests = [made for nest, size in zip(program.nests, parts, strict=True)
-                     for made in (in_parts(program, nest, size) if size else [nest])]
+    """Cut each nest into parts of this many elements; 0, or a nest that cannot be cut: it stays."""
+    program.nests = [piece for nest, size in zip(program.nests, parts, strict=True)
+                     for piece in (in_parts(program, nest, size) if size else [nest])]
     return program
 
 
@@ -119,7 +120,7 @@ def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: 
 
 
 def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
-    """The one axis that walks what a and b walk, and the stages changed to it; None where an index or a scan tells them apart."""
+    """Return the one axis that walks what a and b walk, with the stages changed to it; None where an index or a scan needs both."""
     if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
         return None
     if any(str(x) in (a.name, b.name) for s in stages for axis in (*s.axes, *s.reduce) for x in d.symbols(axis.size)):
@@ -137,9 +138,9 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
         return None
 
     def must(x: Dim) -> Dim:
-        made = change(x)
-        assert made is not None
-        return made
+        index = change(x)
+        assert index is not None
+        return index
 
     for s in stages:
         s.index, s.value = must(s.index), changed(program, s.value, must, names, both.name)
@@ -152,7 +153,7 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
 
 
 def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
-    """x in terms of a·size(b) + b; None where it is none."""
+    """Return x in terms of a·size(b) + b; None where that is impossible."""
     if not isinstance(x, d.Expr) or not {a.name, b.name} & set(x.symbols):
         return x
     of_a, of_b = d.coefficient(x, a.name), d.coefficient(x, b.name)
@@ -183,45 +184,34 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
 
 
 def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
-    """A value with each of its indices changed, from axes of these names to one of a new name."""
-    cache: dict[Value, Value] = {}
+    """Return a value with each of its indices changed, from axes of these names to one of a new name."""
+    def one(v: Value, args: tuple[Value, ...]) -> Value:
+        attr = v.attr
+        if v.op == "index":
+            attr = change(attr)
+        elif v.op == "load":
+            inside = v.attr[2]
+            attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
+        return program.values.make(v.op, v.dtype, *args, attr=attr)
 
-    def one(v: Value) -> Value:
-        if v not in cache:
-            args = tuple(one(a) for a in v.args)
-            attr = v.attr
-            if v.op == "index":
-                attr = change(attr)
-            elif v.op == "load":
-                inside = v.attr[2]
-                attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
-            cache[v] = program.values.make(v.op, v.dtype, *args, attr=attr)
-        return cache[v]
-
-    return one(value)
+    return rewritten(value, one)
 
 
 def reloaded(values: Values, value: Value, load: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
-    """A value with others in the place of some of its loads. load: what stands for a load, given its changed arguments;
-    None where it stays."""
-    cache: dict[Value, Value] = {}
+    """Return a value with some of its loads replaced. load: returns the replacement, given the changed arguments, or None."""
+    def one(v: Value, args: tuple[Value, ...]) -> Value:
+        read = load(v, args) if v.op == "load" else None
+        return values.make(v.op, v.dtype, *args, attr=v.attr) if read is None else read
 
-    def one(v: Value) -> Value:
-        if v not in cache:
-            args = tuple(one(a) for a in v.args)
-            read = load(v, args) if v.op == "load" else None
-            cache[v] = values.make(v.op, v.dtype, *args, attr=v.attr) if read is None else read
-        return cache[v]
-
-    return one(value)
+    return rewritten(value, one)
 
 
 # ---- what lies across ----------------------------------------------------------------------------------------------------------
 
 
 def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
-    """The axis of a nest that stores, along which most operands lie that lie across its stages' own; None where there are none, or
-    one of the two axes is too short for blocks."""
+    """Return the axis of a nest along which most operands lie that lie across the stages' own axis; None without one, or where one
+    of the two axes is too short for blocks."""
     if any(s.monoid is not None or s.level != len(nest.axes) or len(s.axes) != 1 or s.axes != nest.stages[0].axes
            for s in nest.stages):
         return None
@@ -272,8 +262,8 @@ def cut_along(nest: Nest) -> tuple[Axis, ...]:
 
 
 def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
-    """A nest that can be cut as several: parts of it, beside each other, and what they come to. Of a scan: what each part comes to,
-    what is before each, and each part begun with that."""
+    """Cut a nest into partial results, computed in parallel, and their combination. A scan becomes the result of each part, what
+    comes before each part, and each part started with that."""
     over = cut_along(nest)
     if not over:
         return [nest]
@@ -310,15 +300,15 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
 
 
 def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]:
-    """An axis as two: its parts of `chunk` turns, and the turns of one part; and what an index over the axis becomes, which raises
-    Entangled where that cannot be said."""
+    """Split an axis into parts of `chunk` turns and the turns of one part; the function changes an index over the axis, or raises
+    Entangled."""
     part = Axis(f"{axis.name}p", d.ceil_div(axis.size, chunk))
     inner = Axis(f"{axis.name}q", d.dim_min(chunk, axis.size - part.symbol * chunk))
     return part, inner, partial(moved, axis=axis, at=part.symbol * chunk + d.dim(inner.name, 0, chunk - 1))
 
 
 def moved(x: Dim, axis: Axis, at: Dim) -> Dim:
-    """An index with the turn of an axis said otherwise. Raises Entangled where it is more than a multiple of that."""
+    """Return an index with the turn of an axis replaced by `at`. Raises Entangled where it is more than a multiple of the axis."""
     if not isinstance(x, d.Expr) or axis.name not in x.symbols:
         return x
     factor = d.coefficient(x, axis.name)

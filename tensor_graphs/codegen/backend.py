@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
 from tensor_graphs.codegen.lower import FARTHEST
 from tensor_graphs.codegen.print import c_source, scan_c
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, NotLowered, Sharing, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
@@ -51,8 +51,8 @@ def kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Why no loops are written for a spec; None where they are."""
-    found = _program(spec)
-    return found if isinstance(found, str) else None
+    program = _program(spec)
+    return program if isinstance(program, str) else None
 
 
 def build(spec: Spec) -> NativeCall:
@@ -61,13 +61,14 @@ def build(spec: Spec) -> NativeCall:
 
 
 def shares(spec: Spec) -> Sharing:
-    """Which outputs of the loops of a spec may lie in the memory of an operand."""
+    """Return which outputs of the loops of a spec may lie in the memory of an operand."""
     program = _program(spec)
     return Sharing() if isinstance(program, str) else Sharing(program.shared, program.updated)
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """The call where rows lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or are few."""
+    """Return the call for rows that lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or
+    are few."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank), default=0)
     steps: list[Dim] = []
     for t, lie in zip(spec.inputs, strides, strict=True):
@@ -84,9 +85,8 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 
 
 def call_of(program: StageProgram | str, operands: int) -> NativeCall:
-    """Raises NotLowered."""
-    if isinstance(program, str):
-        raise NotLowered(program)
+    """Return the call of a program. Raises NotLowered."""
+    program = lowered(program)
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program)
     threads = library.load().threads()
@@ -98,28 +98,25 @@ def text_of(spec: Spec) -> str:
     """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
         return scan_c.text_of(spec)
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return c_source.rendered(program)
+    return c_source.rendered(lowered(_program(spec)))
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:
-    """By which rules the loops of a spec became one pass; nothing of other loops."""
+    """Return the rules by which the loops of a spec became one pass; empty for other loops."""
     program = _program(spec)
     return () if isinstance(program, str) else program.derivation
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the kernels of specs in as few runs of the compiler as can be, for rows that follow each other and for rows that lie
-    anywhere; for each None, or why it cannot be built. Raises CacheFolderError."""
+    """Compile the kernels of specs in as few compiler runs as possible, for contiguous rows and for rows that lie anywhere; return
+    None for each, or why it cannot be built. Raises CacheFolderError."""
     return compiled([programs_of(spec) for spec in specs])
 
 
 def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
     """Compile the programs of several kernels; for each kernel None, or why it cannot be built. Raises CacheFolderError."""
-    made = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
-    whys = dict(zip(made, libraries.compiled(list(made)), strict=True))
+    distinct = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
+    whys = dict(zip(distinct, libraries.compiled(list(distinct)), strict=True))
     return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
 
 
@@ -132,10 +129,7 @@ def programs_of(spec: Spec) -> list[StageProgram | str]:
 
 def arithmetic(spec: Spec) -> Dim:
     """Element steps of the loops of a spec. Raises NotLowered."""
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return steps(program)
+    return steps(lowered(_program(spec)))
 
 
 SHORT_ROW = 16
@@ -144,13 +138,11 @@ SHORT_ROW = 16
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that the loops of a spec move. Raises NotLowered."""
-    program = _program(spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return traffic_in(program)
+    return traffic_in(lowered(_program(spec)))
 
 
 steps, traffic_in = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
+
 
 def _program(spec: Spec) -> StageProgram | str:
     return _loops(asked(spec))

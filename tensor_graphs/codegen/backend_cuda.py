@@ -59,34 +59,36 @@ def refuse(spec: Spec) -> str | None:
 
 
 def shares(spec: Spec) -> Sharing:
-    """Of which outputs only the rows that differ from an operand are stored."""
-    found = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
-    return Sharing() if isinstance(found, str) else Sharing(found.updated, found.updated)
+    """Return the outputs of which only the rows that differ from an operand are stored."""
+    program = _loops(loops.definition_of(spec), _of_part(spec))
+    return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
 
 
 def _of_part(spec: Spec) -> bool:
-    """Whether products may be streams, and rows be written where they are: in parts, as for C (backend.py); an op that is one of
-    the two by itself has a kernel by hand."""
+    """Return whether products may be streams, and rows be written in place: in parts (backend.py); alone, both have a kernel by
+    hand."""
     return isinstance(spec.op, DefinedOp)
+
+
+def _loops(definition: Definition, of_part: bool) -> StageProgram | str:
+    return loops.loops_of(definition, few_rows=of_part, updates=of_part)
 
 
 @lru_cache(maxsize=4096)
 def _refused(definition: Definition, of_part: bool) -> str | None:
-    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
-    if isinstance(found, str):
-        return found
-    if any(s.scan is not None for nest in found.nests for s in nest.stages):
+    program = _loops(definition, of_part)
+    if isinstance(program, str):
+        return program
+    if any(s.scan is not None for nest in program.nests for s in nest.stages):
         return "it is a scan, which is not written for GPUs"
-    made = _whole_call(definition, of_part) if cuda_streams.is_streams(found) else None
-    return made if isinstance(made, str) else None
+    call = _whole_call(definition, of_part) if cuda_streams.is_streams(program) else None
+    return call if isinstance(call, str) else None
 
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
-    found = loops.loops_of(loops.definition_of(spec), few_rows=_of_part(spec), updates=_of_part(spec))
-    if isinstance(found, str):
-        raise NotLowered(found)
-    return cuda_streams.traffic_of(found) if cuda_streams.is_streams(found) else backend.traffic_in(found)
+    program = loops.lowered(_loops(loops.definition_of(spec), _of_part(spec)))
+    return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
@@ -119,10 +121,7 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    made = _refused(definition, of_part) or _whole_call(definition, of_part)
-    if isinstance(made, str):
-        raise NotLowered(made)
-    return made
+    return loops.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
 
 
 @lru_cache(maxsize=1024)

@@ -31,8 +31,8 @@ class StageError(TensorGraphsError):
 
 
 def run(program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, int] | None = None) -> list[Numbers]:
-    """The outputs, flat, floats as float64 and not rounded. operands: their memory from the first element on, in C order where it
-    is not flat. dims: by name. Raises StageError."""
+    """Return the outputs, flat, floats as float64 and not rounded. operands: their memory from the first element on, in C order
+    where it is not flat. dims: by name. Raises StageError."""
     with np.errstate(all="ignore"):
         return _ProgramRun(program, operands, dims or {}).outputs()
 
@@ -64,15 +64,15 @@ class _ProgramRun:
                 self.turns(nest, axis, list(stages))
         out = []
         for array in self.program.outputs:
-            made = self.written(array, ())
-            if not made.known.all():
-                raise StageError(f"{int((~made.known).sum())} of {made.known.size} elements of {array} are never written")
-            out.append(made.values)
+            result = self.written(array, ())
+            if not result.known.all():
+                raise StageError(f"{int((~result.known).sum())} of {result.known.size} elements of {array} are never written")
+            out.append(result.values)
         return out
 
     def turns(self, nest: Nest, axis: Axis | None, stages: Sequence[Stage]) -> None:
-        """Neighbouring stages: once, or at each turn of the axis that they are within, where what a turn makes is gone at the next,
-        but for what was begun before the first."""
+        """Run neighbouring stages: once, or at each turn of the axis that they are within. Values that a turn makes are gone at the
+        next, except those begun before the first."""
         if axis is None:
             for stage in stages:
                 _StageTurns(self, nest, stage).take()
@@ -124,7 +124,7 @@ class _StageTurns:
     def take(self) -> None:
         s, whole = self.stage, self.inside
         outer = self.shape[:s.level]
-        kept = len(self.shape) - len(s.reduce)
+        rank = len(self.shape) - len(s.reduce)
         value = np.broadcast_to(self.value(s.value), self.shape)
         factor = self.before_reduced(s.factor) if s.factor is not None and value.size else None
         if s.monoid is not None:
@@ -133,11 +133,11 @@ class _StageTurns:
             if s.scan is not None:
                 value = self.scanned(value, along, identity(s.value.dtype))
             else:
-                value = np.asarray(take(value, axis=tuple(range(kept, value.ndim)), dtype=value.dtype))
-                whole = (np.asarray(whole.any(axis=tuple(range(kept, whole.ndim)))) if whole.size
-                         else np.ones(self.shape[:kept], bool))
+                value = np.asarray(take(value, axis=tuple(range(rank, value.ndim)), dtype=value.dtype))
+                whole = (np.asarray(whole.any(axis=tuple(range(rank, whole.ndim)))) if whole.size
+                         else np.ones(self.shape[:rank], bool))
                 # the reduced axes are done with: what the target's index knows of has none of them
-                self.at = {k: v.reshape(v.shape[:kept]) if isinstance(v, np.ndarray) and v.shape[kept:].count(1) == len(s.reduce)
+                self.at = {k: v.reshape(v.shape[:rank]) if isinstance(v, np.ndarray) and v.shape[rank:].count(1) == len(s.reduce)
                            else v for k, v in self.at.items()}
         target = self.run.written(s.target, outer if s.target.level else ())
         place = self.place(s.target, s.index, whole)
@@ -157,8 +157,8 @@ class _StageTurns:
 
     def before_reduced(self, value: Value) -> Numbers:
         """A value that depends on no axis that is reduced."""
-        kept = len(self.shape) - len(self.stage.reduce)
-        return np.broadcast_to(self.value(value), self.shape).reshape(*self.shape[:kept], -1)[..., 0]
+        rank = len(self.shape) - len(self.stage.reduce)
+        return np.broadcast_to(self.value(value), self.shape).reshape(*self.shape[:rank], -1)[..., 0]
 
     def scanned(self, value: Numbers, along: np.ufunc, identity: Any) -> Numbers:
         scan, s = self.stage.scan, self.stage
@@ -171,14 +171,14 @@ class _StageTurns:
         return out if scan.start is None else np.asarray(along(out, self.value(scan.start)))
 
     def place(self, array: Array, index: Dim, whole: Numbers) -> list[Numbers]:
-        """Where an index lies, for each turn that counts; elsewhere at the beginning. Raises StageError."""
+        """Return the place of an index for each turn that counts, and 0 elsewhere. Raises StageError."""
         names = [a.name for a in self.nest.axes[:array.level]] if array.role == "scratch" else []
-        found = [np.broadcast_to(x, whole.shape) for x in (*(self.at[n] for n in names), self.offset(index))]
+        place = [np.broadcast_to(x, whole.shape) for x in (*(self.at[n] for n in names), self.offset(index))]
         size = self.run.written(array, tuple(self.shape[:array.level])).shape[-1]
-        wrong = whole & ((found[-1] < 0) | (found[-1] >= size))
+        wrong = whole & ((place[-1] < 0) | (place[-1] >= size))
         if wrong.any():
-            raise StageError(f"{array}[{d.format_dim(index)}] is element {found[-1][wrong][0]} of {size}")
-        return [np.where(whole, x, 0) for x in found]
+            raise StageError(f"{array}[{d.format_dim(index)}] is element {place[-1][wrong][0]} of {size}")
+        return [np.where(whole, x, 0) for x in place]
 
     def offset(self, index: Dim) -> Any:
         for name in index.symbols if isinstance(index, d.Expr) else ():

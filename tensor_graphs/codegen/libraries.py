@@ -36,7 +36,7 @@ class CompiledCode:
 
 @cache
 def made_with() -> str:
-    """The identity of what all generated code is compiled with: the headers, the flags, the compiler, the processor, the pool."""
+    """Return the identity of everything that generated code is compiled with: headers, flags, compiler, processor, pool."""
     return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
 
 
@@ -60,7 +60,7 @@ _text = lru_cache(maxsize=4096)(_rendered)
 
 @lru_cache(maxsize=4096)
 def _identities(text: str) -> tuple[str, ...]:
-    """Of the code of ours that a text calls: the products, if any."""
+    """Return the identities of our own code that a text calls: the products, if any."""
     return tuple(_identity(path) for path in library.called_by(text))
 
 
@@ -68,17 +68,16 @@ _identity = cache(library.identity_of)
 
 
 def code_of(program: AnyProgram) -> CompiledCode:
-    """Where the code of a program is, or will be."""
+    """Return the place of a program's code, which may not exist yet."""
     text = _text(program)
-    known = "\0".join((text, made_with(), library.load().path.name, *_identities(text)))
-    name = f"gen_{hashlib.sha256(known.encode()).hexdigest()[:24]}"
+    content = "\0".join((text, made_with(), library.load().path.name, *_identities(text)))
+    name = f"gen_{hashlib.sha256(content.encode()).hexdigest()[:24]}"
     return CompiledCode(name, f"{name}.so")
 
 
 def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
-    """Compile what the cache does not have, together; for each program None, or why there is no code of it.
-
-    Raises CacheFolderError."""
+    """Compile the programs that the cache does not have, together; return None for each, or why there is no code of it. Raises
+    CacheFolderError."""
     codes = [code_of(p) for p in programs]
     texts = {code.file: c_code.Text("generated", _rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not holds(code.path)}
@@ -101,7 +100,7 @@ _waiting: dict[str, AnyProgram] = {}
 
 
 def later(program: AnyProgram) -> CompiledCode:
-    """Where the code of a program will be; it is compiled when somebody loads it, or asks for several (library.make_now)."""
+    """Return the place of a program's code, which is compiled on its first load, or with others by library.make_now."""
     code = code_of(program)
     _waiting[str(code.path)] = program
     library.make_later(str(code.path), _make)

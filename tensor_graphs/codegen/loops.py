@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import lower, stays
@@ -24,6 +24,8 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
 
+Program = TypeVar("Program")
+
 TILES = 8
 """of a product's rows, in a block of a pass"""
 
@@ -39,7 +41,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class AskedSpec:
-    """A spec, equal to those that say the same: a compile asks for the loops of one some forty times."""
+    """A spec with a key that is equal for specs that mean the same: a compile asks for the loops of one some forty times."""
 
     key: tuple[Any, ...]
     spec: Spec = field(compare=False)
@@ -50,7 +52,7 @@ def asked(spec: Spec) -> AskedSpec:
 
 
 def definition_of(spec: Spec) -> Definition:
-    """What a spec says, over placeholders: of a composite its definition, of an op that is not written out itself."""
+    """Return a spec's definition, over placeholders: of a composite its own, of an op that is not written out the op itself."""
     if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
         return spec.op.define(spec.inputs, spec.attrs)
     return _of_itself(asked(spec))
@@ -58,7 +60,7 @@ def definition_of(spec: Spec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def _of_itself(asked: AskedSpec) -> Definition:
-    """The same object for equal specs, as `define` has it: what follows from a definition is found by that."""
+    """Return the definition of an op alone; equal specs get the same object, as caches are keyed by it."""
     spec = asked.spec
     arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
     outputs = (apply(spec.op, arguments, spec.attrs),)
@@ -67,18 +69,18 @@ def _of_itself(asked: AskedSpec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
-    """The loops of a definition whose reductions become one pass (one_pass.py); None where they do not."""
+    """Return the loops of a definition whose reductions become one pass (one_pass.py); None where they do not."""
     plain = loops_of(definition, apart)
     if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
         return None
     try:
         program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
-        found = online(program, TILES * tile.rows)
-        if found is None or _too_many(program) is not None:
+        one_pass = online(program, TILES * tile.rows)
+        if one_pass is None or _too_many(program) is not None:
             return None
         laned(program, tile.lanes)
-        without_hidden(program, found)
+        without_hidden(program, one_pass)
         program.shared = program.updated
     except (NotLowered, LanguageError):
         return None
@@ -87,14 +89,21 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
 
 @lru_cache(maxsize=4096)
 def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram | str:
-    """The loops of a definition as it stands, or why there are none. apart: for operands whose rows lie anywhere. few_rows:
-    products of weights are streams over them (skinny_product.py), however many rows there may be: at how many they pay is for
-    prices. updates: what some rows are written into is taken to be there already (`StageProgram.updated`)."""
+    """Return the loops of a definition, or why there are none. apart: for operands whose rows lie anywhere. few_rows: products of
+    weights are streams over them (skinny_product.py), whatever the number of rows: at how many they pay is for costs. updates:
+    memory that rows are written into holds the operand already (`StageProgram.updated`)."""
     streams = _streams_of(definition, apart) if few_rows else None
     if isinstance(streams, StageProgram):
         return streams
     plain = _plain_of(definition, apart, updates)
     return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
+
+
+def lowered(loops: Program | str) -> Program:
+    """Return loops. Raises NotLowered where they are the reason why there are none."""
+    if isinstance(loops, str):
+        raise NotLowered(loops)
+    return loops
 
 
 class _TooManyTurns(str):
@@ -103,7 +112,7 @@ class _TooManyTurns(str):
 
 @lru_cache(maxsize=4096)
 def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram | str:
-    """`loops_of`, but for streams: both ask, and so do the backends of several devices."""
+    """Return `loops_of` without streams, cached: several callers ask for it."""
     if not updates:
         rows = _plain_of(definition, apart, True)
         if isinstance(rows, StageProgram) and not rows.updated:     # nothing is written into an operand: the same loops
@@ -133,8 +142,8 @@ def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
 
 
 def _counted(program: StageProgram, end: int) -> tuple[int, int]:
-    """Elements that are read and written, of a table those that are asked for, and turns of the innermost loops; end: at the least
-    sizes (0), or at the largest (1)."""
+    """Return the elements that are read and written (of a table those that are asked for), and the turns of the innermost loops.
+    end: at the least sizes (0), or at the largest (1)."""
     updated = [program.outputs[o] for o, _ in program.updated]
     elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs if a not in updated}, 0
     for nest in program.nests:

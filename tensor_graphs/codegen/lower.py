@@ -29,6 +29,7 @@ from tensor_graphs.codegen.stages import (
     Value,
     Values,
     computed_in,
+    rewritten,
 )
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
@@ -71,31 +72,31 @@ def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
 
 def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None,
           few_rows: bool = False, updates: bool = False) -> StageProgram:
-    """The program of a definition; its operands are the definition's arguments, each C-contiguous. apart: their strides, or True:
-    their rows may lie anywhere, as `steps_apart` says; the dims of the program are the definition's, then theirs. again: of what is
-    dear and needed by several stages, which is computed again instead of kept (by number; None: what would be kept whole).
-    few_rows: products are numbers of nests of their own, and what they multiply is made before. updates: of rows that are written
-    into an operand only those are stored, as `StageProgram.updated` says. Raises NotLowered."""
+    """Return the program of a definition; its operands are the arguments, each C-contiguous. apart: their strides, or True: their
+    rows may lie anywhere, as `steps_apart` says; the program's dims are the definition's, then theirs. again: which of the dear
+    values that several stages need are computed again instead of kept (by number; None: those that would be kept whole). few_rows:
+    products are numbers of nests of their own, and what they multiply is made before. updates: of rows written into an operand only
+    those are stored (`StageProgram.updated`). Raises NotLowered."""
     read = _read(definition.outputs)
     if isinstance(read, str):
         raise NotLowered(read)
     roots, order, dear = read.roots, read.order, read.dear
     factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
-    kept = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
+    stored = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
-        made = _PartLowering(definition, read, kept, apart, factors, _updates(definition, roots, order) if updates else {})
-        program = made.program()
-        if not made.whole or again is not None:
-            program.again = tuple(i for i, node in enumerate(numbered) if node not in kept)
+        lowering = _PartLowering(definition, read, stored, apart, factors, _updates(definition, roots, order) if updates else {})
+        program = lowering.program()
+        if not lowering.whole or again is not None:
+            program.again = tuple(i for i, node in enumerate(numbered) if node not in stored)
             program.dear = len(numbered)
             return program
-        kept = kept - made.whole                                    # what would be made whole is computed again instead
+        stored = stored - lowering.whole                                    # what would be made whole is computed again instead
 
 
 @dataclass(frozen=True)
 class _Expanded:
-    """The outputs of a definition in ops that stages say, all their nodes in order, those that are worth keeping, and the dims."""
+    """The outputs of a definition in ops that stages have, all their nodes in order, those that are worth keeping, and the dims."""
 
     roots: Sequence[Node]
     order: Sequence[Node]
@@ -106,7 +107,7 @@ class _Expanded:
 
 @functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
 def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
-    """What these outputs are made of; or why stages cannot say it."""
+    """Return the nodes that these outputs are made of, or why stages cannot say them."""
     try:
         roots = expand_all(outputs, _stays)
     except TooManyNodesError as e:
@@ -135,7 +136,7 @@ def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
 
 
 def stays(op: Op, dtype: DType) -> bool:
-    """Whether an op with results of this dtype is not written out where it is a composite: a function of numbers, a reduction."""
+    """Return whether an op with results of this dtype is not expanded: a function of numbers, or a reduction."""
     return LIBRARY.get(op.name) is op and (op.name in REDUCTIONS or (op.name in FUNCTIONS and dtype.is_float))
 
 
@@ -145,12 +146,12 @@ def _stays(node: Node) -> bool:
 
 def _dims(order: Sequence[Node]) -> tuple[d.Expr, ...]:
     """The symbols in types and attributes, by name."""
-    found = {str(s): s for n in order for value in (*(t.shape for t in n.types), *n.attrs.values()) for s in d.symbols_in(value)}
-    return tuple(found[name] for name in sorted(found))
+    symbols = {str(s): s for n in order for value in (*(t.shape for t in n.types), *n.attrs.values()) for s in d.symbols_in(value)}
+    return tuple(symbols[name] for name in sorted(symbols))
 
 
 def _strange(node: Node) -> str | None:
-    """Why a node is nothing that stages say; None where it is."""
+    """Return why stages cannot say a node; None where they can."""
     op = node.op
     if op is leaves.CONSTANT:
         return f"a constant of {node.type}" if isinstance(node.attrs["value"], ArrayValue) else None
@@ -164,8 +165,8 @@ def _strange(node: Node) -> str | None:
 
 
 def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | None:
-    """A scatter to places that are known when it runs only, as what each place reads: of all updates for it the last, the sum, the
-    largest. Whether that is too much work is for who counts the turns of loops."""
+    """Return a scatter to places known only at run time as a read of each place: of all its updates the last, the sum, or the
+    largest. Whether that is too much work is decided by those who count the turns of loops."""
     if node.op.name != "scatter" or _place(inputs[1]) is not None:
         return None
     (base, at, updates), (axis, mode) = inputs, (node.attrs["axis"], node.attrs["mode"])
@@ -181,8 +182,8 @@ def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | 
     hit = atomic.logical_not(atomic.not_equal(places, among(atomic.cast(at, i64), (1,), (s, m))))
     if mode == "set":
         last = atomic.reduce_max(atomic.where(hit, atomic.iota((s, m), 1, i64), atomic.fill(-1, (s, m), i64)), (1,))
-        found = among(atomic.less(atomic.fill(-1, (s,), i64), last), (axis,), base.shape)
-        return atomic.where(found, atomic.gather(updates, last, axis=axis), base)
+        is_hit = among(atomic.less(atomic.fill(-1, (s,), i64), last), (axis,), base.shape)
+        return atomic.where(is_hit, atomic.gather(updates, last, axis=axis), base)
     pairs = (*base.shape[:axis], s, m, *base.shape[axis + 1:])
     others = [i for i in range(len(pairs)) if i != axis]
     none = 0 if mode == "add" else -math.inf if dtype.is_float else int(dtype.min)
@@ -193,7 +194,7 @@ def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | 
 
 
 def _place(at: Node) -> Dim | None:
-    """c where an index of one axis is its own place + c, whatever is given; None where it is not."""
+    """Return c where an index of one axis is always its own place + c; None otherwise."""
     if at.rank != 1:
         return None
     if at.op.name == "iota":
@@ -213,15 +214,15 @@ def _place(at: Node) -> Dim | None:
 def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
     """Dear nodes that more than one stage needs."""
     users: dict[Node, set[Node]] = {n: set() for n in order}
-    kept: set[Node] = set()
+    stored: set[Node] = set()
     for node in reversed(order):
         own = node in roots or node.op.name in REDUCTIONS
         if node.op.name in DEAR and len(users[node]) > 1:
             own = True
-            kept.add(node)
+            stored.add(node)
         for x in node.inputs:
             users[x] |= {node} if own else users[node]
-    return frozenset(kept)
+    return frozenset(stored)
 
 
 @dataclass(frozen=True)
@@ -235,14 +236,14 @@ class _Update:
     shape: tuple[Dim, ...]
 
     def placed(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Where a row's element lies in the operand."""
+        """Return the index in the operand of a row's element."""
         return (*index[:self.axis], index[self.axis] + self.start, *index[self.axis + 1:])
 
 
 def _updates(definition: Definition, roots: Sequence[Node], order: Sequence[Node]) -> dict[Node, _Update]:
-    """The outputs that are an operand with some rows written at a place that is known, where nothing else reads either."""
+    """Return the outputs that are an operand with rows written at a known place, where nothing else reads either."""
     read = Counter(x for node in order for x in node.inputs)
-    found = {}
+    updates = {}
     for root in roots:
         if root.op.name == "scatter" and root.attrs["mode"] == "set" and not read[root] and roots.count(root) == 1:
             (base, at, rows), axis = root.inputs, root.attrs["axis"]
@@ -250,20 +251,21 @@ def _updates(definition: Definition, roots: Sequence[Node], order: Sequence[Node
             if base.op is leaves.ARGUMENT and read[base] == 1 and start is not None and dim_ge(start, 0) is True:
                 inside = d.dim_min(rows.shape[axis], d.dim_max(base.shape[axis] - start, 0))
                 shape = (*rows.shape[:axis], inside, *rows.shape[axis + 1:])
-                found[root] = _Update(definition.arguments.index(base), rows, axis, start, shape)
-    return found
+                updates[root] = _Update(definition.arguments.index(base), rows, axis, start, shape)
+    return updates
 
 
 def _factors(order: Sequence[Node]) -> dict[Node, list[Node]]:
-    """The products among nodes (sums of what is larger than one of its factors), each with its factors that are computed."""
-    found: dict[Node, list[Node]] = {}
+    """Return the products among nodes (sums of something larger than one of its factors), each with its factors that are
+    computed."""
+    products: dict[Node, list[Node]] = {}
     for node in order:
         if node.op.name == "sum" and node.inputs[0].op.name == "mul":
             size = node.inputs[0].type.size()
             factors = [_under(x, _VIEWS) for x in node.inputs[0].inputs]
             if any(x.op is not leaves.CONSTANT and not same_dim(x.type.size(), size) for x in factors):
-                found[node] = [x for x in factors if _under(x, (*_VIEWS, "cast")).op.kind != "leaf"]
-    return found
+                products[node] = [x for x in factors if _under(x, (*_VIEWS, "cast")).op.kind != "leaf"]
+    return products
 
 
 def _under(node: Node, ops: Collection[str]) -> Node:
@@ -275,7 +277,7 @@ def _under(node: Node, ops: Collection[str]) -> Node:
 @dataclass(eq=False)
 class _Kept:
     """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes. along: axes of
-    a stage that has it at each turn when its readers need it there."""
+    a stage that has it at the turn when its readers need it."""
 
     node: Node
     reads: list[tuple[Nest, int, tuple[Dim, ...]]] = field(default_factory=list)
@@ -286,7 +288,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Running:
-    """A reduction that is a scan: along which axis of its result, which argument of the `where` is scanned, whether the turn itself
+    """A reduction that is a scan: the axis of its result, the argument of the `where` that is scanned, whether the turn itself
     stays out, whether it runs from the end."""
 
     axis: int
@@ -311,16 +313,16 @@ class _PartLowering:
         self.streams: set[Nest] = set()                             # nests of products
         self.updates = updates
         self.values = Values()
-        given = definition.arguments
+        arguments = definition.arguments
         if isinstance(apart, bool):
-            self.strides = {a: steps_apart(i, a.shape) if apart else contiguous_strides(a.shape) for i, a in enumerate(given)}
+            self.strides = {a: steps_apart(i, a.shape) if apart else contiguous_strides(a.shape) for i, a in enumerate(arguments)}
         else:
-            self.strides = dict(zip(given, apart, strict=True))
+            self.strides = dict(zip(arguments, apart, strict=True))
         self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size() if isinstance(apart, bool) else
-                                    _reach(a.shape, self.strides[a])) for i, a in enumerate(given))
-        self.argument = dict(zip(given, self.operands, strict=True))
+                                    _reach(a.shape, self.strides[a])) for i, a in enumerate(arguments))
+        self.argument = dict(zip(arguments, self.operands, strict=True))
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
-        first = {x for each in factors.values() for x in each}
+        first = {x for nodes in factors.values() for x in nodes}
         self.kept = {n: _Kept(n) for n in self.order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
         self.whole: set[Node] = set()
@@ -330,9 +332,9 @@ class _PartLowering:
     # ---- names ----
 
     def axis(self, letter: str, size: Dim) -> Axis:
-        made = Axis(f"_{letter}{self.count}", size)
+        axis = Axis(f"_{letter}{self.count}", size)
         self.count += 1
-        return made
+        return axis
 
     # ---- the program ----
 
@@ -344,11 +346,11 @@ class _PartLowering:
             outputs[root] = Array(f"y{i}", "output", i, root.dtype, root.type.size())
         for node in reversed(self.order):
             if node in self.kept:
-                kept, output = self.kept[node], outputs.get(node)
-                if output is not None and kept.reads and output.dtype != computed_in(output.dtype):
-                    self.rounded(kept, output)                      # who reads it again reads what was not rounded, like all others
+                stored, output = self.kept[node], outputs.get(node)
+                if output is not None and stored.reads and output.dtype != computed_in(output.dtype):
+                    self.rounded(stored, output)                    # who reads it again reads what was not rounded, like all others
                     output = None
-                self.keep(kept, output)
+                self.keep(stored, output)
         nests = [n for n in reversed(self.nests) if n.stages]
         for nest in nests:
             nest.stages.sort(key=lambda s: s.level)                 # stable: at one level, in the order in which they were found
@@ -360,17 +362,17 @@ class _PartLowering:
         return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*self.dims, *free),
                             updated=updated, doubles=self.doubles)
 
-    def keep(self, kept: _Kept, output: Array | None) -> None:
+    def keep(self, stored: _Kept, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
-        node = kept.node
+        node = stored.node
         running = self.running(node)
-        nest, level = self.place(kept, node.rank if running is None else running.axis)
+        nest, level = self.place(stored, node.rank if running is None else running.axis)
         update = self.updates.get(node)
         inside = node.shape if update is None else update.shape
-        beside = self.beside(kept) if output is not None and node.op.name not in REDUCTIONS else None
-        if beside is not None:
-            nest, level, kept.along = beside
-            axes = kept.along
+        reader = self.beside(stored) if output is not None and node.op.name not in REDUCTIONS else None
+        if reader is not None:
+            nest, level, stored.along = reader
+            axes = stored.along
         elif nest is None:
             if node in self.dear and output is None:
                 self.whole.add(node)
@@ -379,18 +381,18 @@ class _PartLowering:
             axes = tuple(self.axis("j", s) for s in node.shape[level:])
         if node in self.products:
             self.streams.add(nest)
-        kept.level = level = len(nest.axes) if level < 0 else level
+        stored.level = level = len(nest.axes) if level < 0 else level
         index = [*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes)]
         shape = node.shape
         if running is not None and running.backwards:
             index[running.axis] = shape[running.axis] - 1 - index[running.axis]
         if output is not None:
-            kept.array, target = output, _offset(index if update is None else update.placed(index), shape)
+            stored.array, target = output, _offset(index if update is None else update.placed(index), shape)
         else:
-            inner = shape[level:] if nest.axes and self.is_shared(kept, nest) else shape
+            inner = shape[level:] if nest.axes and self.is_shared(stored, nest) else shape
             number = sum(k.array is not None for k in self.kept.values())
             level_of = level if inner is not shape else 0
-            kept.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), d.product(inner), level_of)
+            stored.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), d.product(inner), level_of)
             target = _offset(index[len(shape) - len(inner):], inner)
         reduce: tuple[Axis, ...] = ()
         scan: Scan | None = None
@@ -401,38 +403,39 @@ class _PartLowering:
             value = read(node.inputs[0], (*index[:over], index[running.axis], *index[over:]), None).args[running.part]
         elif node.op.name in REDUCTIONS:
             x = node.inputs[0]
-            found = {a: self.axis("r", x.shape[a]) for a in node.attrs["axes"]}
+            reduced = {a: self.axis("r", x.shape[a]) for a in node.attrs["axes"]}
             rest = iter(index)
-            value = read(x, tuple(found[i].symbol if i in found else next(rest) for i in range(x.rank)), None)
-            reduce = tuple(found.values())
+            value = read(x, tuple(reduced[i].symbol if i in reduced else next(rest) for i in range(x.rank)), None)
+            reduce = tuple(reduced.values())
         elif update is not None:
             value = read(update.rows, tuple(index), None)
         else:
             value = read.computed(node, tuple(index), None)
-        stage = Stage(kept.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
+        stage = Stage(stored.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
                       StageAdvice() if scan is None else SCAN_ADVICE, product=node in self.products)
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
 
-    def rounded(self, kept: _Kept, output: Array) -> None:
+    def rounded(self, stored: _Kept, output: Array) -> None:
         """Make the stage that stores a kept value as an output, in the nest that it is made in for its other readers."""
-        shape = kept.node.shape
-        nest, level = self.place(kept, kept.node.rank)
+        shape = stored.node.shape
+        nest, level = self.place(stored, stored.node.rank)
         if nest is None:
-            nest, axes = self.own_nest(kept.node, shape)
+            nest, axes = self.own_nest(stored.node, shape)
             level = len(nest.axes)
         else:
             axes = tuple(self.axis("j", s) for s in shape[level:])
         index = (*(a.symbol for a in nest.axes[:level]), *(a.symbol for a in axes))
-        value = _Reader(self, nest, level).referred(kept, index, None)
+        value = _Reader(self, nest, level).referred(stored, index, None)
         nest.stages.insert(0, Stage(output, _offset(index, shape), axes, value, level, note="rounded"))
 
-    def is_shared(self, kept: _Kept, nest: Nest) -> bool:
-        return all(n is nest for n, _, _ in kept.reads)
+    def is_shared(self, stored: _Kept, nest: Nest) -> bool:
+        return all(n is nest for n, _, _ in stored.reads)
 
     def running(self, node: Node) -> _Running | None:
-        """What a reduction says as a scan: out[i] = the x[j] with j ≤ i (or <, ≥, >) taken together, x without i; else None."""
+        """Return a reduction as a scan: out[i] = all x[j] with j ≤ i (or <, ≥, >) taken together, x without i; None if it is
+        none."""
         over: tuple[int, ...] = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
         if len(over) != 1 or node.inputs[0].op.name != "where":
             return None
@@ -454,40 +457,40 @@ class _PartLowering:
                     return _Running(at, part, *far)
         return None
 
-    def place(self, kept: _Kept, most: int) -> tuple[Nest | None, int]:
-        """The nest that a value is made in, inside of how many of its axes, at most so many; None: in one of its own."""
-        nests = {id(n): n for n, _, _ in kept.reads}
+    def place(self, stored: _Kept, most: int) -> tuple[Nest | None, int]:
+        """Return the nest that makes a value, and inside of how many of its axes (`most` at most); None: a nest of its own."""
+        nests = {id(n): n for n, _, _ in stored.reads}
         if len(nests) != 1:
             return None, -1
         (nest,) = nests.values()
         level = min(len(nest.axes), most)
-        for _, inside, index in kept.reads:
+        for _, inside, index in stored.reads:
             same = 0
-            for axis, at, size in zip(nest.axes[:inside], index, kept.node.shape, strict=False):
+            for axis, at, size in zip(nest.axes[:inside], index, stored.node.shape, strict=False):
                 if at != axis.symbol or not (same_dim(size, axis.size) or (
-                        self.updates and kept.node not in self.roots and dim_ge(size, axis.size) is True)):
+                        self.updates and stored.node not in self.roots and dim_ge(size, axis.size) is True)):
                     break
                 same += 1
             level = min(level, same)
-        whole = (nest in self.streams and level < len(nest.axes)) or (kept.node in self.products and level < kept.node.rank)
+        whole = (nest in self.streams and level < len(nest.axes)) or (stored.node in self.products and level < stored.node.rank)
         return (nest, level) if level and not whole else (None, -1)
 
-    def beside(self, kept: _Kept) -> tuple[Nest, int, tuple[Axis, ...]] | None:
-        """Of an output that is read at each turn's own element alone: the nest and the axes of who reads it."""
-        if len({(id(nest), level, index) for nest, level, index in kept.reads}) != 1:
+    def beside(self, stored: _Kept) -> tuple[Nest, int, tuple[Axis, ...]] | None:
+        """Return the nest and axes of the only reader of an output, if that reads at each turn its own element; else None."""
+        if len({(id(nest), level, index) for nest, level, index in stored.reads}) != 1:
             return None
-        nest, level, index = kept.reads[0]
+        nest, level, index = stored.reads[0]
         for s in nest.stages:
             axes = (*nest.axes[:level], *s.axes)
             if s.level == level and s.monoid is None and s.axes and index == tuple(a.symbol for a in axes) and all(
-                    same_dim(a.size, size) for a, size in zip(axes, kept.node.shape, strict=True)):
+                    same_dim(a.size, size) for a, size in zip(axes, stored.node.shape, strict=True)):
                 return nest, level, s.axes
         return None
 
     def own_nest(self, node: Node, shape: tuple[Dim, ...], running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
-        """A nest before all that there are, over all axes of what is made of a node but the last, which is its stage's own; outputs
-        of one shape share one. A reduction along memory has no axis of its own: a number for each turn of the nest. A scan
-        has its axis, and those inside of it."""
+        """Return a new first nest, over all axes of a node's value but the last, which is its stage's own; outputs of one shape
+        share one. A reduction along memory has no axis of its own: a number for each turn. A scan has its axis, and those inside of
+        it."""
         shares = node in self.roots and node.op.name not in REDUCTIONS and not self.kept[node].reads
         if shares and shape in self.nest_of:
             return self.nest_of[shape]
@@ -500,7 +503,7 @@ class _PartLowering:
         return nest, axes
 
     def one_each(self, node: Node) -> bool:
-        """Whether a node is a reduction along memory, or made of such of its shape, element by element."""
+        """Return whether a node is a reduction along memory, or made element by element of such reductions of its shape."""
         todo, seen = [node], set[Node]()
         while todo:
             n = todo.pop()
@@ -517,37 +520,27 @@ class _PartLowering:
     # ---- references to what is kept ----
 
     def resolved(self, value: Value) -> Value:
-        """With each reference to a kept node as a load from where it is kept."""
-        cache: dict[Value, Value] = {}
-
-        def one(v: Value) -> Value:
-            if v not in cache:
-                args = tuple(one(a) for a in v.args)
-                if v.op == "kept":
-                    cache[v] = self.loaded(v, args)
-                else:
-                    cache[v] = v if args == v.args else self.values.make(v.op, v.dtype, *args, attr=v.attr)
-            return cache[v]
-
-        return one(value)
+        """Return a value with each reference to a stored node as a load."""
+        return rewritten(value, lambda v, args: self.loaded(v, args) if v.op == "kept" else self.values.remade(v, args))
 
     def loaded(self, v: Value, args: tuple[Value, ...]) -> Value:
-        kept, *at, nest = v.attr
+        stored, *at, nest = v.attr
         index = tuple(at)
-        array, shape = kept.array, kept.node.shape
+        array, shape = stored.array, stored.node.shape
         if array.role == "scratch" and array.level:
             names = frozenset(a.name for a in nest.axes[:array.level])
             offset = _offset(index[array.level:], shape[array.level:])
         else:
             # an output that is read again in its own nest is there once the axes that it was written in are at their turn
-            names = frozenset(a.name for a in (*nest.axes[:kept.level], *kept.along)) if self.is_shared(kept, nest) else frozenset()
+            axes = (*nest.axes[:stored.level], *stored.along) if self.is_shared(stored, nest) else ()
+            names = frozenset(a.name for a in axes)
             offset = _offset(index, shape)
         return self.values.make("load", computed_in(array.dtype), *args, attr=(array, offset, names))
 
 
 class _Reader:
-    """Writes the values of nodes at indices into expressions, for one stage of a nest; without a nest, only to look at them: into
-    values of its own, so that nothing of it is in the program."""
+    """Writes the values of nodes at indices into expressions, for one stage of a nest. Without a nest the values are its own, so
+    that none of them is in the program."""
 
     def __init__(self, lowering: _PartLowering, nest: Nest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
@@ -555,18 +548,18 @@ class _Reader:
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
 
     def __call__(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        """The value of a node at an index. guard: where it does not hold, whatever can be had without touching memory."""
+        """Return the value of a node at an index. guard: where it does not hold, the value is anything, and memory is not read."""
         key = node, index, guard
         if key not in self.known:
-            kept = self.lowering.kept.get(node)
-            self.known[key] = self.computed(node, index, guard) if kept is None else self.referred(kept, index, guard)
+            stored = self.lowering.kept.get(node)
+            self.known[key] = self.computed(node, index, guard) if stored is None else self.referred(stored, index, guard)
         return self.known[key]
 
-    def referred(self, kept: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
+    def referred(self, stored: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
         if self.nest is not None:
-            kept.reads.append((self.nest, self.level, index))
+            stored.reads.append((self.nest, self.level, index))
         guards = () if guard is None else (guard,)
-        return self.values.make("kept", computed_in(kept.node.dtype), *guards, attr=(kept, *index, self.nest))
+        return self.values.make("kept", computed_in(stored.node.dtype), *guards, attr=(stored, *index, self.nest))
 
     def computed(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         """The value of a node at an index from its operands'."""
@@ -618,7 +611,7 @@ class _Reader:
                       v.constant(node.attrs["value"], computed_in(node.dtype)))
 
     def within(self, index: Sequence[Dim], shape: Sequence[Dim]) -> Value | None:
-        """Whether an index lies inside of a shape; None where it surely does."""
+        """Return the condition that an index lies inside of a shape; None where it always does."""
         v, inside = self.values, list[Value]()
         for at, size in zip(index, shape, strict=True):
             for low, high in ((0, at), (at + 1, size)):             # 0 ≤ at and at + 1 ≤ size
@@ -630,7 +623,7 @@ class _Reader:
         return other if guard is None else self.values.make("and", bool_, guard, other)
 
     def scattered(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        """Updates that lie one behind the other, from a place on that is known."""
+        """Return the value of consecutive updates from a known place on."""
         (base, positions, updates), axis, v = node.inputs, node.attrs["axis"], self.values
         dtype, start = computed_in(node.dtype), _place(positions)
         assert start is not None
@@ -654,8 +647,8 @@ class _Reader:
         holds = v.make("and", bool_, v.make("at_least", bool_, wide, v.index(0, i64)),
                        v.make("less", bool_, wide, v.index(x.shape[axis], i64)))
         both = holds if guard is None else v.make("and", bool_, guard, holds)
-        found = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
-        read = self(x, (*index[:axis], found, *index[axis + positions.rank:]), both)
+        place = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
+        read = self(x, (*index[:axis], place, *index[axis + positions.rank:]), both)
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
 
 
@@ -666,8 +659,8 @@ def _is_identity(value: Value, monoid: Monoid) -> bool:
 
 
 def least_of(condition: Value, holds: bool) -> Dim | None:
-    """What is at least 0 where a comparison of indices is so, and less where it is not; None of another condition. holds: as it
-    stands, else its negation."""
+    """Return a dim that is at least 0 exactly where a comparison of indices (holds: or, if False, its negation) is true; None for
+    another condition."""
     while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
         condition, holds = condition.args[0], not holds
     if condition.op not in ("less", "at_least"):
@@ -682,7 +675,8 @@ def least_of(condition: Value, holds: bool) -> Dim | None:
 
 
 def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool] | None:
-    """(before, backwards) where `condition` is (holds: as it stands, else its negation) j ≤ i, j < i, j ≥ i or j > i; else None."""
+    """Return (before, backwards) where `condition` (holds: or, if False, its negation) is j ≤ i, j < i, j ≥ i or j > i; else
+    None."""
     least = least_of(condition, holds)
     if least is None:
         return None
@@ -693,8 +687,8 @@ def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool]
 
 
 def _counted(name: str, dtype: DType, args: Sequence[Value]) -> Dim | None:
-    """What an op makes of indices and whole numbers, as an index; None where it is none, or might wrap. So the place in a window
-    that arithmetic says is an address, and no look-up."""
+    """Return the result of an op on indices and whole numbers as an index, so that a computed place in a window is an address and
+    no look-up; None where it is none, or might wrap."""
     if not dtype.is_integer or name not in ("add", "mul", "cast") or all(a.op != "index" for a in args):
         return None
     if any(not a.dtype.is_integer or not (a.op == "constant" or (a.op == "index" and _holds_itself(a))) for a in args):
@@ -702,19 +696,19 @@ def _counted(name: str, dtype: DType, args: Sequence[Value]) -> Dim | None:
     first, *rest = (a.attr if a.op == "index" else int(a.attr) for a in args)
     if name == "mul" and isinstance(first, d.Expr) and isinstance(rest[0], d.Expr):
         return None
-    made: Dim = first if name == "cast" else first + rest[0] if name == "add" else first * rest[0]
-    low, high = d.bounds(made)
-    return made if dtype.min <= low and high <= dtype.max else None
+    result: Dim = first if name == "cast" else first + rest[0] if name == "add" else first * rest[0]
+    low, high = d.bounds(result)
+    return result if dtype.min <= low and high <= dtype.max else None
 
 
 def _holds_itself(index: Value) -> bool:
-    """Whether an index is a number of its dtype, without wrapping."""
+    """Return whether an index is a number of its dtype, without wrapping."""
     low, high = d.bounds(index.attr)
     return index.dtype.is_integer and index.dtype.min <= low and high <= index.dtype.max
 
 
 def _offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
-    """Where an index lies in a C-contiguous array, in elements."""
+    """Return the place of an index in a C-contiguous array, in elements."""
     out: Dim = 0
     for at, size in zip(index, shape, strict=True):
         out = out * size + at
@@ -741,7 +735,7 @@ def _sliced(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Runs of axes that hold the same elements on both sides keep to themselves, so that what is not reshaped stays simple."""
+    """Treat each run of axes with the same elements on both sides separately, so that what is not reshaped stays simple."""
     old, new = node.inputs[0].shape, node.shape
     out: list[Dim] = []
     i = j = 0
@@ -773,7 +767,7 @@ def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _one_run(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[int, int]:
-    """(m, n): the shortest runs old[i:m] and new[j:n] of as many elements; all that is left where none can be told."""
+    """Return (m, n) of the shortest runs old[i:m] and new[j:n] of equal size; all of the rest where none is known to be."""
     m, n = i + 1, j
     a: Dim = old[i]
     b: Dim = 1
@@ -793,5 +787,5 @@ _VIEWS: dict[str, Callable[[Node, tuple[Dim, ...]], tuple[Dim, ...]]] = {
 
 
 def _along_memory(node: Node) -> bool:
-    """Whether a reduction runs along its operand's last axis."""
+    """Return whether a reduction runs along its operand's last axis."""
     return node.inputs[0].rank - 1 in node.attrs["axes"]

@@ -30,14 +30,14 @@ def streamed(program: StageProgram) -> StageProgram:
     streams = [nest for nest in program.nests if any(s.product for s in nest.stages)]
     if not streams or streams != program.nests[-len(streams):]:
         raise NotLowered("more is made of its products, taken together")
-    made = {s.target for nest in streams for s in nest.stages}
+    targets = {s.target for nest in streams for s in nest.stages}
     for nest in streams:
         weights = {s: weight_of(s) for s in nest.stages if s.product}
         first = next(iter(weights.values()))
         if first is None or None in weights.values() or any(s.level != len(nest.axes) for s in nest.stages):
             raise NotLowered("a product whose factors do not lie along memory")
         own = {s.target for s in nest.stages}
-        if any(v.op == "load" and v.attr[0] in made - own for s in nest.stages for v in values_in(*s.roots())):
+        if any(v.op == "load" and v.attr[0] in targets - own for s in nest.stages for v in values_in(*s.roots())):
             raise NotLowered("a product of what another product gives")
         nest.axes = tuple(sorted(nest.axes, key=lambda a: a.name not in first.symbols))
         nest.advice = replace(nest.advice, shared=max(1, sum(a.name in first.symbols for a in nest.axes)),

@@ -26,7 +26,7 @@ What a renderer does with a program, whatever language it prints; interpret.py d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,10 +65,9 @@ def index_symbol(name: str, size: Dim) -> Dim:
 
 @dataclass(eq=False)
 class Array:
-    """What is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
+    """Memory that is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
 
-    level: of scratch, how many axes of its nest it is made anew for; 0: it is shared by the nests. size: elements at that level.
-    """
+    level: of scratch, how many axes of its nest it is made anew for; 0: the nests share it. size: elements at that level."""
 
     name: str
     role: Literal["operand", "output", "scratch"]
@@ -104,7 +103,7 @@ class Value:
 
 
 def values_in(*roots: Value) -> Iterator[Value]:
-    """What values are made of, themselves included, each once."""
+    """Yield values and all that they are made of, each once."""
     todo, seen = list(roots), set[Value]()
     while todo:
         v = todo.pop()
@@ -114,19 +113,30 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
+def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
+    """Return a value with all that it is made of changed, arguments first: `change` gets a value and its changed arguments."""
+    cache: dict[Value, Value] = {}
+
+    def one(v: Value) -> Value:
+        if v not in cache:
+            cache[v] = change(v, tuple(one(a) for a in v.args))
+        return cache[v]
+
+    return one(root)
+
+
 def lies_across(load: Value, outer: str, inner: str) -> bool:
-    """Whether a load walks memory one by one along the axis `outer`, and far apart along `inner`, wherever else it is."""
+    """Return whether a load walks memory one by one along the axis `outer`, and far apart along `inner`."""
     offset = load.attr[1]
     step = d.coefficient(offset, inner)
     return not load.args and step is not None and step not in (0, 1, -1) and d.coefficient(offset, outer) == 1
 
 
 def products_alone(program: StageProgram) -> frozenset[Value]:
-    """Products that have to be rounded before something is added to them, because a difference depends on that rounding.
+    """Return the products that have to be rounded before something is added to them, because a difference depends on that rounding.
 
     x − ⌊x / y⌋·y is what is left of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the greatest only where both
-    round x·s alike: by one fused multiply-add of 1e10·s it would be 0 or ∞.
-    """
+    round x·s alike: by one fused multiply-add of 1e10·s it would be 0 or ∞."""
     stages = [s for nest in program.nests for s in nest.stages]
     greatest = {s.target: s.value for s in stages if s.monoid == "max"}
     alone: set[Value] = set()
@@ -181,7 +191,7 @@ class Values:
         return len(self._known)
 
     def symbols_of(self, index: Dim) -> frozenset[str]:
-        """What an index depends on; a gathered one on what its value depends on, besides itself."""
+        """Return the symbols that an index depends on; a gathered one on what its value depends on, in addition to itself."""
         if not isinstance(index, d.Expr):
             return frozenset()
         out = frozenset(index.symbols)
@@ -196,12 +206,17 @@ class Values:
     def index(self, index: Dim, dtype: DType) -> Value:
         return self.make("index", dtype, attr=index)
 
+    def remade(self, v: Value, args: tuple[Value, ...], attr: Any = None) -> Value:
+        """Return a value with other arguments, and another attribute if one is given."""
+        attr = v.attr if attr is None else attr
+        return v if args == v.args and attr == v.attr else self.make(v.op, v.dtype, *args, attr=attr)
+
     def load(self, array: Array, offset: Dim, guard: Value | None = None) -> Value:
         guards = () if guard is None else (guard,)
         return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, frozenset[str]()))
 
     def gather(self, value: Value, size: Dim) -> Dim:
-        """An index below `size` that is read at run time. Who loads with it guards against what lies outside."""
+        """Return an index below `size` that is read at run time; loads with it are guarded against what lies outside."""
         name = f"_g{value.number}"
         self.gathered[name] = value
         return index_symbol(name, size)
@@ -217,15 +232,15 @@ def _dims_of(attr: Any) -> Iterator[Dim]:
     if isinstance(attr, d.Expr):
         yield attr
     elif isinstance(attr, tuple):
-        for each in attr:
-            yield from _dims_of(each)
+        for part in attr:
+            yield from _dims_of(part)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A running reduction: the stage's target at each turn of `axis`, one of the stage's own, is the stage's value at this and all
-    earlier turns (before: at the earlier ones only) taken together, beginning with `start`, or the monoid's identity. Backwards is
-    said by the indices."""
+    """A running reduction: the stage's target at each turn of `axis`, one of the stage's own, is its value at this and all earlier
+    turns (before: at the earlier ones only) taken together, beginning with `start`, or the monoid's identity. Indices say that it
+    runs backwards."""
 
     axis: Axis
     before: bool = False
@@ -234,14 +249,13 @@ class Scan:
 
 @dataclass(frozen=True)
 class StageAdvice:
-    """How a stage is walked, by a renderer that takes advice; what is computed does not change, but for the order of sums.
+    """Advice on how a stage is walked; results do not change, except for the order of sums.
 
     block: elements that a sum of narrow floats runs over before it goes on in a wider dtype, for each of its lanes; of a scan,
     SCANNED. lanes: vectors of accumulators of a reduction along memory (1: as the compiler likes). unroll: turns of the innermost
-    loop that are written out (1: as it likes). columns, rows: of a reduction across memory, how many are reduced beside each other,
+    loop that are written out (1: as it likes). columns, rows: of a reduction across memory, how many are reduced at the same time,
     and how many are summed in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with
-    256 columns rather than 512 or 1024, with 4096 in a row 0.8 and 0.5; fewer columns are no faster.
-    """
+    256 columns rather than 512 or 1024, with 4096 in a row 0.8 and 0.5; fewer columns are no faster."""
 
     block: int = 512
     lanes: int = 1
@@ -271,8 +285,8 @@ class NestAdvice:
 @dataclass(eq=False)
 class Stage:
     """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
-    the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns,
-    in a program for few rows. tiled: a product whose operands lie as a register tile reads them (tile_rows.py). within: an axis of
+    the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns, in
+    a program for few rows. tiled: a product whose operands lie as a register tile reads them (tile_rows.py). within: an axis of
     blocks around it and its neighbours, inside of the nest's; joined: a reduction goes on with what the target holds, times
     `factor` (None: 1)."""
 
@@ -318,7 +332,7 @@ class Nest:
 
 
 def across(s: Stage) -> bool:
-    """Whether a reduction runs across memory: its last own axis walks memory rather than the axis that is reduced, or that one is
+    """Return whether a reduction runs across memory: its last own axis walks memory rather than the reduced one, or that one is
     shorter than a vector, as windows are."""
     if s.monoid is None or s.scan is not None or not s.axes:
         return False
@@ -338,11 +352,11 @@ def across(s: Stage) -> bool:
 
 @dataclass(eq=False)
 class StageProgram:
-    """What computes one part. dims: the symbols of its sizes, in the order in which their values are given to the kernel. dear,
-    again: how many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation:
-    by which rules it was made of what was lowered, one line each (one_pass.py). updated: pairs of an output and an operand, which
-    nothing reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it
-    may lie, the updated ones included (in_place.py). doubles: the definition itself has numbers of f64: they stay f64."""
+    """The program of one part. dims: the symbols of its sizes, in the order in which the kernel gets their values. dear, again: how
+    many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation: the rules
+    by which it was made of what was lowered, one line each (one_pass.py). updated: pairs of an output and an operand, which nothing
+    reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it may lie,
+    the updated ones included (in_place.py). doubles: the definition itself has numbers of f64: they stay f64."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -395,7 +409,7 @@ _INFIX = {"add": "+", "mul": "*", "less": "<", "not_equal": "≠", "and": "&", "
 
 
 def shown(value: Value) -> tuple[str, list[str]]:
-    """A value as text, and lines for what it uses more than once, under names."""
+    """Return a value as text, and lines for the values that it uses more than once, under names."""
     uses: dict[Value, int] = {}
     order: list[Value] = []
     todo = [(value, False)]

@@ -19,8 +19,8 @@ def steps_of(program: StageProgram) -> Dim:
         for stage in nest.stages:
             turns: Dim = 1
             for axis in (*nest.axes[:stage.level], *stage.own):
-                known = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
-                turns = turns * (axis.size if known else d.bounds(axis.size)[1])
+                is_outer = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
+                turns = turns * (axis.size if is_outer else d.bounds(axis.size)[1])
             total = total + turns * stage_weight(nest, stage)
     return total
 

@@ -14,7 +14,7 @@ matrix of 0.5 to 4 MB, where 16 floats share a line of the cache and some are re
 
 
 def traffic_of(program: StageProgram) -> Dim:
-    """Bytes of all passes. What several stages of a nest read is there after the first; of a table what is asked for counts."""
+    """Return the bytes of all passes. What several stages of a nest read counts once; of a table what is asked for counts."""
     total: Dim = 0
     for nest in program.nests:
         moved: dict[Array, Dim] = {}
@@ -41,5 +41,5 @@ def _moved(program: StageProgram, nest: Nest, stage: Stage) -> Iterator[tuple[Ar
 
 
 def _depends(size: Dim, axes: tuple[Axis, ...]) -> bool:
-    """Whether a size is that of an axis which depends on the axes around it."""
+    """Return whether a size is that of an axis which depends on the axes around it."""
     return bool({str(s) for s in d.symbols(size)} & {a.name for a in axes})

@@ -15,7 +15,7 @@ from tensor_graphs.codegen.actions import Schedule
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, NativeCall, NotLowered, Spec
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 
@@ -25,7 +25,7 @@ PREFIX = f"{backend.NAME}.tuned_"
 
 @dataclass(frozen=True)
 class _Said:
-    """What the source of a tuned kernel says. computes: the key of the signature; op: its name."""
+    """The content of a tuned kernel's source. computes: the key of the signature; op: its name."""
 
     computes: str
     op: str
@@ -33,15 +33,15 @@ class _Said:
 
 
 def tuned(signature: Signature, schedule: Schedule) -> Kernel:
-    """The kernel of a signature with its loops arranged so."""
-    said = {"computes": signature.key, "op": signature.spec.op.name, "actions": json.loads(actions.to_json(schedule))}
-    return kernel_from(json.dumps(said, sort_keys=True))
+    """Return the kernel of a signature with its loops arranged by a schedule."""
+    content = {"computes": signature.key, "op": signature.spec.op.name, "actions": json.loads(actions.to_json(schedule))}
+    return kernel_from(json.dumps(content, sort_keys=True))
 
 
 def kernel_from(text: str) -> Kernel:
-    """The kernel that a source says. Raises IllegalAction where it says none."""
-    said = _said(text)
-    return Kernel(name=f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}", backend=backend.NAME, op=said.op,
+    """Return the kernel that a source describes. Raises IllegalAction."""
+    source = _said(text)
+    return Kernel(name=f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}", backend=backend.NAME, op=source.op,
                   build=partial(_build, text), accepts=partial(_refuse, text), source=text, module=__name__,
                   traffic=partial(_traffic, text), arithmetic=partial(_arithmetic, text), together=partial(_together, text),
                   toolchain=libraries.made_with(), contiguous=True, strided=backend.strided, remade=kernel_from.__name__)
@@ -54,13 +54,13 @@ def text_of(kernel: Kernel, spec: Spec) -> str:
 
 
 def differs(kernel: Kernel, spec: Spec) -> str:
-    """The actions in which a tuned kernel is not as the rules would have it, for people."""
+    """Return the actions of a tuned kernel that the rules would not choose, for people."""
     rules = actions.seed(loops.definition_of(spec))
     return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
 
 
 def schedule_of(kernel: Kernel) -> Schedule:
-    """How the loops of a tuned kernel are arranged."""
+    """Return how the loops of a tuned kernel are arranged."""
     return _said(kernel.source).schedule
 
 
@@ -80,9 +80,9 @@ def _program(text: str, spec: Spec) -> StageProgram | str:
 
 @lru_cache(maxsize=4096)
 def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
-    said, spec = _said(text), asked.spec
-    if spec.single_node_graph().structural_key != said.computes:
-        return f"it was tuned for another {said.op}"
+    source, spec = _said(text), asked.spec
+    if spec.single_node_graph().structural_key != source.computes:
+        return f"it was tuned for another {source.op}"
     definition = loops.definition_of(spec)
     plain = loops.loops_of(definition)
     if isinstance(plain, str):
@@ -90,16 +90,13 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
     if plain.updated:
         return "it writes rows into what is there, of which no schedule is searched"
     try:
-        return actions.replay(definition, said.schedule)
+        return actions.replay(definition, source.schedule)
     except TensorGraphsError as e:
         return str(e)
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    program = _program(text, spec)
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return program
+    return loops.lowered(_program(text, spec))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:

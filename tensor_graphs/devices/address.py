@@ -23,7 +23,7 @@ def _by_numpy(array: np.ndarray) -> int:
 
 
 def _agree() -> bool:
-    """Whether this interpreter's objects and this numpy's arrays are laid out as they are said to be."""
+    """Return whether this interpreter's objects and this numpy's arrays have the expected layout."""
     whole = np.zeros(8)
     return all(_by_field(a) == _by_numpy(a) for a in (whole, whole[3:], np.zeros((2, 3), np.int8)))
 

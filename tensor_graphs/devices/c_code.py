@@ -29,22 +29,21 @@ class Compiler:
 
 
 def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Compiler | None, str]:
-    """The compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang.
-
-    Returns (None, reason) when there is none. A name given by `cc` or $CC is never replaced by another one."""
+    """Return the compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang; (None, reason) without one. A
+    name given by `cc` or $CC is never replaced by another one."""
     named = cc or (os.environ if environ is None else environ).get("CC")
     # A path with a blank in it is one word if such a file exists; "ccache gcc" is two.
     candidates = [(named,) if shutil.which(named) else tuple(named.split())] if named else [("cc",), ("gcc",), ("clang",)]
     refused = []
     for command in candidates:
-        found = shutil.which(command[0]) if command else None
-        if found is None:
+        path = shutil.which(command[0]) if command else None
+        if path is None:
             refused.append(f"{' '.join(command)!r} is not on PATH")
             continue
-        version, complaint = _version((found, *command[1:]), os.stat(os.path.realpath(found)).st_mtime_ns)
+        version, complaint = _version((path, *command[1:]), os.stat(os.path.realpath(path)).st_mtime_ns)
         if version:
-            return Compiler((found, *command[1:]), version), f"{' '.join(command)}: {version}"
-        refused.append(f"{found} does not answer --version ({complaint})")
+            return Compiler((path, *command[1:]), version), f"{' '.join(command)}: {version}"
+        refused.append(f"{path} does not answer --version ({complaint})")
     return None, "no C compiler: " + "; ".join(refused) + ". Fix: install gcc or clang, or name one in CC"
 
 
@@ -84,19 +83,19 @@ def content_of(source: Source) -> bytes:
 
 
 def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """The headers that a source includes by "name", directly or through one another, in name order; each is looked for beside the
+    """Return the headers that a source includes by "name", directly or indirectly, in name order; each is looked for next to the
     file that includes it, then in `folders`."""
-    found: set[Path] = set()
+    headers: set[Path] = set()
     left = [(source.folder, _included(content_of(source))) if isinstance(source, Text) else (source.parent, _included_by(source))]
     while left:
-        beside, included = left.pop()
+        own, included = left.pop()
         for name in included:
-            places = (Path(os.path.normpath(folder / name)) for folder in (beside, *folders))
+            places = (Path(os.path.normpath(folder / name)) for folder in (own, *folders))
             header = next((place for place in places if place.is_file()), None)
-            if header is not None and header not in found:
-                found.add(header)
+            if header is not None and header not in headers:
+                headers.add(header)
                 left.append((header.parent, _included_by(header)))
-    return tuple(sorted(found))
+    return tuple(sorted(headers))
 
 
 def _included(content: bytes) -> tuple[str, ...]:
@@ -105,7 +104,7 @@ def _included(content: bytes) -> tuple[str, ...]:
 
 
 def _included_by(file: Path) -> tuple[str, ...]:
-    """Of a file, as it is now; it is read again where it has changed."""
+    """Return the includes of a file, which is read again where it has changed."""
     facts = os.stat(file)
     return _read_once(file, (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
 

@@ -76,15 +76,11 @@ def check_private(path: Path, facts: os.stat_result | None = None) -> None:
     except OSError as error:
         raise unusable(path, error) from error
     if facts.st_uid != os.getuid():
-        raise CacheFolderError(
-            f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
-            f"fix: remove it, or {OTHER_CACHE}"
-        )
+        raise CacheFolderError(f"{path} belongs to user {facts.st_uid}, not to you ({os.getuid()}): code in it is not loaded.\n"
+                               f"fix: remove it, or {OTHER_CACHE}")
     if facts.st_mode & 0o022:
-        raise CacheFolderError(
-            f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
-            f"fix: chmod go-w {path}, or {OTHER_CACHE}"
-        )
+        raise CacheFolderError(f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):04o}): code in it is not loaded.\n"
+                               f"fix: chmod go-w {path}, or {OTHER_CACHE}")
 
 
 def unusable(path: Path, error: OSError) -> CacheDiskError:

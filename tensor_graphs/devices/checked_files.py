@@ -32,7 +32,7 @@ def add(folder: Path, version: str) -> None:
 
 
 def _list(folder: Path) -> Path | None:
-    """Where the list is; None where the system does not say when it was started."""
+    """Return the place of the list; None where the system does not say when it was started."""
     try:
         return folder / f".checked-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     except OSError:

@@ -71,7 +71,7 @@ NO_DRIVER = "NVIDIA's driver is not here (it is installed with the system, not b
 
 
 def why_missing(index: int = 0) -> str | None:
-    """None, or all that is missing before there is such a GPU for us here: for people, with what to do."""
+    """Return None, or all that is missing before this GPU can be used: for people, with what to do."""
     reason = nvrtc.why_missing()
     if reason is not None:
         return reason if _has_driver() else f"{reason}; {NO_DRIVER}"
@@ -91,7 +91,7 @@ def why_missing(index: int = 0) -> str | None:
 
 
 def _has_driver() -> bool:
-    """Whether its library is there, as far as can be said without cuda.bindings."""
+    """Return whether the driver's library is there, as far as that is known without cuda.bindings."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -322,8 +322,8 @@ class Cuda(Device):
                                                              of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
                                                              of.CU_DEVICE_ATTRIBUTE_CLOCK_RATE))          # kHz, bits, kHz
         units = next(u for least, u in UNITS if self.capability >= least) if clock else {}
-        found = {name: 2e3 * self.multiprocessors * clock * count for name, count in units.items()}
-        return {"read_bandwidth": 2e3 * memory * wires / 8, **found} if memory and wires else found
+        rates = {name: 2e3 * self.multiprocessors * clock * count for name, count in units.items()}
+        return {"read_bandwidth": 2e3 * memory * wires / 8, **rates} if memory and wires else rates
 
     def features(self) -> frozenset[str]:
         return frozenset({self.architecture})
@@ -340,16 +340,16 @@ class Cuda(Device):
                     cubin = nvrtc.compiled(text, self.target, HEADERS)
                     self._modules[text] = self.check(d.cuModuleLoadData(cubin), "loading an image")
                 self._entries[text, name] = self.check(d.cuModuleGetFunction(self._modules[text], name.encode()), f"finding {name}")
-            found = self._entries[text, name]
+            entry = self._entries[text, name]
             if shared > 48 << 10:
                 most = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                self.check(d.cuFuncSetAttribute(found, most, shared), "asking for shared memory")
-            return found
+                self.check(d.cuFuncSetAttribute(entry, most, shared), "asking for shared memory")
+            return entry
 
     def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = STREAM,
                waits: bool = False) -> None:
-        """parameters: the address of the addresses of what the kernel is given. waits: the kernel waits itself for those before it
-        (kernel.Launch), and may be placed while they end: said where launches are captured, which run without us in between."""
+        """parameters: the address of the addresses of the kernel's arguments. waits: the kernel waits itself for those before it
+        (kernel.Launch), and may be placed while they end, where launches are captured, which run without us in between."""
         d = self.driver
         if self.shared_byte is not None:
             self._fill_shared(self.shared_byte)
@@ -369,22 +369,22 @@ class Cuda(Device):
             self._prefer_shared(entry, -1)
 
     def _fill_shared(self, byte: int) -> None:
-        """A block that takes all of it runs on each multiprocessor; what runs there next, and is given as large a part of the first
-        cache, finds what it has left. Nothing may come between, as another program's turn empties it."""
+        """Fill the shared memory of each multiprocessor by blocks that take all of it; the next kernel that gets as large a part of
+        the first cache finds those bytes. No other launch may come between."""
         most = self._attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        given = np.array([byte * 0x01010101, most // 4], np.uint64)
-        parameters = given.ctypes.data + 8 * np.arange(len(given), dtype=np.uint64)
+        arguments = np.array([byte * 0x01010101, most // 4], np.uint64)
+        parameters = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
         entry, blocks = self.entry(FILL_SHARED, "fill_shared", most), 2 * self.multiprocessors
-        made = self.driver.cuLaunchKernel(entry, blocks, 1, 1, 1024, 1, 1, most, STREAM, parameters.ctypes.data, 0)
-        self.check(made, "a launch")
+        result = self.driver.cuLaunchKernel(entry, blocks, 1, 1, 1024, 1, 1, most, STREAM, parameters.ctypes.data, 0)
+        self.check(result, "a launch")
 
     def _prefer_shared(self, entry: Any, percent: int) -> None:
-        """How much of the memory that is both is to be shared memory, rather than cache (-1: as the driver sees fit)."""
+        """Set how much of the memory that is both is to be shared memory, rather than cache (-1: the driver chooses)."""
         which = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         self.check(self.driver.cuFuncSetAttribute(entry, which, percent), "asking for shared memory")
 
     def captured(self, work: Callable[[Any], None]) -> Replay | None:
-        """What launches on the stream that it is given, to be run again; it does not run now. None where it cannot be captured."""
+        """Capture the launches of `work` on the stream that it gets, without running them; None where that is impossible."""
         self.use()
         try:
             return self._captured(work)
@@ -412,7 +412,7 @@ class Cuda(Device):
 
 
 class _Owner:
-    """What keeps an allocation."""
+    """The owner of an allocation."""
 
 
 class _Event:

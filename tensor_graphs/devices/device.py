@@ -40,9 +40,9 @@ class Memory:
 
 class Device(ABC):
     """One address space. name: as `copy_to` and plans call it ("cpu", "cuda:0"). kind: which backends compute on it (their DEVICE).
-    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in this address space. shared_byte: what
-    every byte of the memory that the threads of a block share holds when a launch begins; None: whatever was left there. dlpack:
-    its kind and number in DLPack; None: what lies there is shared with no library."""
+    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in it. shared_byte: what every byte of
+    the memory that the threads of a block share holds when a launch begins (None: anything). dlpack: its kind and number in DLPack
+    (None: memory is shared with no library)."""
 
     name: str
     kind: str
@@ -59,7 +59,7 @@ class Device(ABC):
         """Bytes that it has in all; None where that is no limit of a plan's."""
 
     def require(self, nbytes: int, what: str, fix: str) -> None:
-        """Raise OutOfMemory where so many more bytes are not free. what: needs them; fix: what to do; both for people."""
+        """Raise OutOfMemory where `nbytes` more are not free. what: needs them; fix: what to do; both for people."""
         limit = self.capacity()
         if limit is not None and nbytes > limit:
             raise OutOfMemory(f"{what} takes {nbytes / 1e9:.3g} GB of {self.name}, which has {limit / 1e9:.3g} GB\n  fix: {fix}")
@@ -106,7 +106,7 @@ class Device(ABC):
         """Seconds since some moment, once all that was begun before is done."""
 
     def lost(self) -> bool:
-        """Whether it computes nothing any more in this process. Waits for what was begun."""
+        """Return whether the device can compute nothing any more in this process, after all that was begun."""
         return False
 
     def come_before(self, stream: int) -> None:  # noqa: B027 - most devices have one order of things
@@ -125,8 +125,8 @@ class Device(ABC):
         return float(last - first)
 
     def passed(self, mark: Any) -> bool:
-        """Whether a device that works beside the host has come to a mark. False of one whose work is done when a call returns: that
-        waits for nobody."""
+        """Return whether a device that works asynchronously has reached a mark; False where calls return when their work is
+        done."""
         return False
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Device(ABC):
         """(name, bytes of memory, properties): what times measured on it depend on."""
 
     def peaks(self) -> Mapping[str, float]:
-        """What it delivers at most, by the names of constants (docs/database.md), as far as that is known without measuring."""
+        """Return its highest rates, by the names of constants (docs/database.md), as far as they are known without measuring."""
         return {}
 
     def features(self) -> frozenset[str]:
@@ -154,7 +154,7 @@ class Device(ABC):
         raise DeviceError(f"{self.name} launches no kernels")
 
     def captured(self, work: Callable[[Any], None]) -> Any | None:
-        """What launches on the stream that it is given, as one thing to `run`; None where there is no such way."""
+        """Return the launches of `work` on the stream that it gets, as one thing to `run`; None where that is impossible."""
         return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import logging
 import math
@@ -24,9 +25,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from tensor_graphs.devices.c_code import find_compiler
 from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.features import first_core
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +40,10 @@ GIB = 1 << 30
 class Environment:
     """Hardware and software of one backend. Every field is plain, so that it can be stored and rebuilt.
 
-    hardware_name: processor or accelerator model, as its maker prints it.
-    memory_bytes: memory of the device, rounded to whole GiB (the last few MiB move with every kernel update).
-    platform: operating system, architecture, C library, e.g. "linux-x86_64-glibc2.36".
-    backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
-    libs: (name, version) pairs, sorted.  hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags",
-    "9f…").
-    """
+    hardware_name: processor or accelerator model, as its maker prints it. memory_bytes: memory of the device, rounded to whole GiB
+    (the last few MiB move with every kernel update). platform: operating system, architecture, C library, e.g.
+    "linux-x86_64-glibc2.36". backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
+    libs: (name, version) pairs, sorted. hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags", "9f…")."""
 
     hardware_name: str
     memory_bytes: int
@@ -65,13 +65,11 @@ class Environment:
     @cached_property
     def machine(self) -> str:
         """sha256 over what all backends on one machine share: hardware and platform. Times of one machine may be compared."""
-        content = [self.hardware_name, self.memory_bytes, self.platform, self.hardware]
-        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+        return _digest(self.hardware_name, self.memory_bytes, self.platform, self.hardware)
 
     @cached_property
     def _digest(self) -> str:
-        content = [self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware]
-        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+        return _digest(self.hardware_name, self.memory_bytes, self.platform, self.backend, self.libs, self.hardware)
 
     def __str__(self) -> str:
         libs = ", ".join(f"{name} {version}" for name, version in self.libs)
@@ -79,50 +77,43 @@ class Environment:
         return f"{hardware}, {self.platform}, {self.backend}: {libs or 'no libraries'}"
 
 
-def fingerprint(
-    backend: str, device: Device | None = None, compiler: str | None = None, libs: Mapping[str, str] | None = None
-) -> Environment:
-    """The environment of `backend` on `device` of this machine, now.
+def _digest(*content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
-    device: by default the processor.  compiler: the C compiler used by the `c` backend (default: cc, gcc or clang, the first
-    found).  libs: versions only the caller knows (the code generator's, a plug-in's); they are added to the known ones.
-    """
+
+def fingerprint(backend: str, device: Device | None = None, compiler: str | None = None,
+                libs: Mapping[str, str] | None = None) -> Environment:
+    """Return the environment of `backend` on `device` (default: the processor) of this machine, now.
+
+    compiler: the C compiler of the `c` backend (default: cc, gcc or clang, the first found). libs: versions only the caller knows
+    (the code generator's, a plug-in's)."""
     name, memory, hardware = processor() if device is None else device.hardware()
-    known = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
-    known.update(libs or {})
-    known["python"] = ".".join(platform.python_version_tuple()[:2])
-    return Environment(name, memory, _platform(), backend, tuple(known.items()), hardware)
+    versions = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
+    versions.update(libs or {})
+    versions["python"] = ".".join(platform.python_version_tuple()[:2])
+    return Environment(name, memory, _platform(), backend, tuple(versions.items()), hardware)
 
 
 def combine(environments: Iterable[Environment]) -> Environment:
-    """The environment of a path that runs on several backends: the first one's hardware, everyone's libraries.
-
-    Hardware that differs (a processor and its accelerator) is listed together. Raises ValueError for no environment at
-    all.
-    """
-    parts = sorted(dict.fromkeys(environments), key=lambda each: (each.backend, each.key()))
+    """Return the environment of a path on several backends: the first one's hardware, all libraries. Hardware that differs (a
+    processor and its accelerator) is listed together. Raises ValueError without environments."""
+    parts = sorted(dict.fromkeys(environments), key=lambda part: (part.backend, part.key()))
     if not parts:
         raise ValueError("combine needs at least one environment")
     if len(parts) == 1:
         return parts[0]
-    names = list(dict.fromkeys(each.hardware_name for each in parts))
-    memory = {each.hardware_name: each.memory_bytes for each in parts}
-    backends = dict.fromkeys(name for each in parts for name in each.backend.split("+"))
-    libs: dict[str, set[str]] = {}
-    hardware: dict[str, set[str]] = {}
-    for each in parts:
-        for name, text in each.libs:
-            libs.setdefault(name, set()).add(text)
-        for name, text in each.hardware:
-            hardware.setdefault(name, set()).add(text)
-    return Environment(
-        hardware_name=" + ".join(names),
-        memory_bytes=sum(memory.values()),
-        platform=parts[0].platform,
-        backend="+".join(sorted(backends)),
-        libs=tuple((name, " | ".join(sorted(texts))) for name, texts in libs.items()),
-        hardware=tuple((name, " | ".join(sorted(texts))) for name, texts in hardware.items()),
-    )
+    memory = {part.hardware_name: part.memory_bytes for part in parts}
+    backends = dict.fromkeys(name for part in parts for name in part.backend.split("+"))
+    return Environment(" + ".join(memory), sum(memory.values()), parts[0].platform, "+".join(sorted(backends)),
+                       _joined(part.libs for part in parts), _joined(part.hardware for part in parts))
+
+
+def _joined(lists: Iterable[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
+    """The pairs of several lists, with all different texts of a name as one."""
+    texts: dict[str, set[str]] = {}
+    for name, text in itertools.chain.from_iterable(lists):
+        texts.setdefault(name, set()).add(text)
+    return tuple((name, " | ".join(sorted(those))) for name, those in texts.items())
 
 
 MOST_THREADS = 4
@@ -136,7 +127,7 @@ def most_threads() -> int:
 
 
 def usable_cores() -> int:
-    """Cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
+    """Return the cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
     1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = _cgroup_quota()
@@ -177,17 +168,12 @@ def _cpuinfo() -> tuple[str, str]:
 
 def parse_cpuinfo(text: str) -> tuple[str, str]:
     """Read the text of /proc/cpuinfo, of x86-64 or aarch64, into (model, hash of the sorted flags)."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())  # the first core's; all cores of a usable machine agree
-    model = fields.get("model name") or fields.get("Model") or ""
+    core = first_core(text)
+    model = core.get("model name") or core.get("Model") or ""
     if not model:
-        parts = (fields.get(each, "") for each in ("CPU implementer", "CPU part", "CPU variant"))
+        parts = (core.get(name, "") for name in ("CPU implementer", "CPU part", "CPU variant"))
         model = " ".join([platform.machine(), *filter(None, parts)])
-    flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
-    return re.sub(r"\s+", " ", model), _short_hash(" ".join(flags))
+    return re.sub(r"\s+", " ", model), _short_hash(" ".join(sorted((core.get("flags") or core.get("Features") or "").split())))
 
 
 def _short_hash(text: str) -> str:
@@ -239,30 +225,31 @@ def _output(command: list[str]) -> list[str] | None:
 
 def _versions(*packages: str) -> dict[str, str]:
     """Installed versions by package metadata, without importing anything; a package that is missing says so."""
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
 def _numpy_software(compiler: str | None) -> dict[str, str]:
     """numpy and the BLAS it was built with: builds of one version differ in it, and so do their times."""
-    found = _versions("numpy")
-    if found["numpy"] != "not installed":
+    versions = _versions("numpy")
+    if versions["numpy"] != "not installed":
         from numpy import __config__  # numpy's wheel metadata does not name its BLAS
 
         blas = getattr(__config__, "CONFIG", {}).get("Build Dependencies", {}).get("blas", {})
-        found["blas"] = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-    return found
+        versions["blas"] = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    return versions
 
 
 def compiler_version(compiler: str | None = None) -> str:
-    """What the C compiler that is used ($CC counts) calls itself, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not installed"."""
-    found, _ = find_compiler(compiler)
-    return found.version if found is not None else "not installed"
+    """Return the name and version that the C compiler in use ($CC counts) prints, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not
+    installed"."""
+    used, _ = find_compiler(compiler)
+    return used.version if used is not None else "not installed"
 
 
 def _c_software(compiler: str | None) -> dict[str, str]:
@@ -272,9 +259,9 @@ def _c_software(compiler: str | None) -> dict[str, str]:
 def _cuda_software(compiler: str | None) -> dict[str, str]:
     """The run-time compiler of CUDA: its wheel if there is one, else the toolkit's nvcc."""
     for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
-        found = _versions(package)
-        if found[package] != "not installed":
-            return {"nvrtc": found[package]}
+        versions = _versions(package)
+        if versions[package] != "not installed":
+            return {"nvrtc": versions[package]}
     release = re.search(r"release .*?V(\d[\d.]*)", " ".join(_output(["nvcc", "--version"]) or ()))
     return {"nvrtc": release[1] if release else "not installed"}
 

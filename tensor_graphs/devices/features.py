@@ -9,21 +9,22 @@ from pathlib import Path
 
 @lru_cache(maxsize=1)
 def features() -> frozenset[str]:
-    """Of the CPU: its architecture as Python names it (x86_64, aarch64), and the flags that Linux lists (avx2, avx512f, asimd).
-
-    Without /proc/cpuinfo the architecture alone.
-    """
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    return frozenset({platform.machine(), *flags_of(text)})
+    """Return the CPU's architecture as Python names it (x86_64, aarch64), and the flags that Linux lists (avx2, avx512f, asimd);
+    without /proc/cpuinfo the architecture alone."""
+    return frozenset({platform.machine(), *flags_of(first_core())})
 
 
-def flags_of(text: str) -> frozenset[str]:
-    """The instruction sets in the text of /proc/cpuinfo: of its first core, of x86-64 (`flags`) or aarch64 (`Features`)."""
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+def first_core(text: str | None = None) -> dict[str, str]:
+    """Return what a text of /proc/cpuinfo (default: the file, if there is one) says about its first core."""
+    if text is None:
+        try:
+            text = Path("/proc/cpuinfo").read_text(errors="replace")
+        except OSError:
+            return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in reversed(list(pairs)) if colon}
+
+
+def flags_of(core: dict[str, str]) -> frozenset[str]:
+    """Return the instruction sets of a core, of x86-64 (`flags`) or aarch64 (`Features`)."""
+    return frozenset((core.get("flags") or core.get("Features") or "").split())

@@ -13,7 +13,7 @@ LARGE = 1 << 30
 
 
 class OutOfMemory(TensorGraphsError, MemoryError):
-    """What was asked for needs more memory than is free."""
+    """A request for more memory than is free."""
 
 
 def free_memory() -> int | None:

@@ -19,11 +19,11 @@ MAKERS = {"cuda": "tensor_graphs.devices.cuda"}
 def register_device(device: Device) -> Device:
     """Make a device known under its name, and return the one that is: a module that is imported twice registers the first one
     again. Raises DeviceError when the name belongs to a device of another class."""
-    found = _devices.setdefault(device.name, device)
-    if type(found).__qualname__ != type(device).__qualname__:
-        raise DeviceError(f"the device {device.name!r} is a {type(found).__qualname__} already, and this is a "
+    registered = _devices.setdefault(device.name, device)
+    if type(registered).__qualname__ != type(device).__qualname__:
+        raise DeviceError(f"the device {device.name!r} is a {type(registered).__qualname__} already, and this is a "
                           f"{type(device).__qualname__}\n  fix: another name")
-    return found
+    return registered
 
 
 def unregister_device(name: str) -> None:
@@ -60,8 +60,8 @@ def of_kind(kind: str) -> Device | None:
 
 
 def _made(kind: str, index: int) -> Device | None:
-    made: Device | None = importlib.import_module(MAKERS[kind]).make_known(index)
-    return made
+    device: Device | None = importlib.import_module(MAKERS[kind]).make_known(index)
+    return device
 
 
 def said() -> str:

@@ -21,9 +21,9 @@ _mapped: WeakKeyDictionary[mmap.mmap, Stamp] = WeakKeyDictionary()
 def map_file(file: IO[bytes], path: str | os.PathLike[str]) -> mmap.mmap:
     """An open file, mapped to be read. Raises OSError."""
     facts = os.fstat(file.fileno())
-    made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    _mapped[made] = (os.path.realpath(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    return made
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _mapped[mapping] = (os.path.realpath(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return mapping
 
 
 def source_of(memory: Memory) -> tuple[Stamp, int, int] | None:

@@ -32,33 +32,33 @@ def why_missing() -> str | None:
     try:
         version()
     except Exception as e:                                          # what it raises where the library is missing is its own
-        said = str(e).splitlines()[0] if str(e) else type(e).__name__
-        return f"NVRTC cannot be loaded ({said}); pip install 'tensor_graphs[cuda]'"
+        message = str(e).splitlines()[0] if str(e) else type(e).__name__
+        return f"NVRTC cannot be loaded ({message}); pip install 'tensor_graphs[cuda]'"
     return None
 
 
 @cache
 def version() -> str:
-    """Of the compiler, like "13.0"."""
+    """Return the compiler's version, like "13.0"."""
     major, minor = _checked(_nvrtc().nvrtcVersion(), "nvrtcVersion")
     return f"{major}.{minor}"
 
 
 def made_with(header: Path) -> str:
-    """What a text that includes this header is compiled with, for the identity of its kernel."""
+    """Return the identity of everything that a text with this header is compiled with."""
     if why_missing() is not None:
         return "no NVRTC"
-    texts = [each.read_bytes() for each in (header, *c_code.headers_of(header))]
+    texts = [file.read_bytes() for file in (header, *c_code.headers_of(header))]
     return f"{toolchain.digest(*texts)[:32]} nvrtc {version()} {' '.join(FLAGS)}"
 
 
 @phase("compile CUDA")
 def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None = None, name: str = "generated.cu") -> bytes:
-    """The cubin of a text for an architecture like "sm_90". name: of the text, in what the compiler says of it. Raises
-    ToolchainError (what the compiler says), CacheFolderError."""
+    """Return the cubin of a text for an architecture like "sm_90". name: of the text, in the compiler's messages. Raises
+    ToolchainError (with the compiler's messages), CacheFolderError."""
     source = c_code.Text("generated.cu", text, headers)
     included = c_code.headers_of(source)
-    parts = [part for each in included for part in (each.name, each.read_bytes())]
+    parts = [part for file in included for part in (file.name, file.read_bytes())]
     identity = toolchain.digest(text, *parts, *FLAGS, architecture, version())[:32]
     path = sealed_files.place(cache or user_folder("native"), f"cuda-{identity}.cubin")
     cubin = sealed_files.read(path)
@@ -72,18 +72,18 @@ def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None 
 
 def _compile(text: str, architecture: str, headers: tuple[Path, ...], called: str) -> bytes:
     nvrtc = _nvrtc()
-    contents = [each.read_bytes() for each in headers]
-    names = [each.name.encode() for each in headers]
-    made = nvrtc.nvrtcCreateProgram(text.encode(), called.encode(), len(headers), contents, names)
-    program = _checked(made, "nvrtcCreateProgram")
+    contents = [file.read_bytes() for file in headers]
+    names = [file.name.encode() for file in headers]
+    result = nvrtc.nvrtcCreateProgram(text.encode(), called.encode(), len(headers), contents, names)
+    program = _checked(result, "nvrtcCreateProgram")
     try:
         flags = [f"--gpu-architecture={architecture}".encode(), *(f.encode() for f in FLAGS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             size = _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
-            said = b" " * size
-            _checked(nvrtc.nvrtcGetProgramLog(program, said), "nvrtcGetProgramLog")
-            why = said.decode(errors="replace").strip()
+            output = b" " * size
+            _checked(nvrtc.nvrtcGetProgramLog(program, output), "nvrtcGetProgramLog")
+            why = output.decode(errors="replace").strip()
             unknown = "could not open source file" in why
             fix = '\n  fix: NVRTC has no headers of the system; "numbers.cuh" is there' if unknown else ""
             raise c_code.ToolchainError(f"cannot compile {called} for {architecture}:\n{why}{fix}")

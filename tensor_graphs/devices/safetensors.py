@@ -39,15 +39,7 @@ _NAMES = {t: t.name.upper() for t in DTYPES.values()} | {f8e4m3: "F8_E4M3", f8e5
 
 _BY_NAME = {name: t for t, name in _NAMES.items()}
 
-_BITS = {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "C64": 64,
-}
+_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
 """Dtypes of the format that have no counterpart here, with their width: such a tensor can be listed, not read."""
 
 
@@ -57,8 +49,8 @@ class WeightsError(FileError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one tensor lies. stored: the file's name of its dtype; dtype: ours, None when there is none;
-    offset, nbytes: its bytes, counted from the start of the file."""
+    """The place of one tensor. stored: the file's name of its dtype; dtype: ours, None when there is none; offset, nbytes: its
+    bytes, counted from the start of the file."""
 
     name: str
     stored: str
@@ -107,36 +99,28 @@ class Weights:
         return tuple(sorted(self._copied))
 
     def entry(self, name: str) -> Entry:
-        """Where the tensor `name` lies. Raises WeightsError, which names tensors spelt alike."""
-        found = self._entries.get(name)
-        if found is None:
+        """Return the place of the tensor `name`. Raises WeightsError, which names tensors spelt alike."""
+        entry = self._entries.get(name)
+        if entry is None:
             near = close_to(name, self._entries)
             raise WeightsError(f"there is no tensor {name!r}", file=self.source,
                                fix=f"did you mean {' or '.join(near)}?" if near else f"it holds {listed(self._entries)}")
-        return found
+        return entry
 
     def info(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """(dtype, shape) of a tensor; the dtype by its name here (`f32`), or the file's own when there is none
-        (`F8_E4M3`).
-
-        Raises WeightsError when there is no such tensor.
-        """
+        """Return (dtype, shape) of a tensor; the dtype by its name here (`f32`), or the file's own when there is none (`F8_E4M3`).
+        Raises WeightsError when there is no such tensor."""
         entry = self.entry(name)
         return (entry.dtype.name if entry.dtype else entry.stored), entry.shape
 
     def array(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-        """The tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of `ml_dtypes`.
-
-        shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
-        `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported.
-        """
+        """Return the tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of
+        `ml_dtypes`. shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
+        `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported."""
         entry = self.entry(name)
         if entry.dtype is None:
-            raise WeightsError(
-                f"tensor {name!r} has the unsupported dtype {entry.stored}",
-                file=entry.file,
-                fix=f"convert it to one of {', '.join(_BY_NAME)}",
-            )
+            raise WeightsError(f"tensor {name!r} has the unsupported dtype {entry.stored}", file=entry.file,
+                               fix=f"convert it to one of {', '.join(_BY_NAME)}")
         if shape is not None and tuple(shape) != entry.shape:
             raise WeightsError(f"tensor {name!r} has shape {list(entry.shape)}, and {list(shape)} is needed", file=entry.file,
                                fix="the weights belong to another configuration than config.json says")
@@ -149,9 +133,7 @@ class Weights:
                          entry.dtype.itemsize)
                 self._copied.add(name)
                 flat = flat.copy()
-            if (
-                entry.dtype.kind == "bool" and flat.max() > 1
-            ):  # numpy computes nonsense from a bool that is neither 0 nor 1
+            if entry.dtype.kind == "bool" and flat.max() > 1:       # numpy computes nonsense from such a bool
                 raise WeightsError(f"tensor {name!r} is BOOL and holds a byte that is neither 0 nor 1", file=entry.file)
             array = flat.view(entry.dtype.numpy).reshape(entry.shape)
         array.flags.writeable = False
@@ -210,10 +192,8 @@ def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DTyp
                 dtype, shape = tensors[name]
                 array = make(name)
                 if array.dtype != dtype.numpy or array.shape != tuple(shape):
-                    raise WeightsError(
-                        f"tensor {name!r} was declared {dtype}{list(shape)}, and is {array.dtype}{list(array.shape)}",
-                        file=path,
-                    )
+                    raise WeightsError(f"tensor {name!r} was declared {dtype}{list(shape)}, and is "
+                                       f"{array.dtype}{list(array.shape)}", file=path)
                 file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         os.replace(partial, path)
     except OSError as error:
@@ -235,15 +215,12 @@ def _find(path: Path) -> Path:
     for name in (WEIGHTS_FILE, INDEX_FILE):
         if (path / name).is_file():
             return path / name
-    found = sorted(path.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise WeightsError(
-            f"several weights files and no {INDEX_FILE}: {listed(f.name for f in found)}",
-            file=path,
-            fix=f"name one of the files, or fetch {INDEX_FILE} as well",
-        )
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    if files:
+        raise WeightsError(f"several weights files and no {INDEX_FILE}: {listed(f.name for f in files)}", file=path,
+                           fix=f"name one of the files, or fetch {INDEX_FILE} as well")
     others = sorted(f.name for f in path.iterdir() if f.suffix in (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
     raise WeightsError(f"there is no {WEIGHTS_FILE}" + (f", only {listed(others)}" if others else ""), file=path,
                        fix="fetch the .safetensors form of the weights, or convert them: save_pretrained(folder)")
@@ -287,9 +264,7 @@ def _open_file(path: Path) -> tuple[mmap.mmap, dict[str, Entry]]:
 def _header_length(path: Path, start: bytes, size: int) -> int:
     again = "fetch the file again"
     if len(start) < 8:
-        raise WeightsError(
-            f"truncated: the file has {size} bytes, its header alone takes 8 and more", file=path, fix=again
-        )
+        raise WeightsError(f"truncated: the file has {size} bytes, its header alone takes 8 and more", file=path, fix=again)
     if start == b"version ":
         raise WeightsError("this is a Git LFS pointer, not the weights", file=path, fix="git lfs pull")
     # the first bytes of a zip, and of a pickle; a header of 640 bytes starts with \x80\x02 too, and goes on with zeros
@@ -301,9 +276,7 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
         raise WeightsError(f"truncated or not a safetensors file: a header of {length} bytes is announced, and {size - 8} follow",
                            file=path, fix=again)
     if length > _LONGEST_HEADER:
-        raise WeightsError(
-            f"a header of {length} bytes is announced, and {_LONGEST_HEADER} is the most there can be", file=path
-        )
+        raise WeightsError(f"a header of {length} bytes is announced, and {_LONGEST_HEADER} is the most there can be", file=path)
     return length
 
 
@@ -346,24 +319,14 @@ def _read_entry(path: Path, name: str, value: Any, data: int) -> Entry:
     def sizes(x: Any) -> bool:
         return isinstance(x, list) and all(type(n) is int and n >= 0 for n in x)
 
-    if (
-        not isinstance(value, dict)
-        or not isinstance(value.get("dtype"), str)
-        or not sizes(value.get("shape"))
-        or not sizes(value.get("data_offsets"))
-        or len(value["data_offsets"]) != 2
-    ):
-        raise WeightsError(
-            f"the header's entry for {name!r} is not {{dtype, shape, data_offsets: [begin, end]}}", file=path
-        )
+    if not (isinstance(value, dict) and isinstance(value.get("dtype"), str) and sizes(value.get("shape"))
+            and sizes(value.get("data_offsets")) and len(value["data_offsets"]) == 2):
+        raise WeightsError(f"the header's entry for {name!r} is not {{dtype, shape, data_offsets: [begin, end]}}", file=path)
     stored, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
     dtype = _BY_NAME.get(stored)
     if dtype is None and stored not in _BITS:
-        raise WeightsError(
-            f"tensor {name!r} has the unknown dtype {stored!r}",
-            file=path,
-            fix=f"the format knows {', '.join(_BY_NAME)} and {', '.join(_BITS)}",
-        )
+        raise WeightsError(f"tensor {name!r} has the unknown dtype {stored!r}", file=path,
+                           fix=f"the format knows {', '.join(_BY_NAME)} and {', '.join(_BITS)}")
     bits = math.prod(shape) * (dtype.bits if dtype else _BITS[stored])
     if bits != 8 * (end - begin):
         raise WeightsError(f"tensor {name!r}: {stored}{list(shape)} takes {bits // 8} bytes, its offsets span {end - begin}",

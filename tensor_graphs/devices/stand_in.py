@@ -23,7 +23,7 @@ def stand_in(folder: Path, why: str) -> Path:
     that cannot be used, and say so once in the log; `folder` where there is none."""
     name = f"tensor_graphs-{os.getuid()}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:16]}"
     others = (Path(place, name) for place in dict.fromkeys((tempfile.gettempdir(), IN_MEMORY)))
-    other = next((each for each in others if not each.is_symlink() and _is_usable(each) and _is_usable(each / folder.name)), None)
+    other = next((x for x in others if not x.is_symlink() and _is_usable(x) and _is_usable(x / folder.name)), None)
     if folder.parent not in _warned:
         _warned.add(folder.parent)
         then = "nothing new is kept or compiled" if other is None else f"what is new goes to {other}"

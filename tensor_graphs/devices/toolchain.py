@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
 from tensor_graphs.devices.cache_folder import CacheDiskError, CacheFolderError, unusable, user_folder
+from tensor_graphs.devices.features import first_core
 from tensor_graphs.devices.sealed_files import holds, place
 from tensor_graphs.devices.sealing import seal
 from tensor_graphs.errors import counted
@@ -43,42 +44,29 @@ def compile_flags(*, portable: bool = False, machine: str | None = None) -> tupl
         native = ("-mcpu=native",)
     else:  # gcc prefers half of an AVX-512 register; whole ones ran the exponentials 1.5 times as fast (Cascade Lake)
         native = ("-march=native", "-mprefer-vector-width=512") if machine == "x86_64" else ("-march=native",)
-    return (
-        "-std=gnu11",
-        "-O3",
-        *native,
-        "-ffp-contract=fast",  # a * b + c may be one instruction; it only rounds less
-        "-fno-math-errno",
-        "-fopenmp-simd",  # where the text says that a loop's sum may be taken in lanes, and nowhere else
-        "-fno-trapping-math",  # nobody reads the exception flags; without it selects do not vectorise
-        "-fvisibility=hidden",
-        "-fPIC",
-        "-pthread",
-    )
+    # contract: a * b + c may be one instruction; it only rounds less. openmp-simd: a loop's sum may be taken in lanes where the
+    # text says so, and nowhere else. trapping-math: nobody reads the exception flags; without it selects do not vectorise
+    return ("-std=gnu11", "-O3", *native, "-ffp-contract=fast", "-fno-math-errno", "-fopenmp-simd", "-fno-trapping-math",
+            "-fvisibility=hidden", "-fPIC", "-pthread")
 
 
-LINK_LIBRARIES = ("-lm",)
+LINK_LIBRARIES: tuple[str, ...] = ("-lm",)
 
 
 def link_flags(name: str = "") -> tuple[str, ...]:
-    """The flags that make a shared library of this file name. It bears the name inside too (where the linker knows of such names),
-    so that a library linked against it meets the copy that the process has loaded, whatever lies in the cache by then: of two
-    processes that compile at the same time, one replaces the other's file."""
+    """Return the flags that make a shared library of this file name. The library has the name inside too (where the linker knows
+    such names), so that one linked against it meets the copy that the process has loaded, even if another process has replaced the
+    file."""
     return ("-shared", "-pthread") if sys.platform == "darwin" else ("-shared", "-pthread", f"-Wl,-soname,{name}")
 
 
 
 @functools.cache
 def processor() -> str:
-    """What the compiler sees of this processor under -march=native: the architecture, its model and its features."""
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    lines: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in wanted:
-                lines.setdefault(key.strip(), value.strip())
-    return "\n".join([platform.machine(), platform.processor(), *(f"{key}: {lines[key]}" for key in sorted(lines))])
+    """Return what the compiler sees of this processor under -march=native: the architecture, its model and its features."""
+    core = first_core()
+    names = sorted(core.keys() & {"model name", "flags", "Features", "CPU implementer", "CPU part"})
+    return "\n".join([platform.machine(), platform.processor(), *(f"{name}: {core[name]}" for name in names)])
 
 
 def digest(*parts: str | bytes) -> str:
@@ -90,8 +78,8 @@ def digest(*parts: str | bytes) -> str:
 
 
 def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: bool = False, cc: str | None = None) -> str:
-    """The identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (looked for beside
-    it, then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
+    """Return the identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (next to it,
+    then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
@@ -126,12 +114,12 @@ def _run(command: Sequence[str], what: str) -> None:
             raise ToolchainError(f"{what}: {command[0]} says that it is done and wrote nothing, so it is no C compiler.\n"
                                  f"fix: name one in CC\n$ {' '.join(command)}")
         return
-    said = result.stderr.strip()
-    if "No space left on device" in said:
+    output = result.stderr.strip()
+    if "No space left on device" in output:
         fix = "fix: free some, or give another cache folder"
-        raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{said[-2000:]}")
-    said = said.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")     # a text is compiled in the work folder
-    shown = f"{said[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
+        raise CacheDiskError(f"{what}: no space left on the disk.\n{fix}\n{output[-2000:]}")
+    output = output.replace(f"{Path(command[command.index('-o') + 1]).parent}{os.sep}", "")  # a text is compiled in the work folder
+    shown = f"{output[:4000]}\n$ {' '.join(command)}"                  # the first error is the one that causes the others
     raise ToolchainError(f"{what}: the compiler failed with exit status {result.returncode}.\n{shown}")
 
 
@@ -152,44 +140,40 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
 
 def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
     """The linker's options for libraries, by their paths relative to the folder of the one that needs them."""
+    if not needs:
+        return LINK_LIBRARIES
     # $ORIGIN: the other library is looked for relative to this one, so that the cache folder may be moved
-    folders = dict.fromkeys(os.path.dirname(each) for each in needs)
-    named = [option for each in folders for option in (f"-L{folder / each}", f"-Wl,-rpath,{Path('$ORIGIN', each)}")]
-    others = [f"-l:{os.path.basename(each)}" for each in needs]
-    return (*((*named, *others, "-Wl,-z,defs") if needs else ()), *LINK_LIBRARIES)
-
-
-def _needs(against: Sequence[Path], folder: Path) -> list[str]:
-    return [os.path.relpath(each, folder) for each in against]
+    folders = dict.fromkeys(os.path.dirname(name) for name in needs)
+    named = [option for name in folders for option in (f"-L{folder / name}", f"-Wl,-rpath,{Path('$ORIGIN', name)}")]
+    return (*named, *(f"-l:{os.path.basename(name)}" for name in needs), "-Wl,-z,defs", *LINK_LIBRARIES)
 
 
 @phase("compile C")
 def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Sequence[Path] = (),
                   portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
                   progress: Callable[[str], None] | None = None, flags: Sequence[str] = ()) -> Path:
-    """The shared library made of `sources`, compiled now unless the cache has it.
+    """Return the shared library made of `sources`, compiled now unless the cache has it.
 
-    folders: where headers are looked for that do not lie beside a source. against: libraries in the same cache folder whose
-    symbols this one may use; then what none of them defines is an error. flags: more of them, behind the usual ones.
-    The file is `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that
-    compile at the same time do not meet. `progress` is told each file as its compilation begins.
-    Raises ToolchainError: no compiler, a file that does not compile, a cache folder that cannot be used or is not private."""
+    folders: where headers are looked for that do not lie next to a source. against: libraries in the same cache folder whose
+    symbols this one may use; then a symbol that none of them defines is an error. flags: in addition to the usual ones. The file is
+    `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that compile at
+    the same time do not meet. `progress` gets each file as its compilation begins. Raises ToolchainError: no compiler, a file that
+    does not compile, a cache folder that cannot be used or is not private."""
     compiler, reason = find_compiler(cc)
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
-    ordered = list(sources)
-    linked_with = [each.name for each in against]
-    identity = digest(*(source_identity(each, folders, portable=portable, cc=cc) for each in ordered), *linked_with, *flags)[:32]
+    identities = [source_identity(source, folders, portable=portable, cc=cc) for source in sources]
+    identity = digest(*identities, *(path.name for path in against), *flags)[:32]
     library = place(cache or user_folder("native"), f"{name}-{identity}.so")
     if holds(library):
         return library
-    needs = _needs(against, library.parent)
+    needs = [os.path.relpath(path, library.parent) for path in against]
     begun = time.perf_counter()
-    log.info("compiling %s: %s, once for this machine", name, counted(len(ordered), "C file"))
+    log.info("compiling %s: %s, once for this machine", name, counted(len(sources), "C file"))
     flags = (*compile_flags(portable=portable), *flags)
     with _work_folder(library.parent) as work:
-        objects = [work / f"{i}-{each.name}.o" for i, each in enumerate(ordered)]
-        named = [f"-I{each}" for each in folders]
+        objects = [work / f"{i}-{source.name}.o" for i, source in enumerate(sources)]
+        named = [f"-I{folder}" for folder in folders]
 
         def compile_one(source: Source, target: Path) -> None:
             if progress:
@@ -198,7 +182,7 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             _run(command, f"cannot compile {source.name}")
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            largest_first = sorted(zip(ordered, objects, strict=True), key=lambda pair: -len(content_of(pair[0])))
+            largest_first = sorted(zip(sources, objects, strict=True), key=lambda pair: -len(content_of(pair[0])))
             for done in [pool.submit(compile_one, path, target) for path, target in largest_first]:
                 done.result()
         linked = work / library.name
@@ -211,39 +195,37 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
             os.replace(linked, library)
         except OSError as error:
             raise unusable(library, error) from error
-    log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(ordered), time.perf_counter() - begun, compiler.version)
+    log.info("compiled %s: %d files in %.1f s (%s)", library.name, len(sources), time.perf_counter() - begun, compiler.version)
     return library
 
 
 @phase("compile C")
 def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Sequence[Path] = (), cache: Path | None = None,
                cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
-    """A library for each text (name of the file in the cache folder -> text) that is not there yet, or is damaged; those that there
-    are none of, and why.
+    """Compile a library for each text (name of the file in the cache folder -> text) that is missing or damaged; return those that
+    failed, and why.
 
-    They are compiled together, by `jobs` runs of the compiler beside each other: a run makes one library of many texts, and each
-    file name is a link to it, so that what texts define has names of its own. Where a run fails each half is tried by itself: what
-    does not compile keeps no other text from its library. Files appear whole, by a rename.
-    Raises CacheFolderError."""
+    `jobs` runs of the compiler each make one library of many texts, and each file name is a link to it, so what texts define has
+    names of its own. Where a run fails each half is tried by itself. Files appear whole, by a rename. Raises CacheFolderError."""
     places = {file: place(cache or user_folder("native"), file) for file in texts}
     missing = {file: text for file, text in texts.items() if not holds(places[file])}
     if not missing:
         return {}
     folder = places[next(iter(missing))].parent
-    needs = _needs(against, folder)
+    needs = [os.path.relpath(path, folder) for path in against]
     compiler, reason = find_compiler(cc)
     if compiler is None:
         return dict.fromkeys(missing, ToolchainError(f"cannot compile {next(iter(missing))}: {reason}"))
     begun = time.perf_counter()
-    command = (*compiler.command, *compile_flags(), *(f"-I{each}" for each in folders))
+    command = (*compiler.command, *compile_flags(), *(f"-I{path}" for path in folders))
     failed: dict[str, ToolchainError] = {}
 
     def compile_all(files: Sequence[str], work: Path) -> None:
         first = missing[files[0]]
         source = Text(f"{first.name}-{files[0]}.c", "\n".join(missing[file].text for file in files), first.folder)
-        made = work / f"{files[0]}.made"
+        library = work / f"{files[0]}.made"
         try:
-            _run([*command, *_written(source, work), *link_flags(made.name), *_linked_with(needs, folder), "-o", str(made)],
+            _run([*command, *_written(source, work), *link_flags(library.name), *_linked_with(needs, folder), "-o", str(library)],
                  f"cannot compile {first.name}")
         except (CacheFolderError, CacheDiskError):
             raise
@@ -256,17 +238,17 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
                 compile_all(part, work)
             return
         try:
-            seal(made, needs)
-            os.chmod(made, 0o700)
+            seal(library, needs)
+            os.chmod(library, 0o700)
             for file in files:
-                _link(made, work / file)
+                _link(library, work / file)
                 os.replace(work / file, folder / file)
         except OSError as error:
             raise unusable(folder, error) from error
 
     parts: list[list[str]] = [[] for _ in range(max(1, min(jobs, len(missing))))]
     for file in sorted(missing, key=lambda file: -len(missing[file].text)):
-        min(parts, key=lambda part: sum(len(missing[each].text) for each in part)).append(file)
+        min(parts, key=lambda part: sum(len(missing[name].text) for name in part)).append(file)
     try:
         with _work_folder(folder) as work, ThreadPoolExecutor(len(parts)) as pool:
             for done in [pool.submit(compile_all, part, work) for part in parts]:

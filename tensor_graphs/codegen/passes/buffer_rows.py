@@ -23,10 +23,10 @@ LEAST, MOST = 8, 4096
 
 def with_rows(program: StageProgram) -> StageProgram:
     """The program with the sums of each such nest kept as rows of its last axis."""
-    found = [_with_rows(program, nest) for nest in program.nests]
-    if all(made is nest for made, nest in zip(found, program.nests, strict=True)):
+    nests = [_with_rows(program, nest) for nest in program.nests]
+    if all(new is nest for new, nest in zip(nests, program.nests, strict=True)):
         return program
-    return replace(program, nests=found)
+    return replace(program, nests=nests)
 
 
 def _with_rows(program: StageProgram, nest: Nest) -> Nest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensor_graphs.codegen.lower import least_of
-from tensor_graphs.codegen.stages import Array, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Array, Stage, StageProgram, Value, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_
@@ -40,7 +40,7 @@ def counted(program: StageProgram) -> None:
 
 
 def count_of(s: Stage) -> Dim | None:
-    """What a stage adds up, where it is the number of indices for which comparisons hold; None of another one."""
+    """Return the sum of a stage that counts the indices for which comparisons hold; None for another stage."""
     if s.monoid != "sum" or s.scan is not None or len(s.reduce) != 1 or s.value.op != "cast" or s.value.args[0].dtype is not bool_:
         return None
     (axis,) = s.reduce
@@ -62,29 +62,24 @@ def count_of(s: Stage) -> Dim | None:
 def all_of(condition: Value) -> Iterator[Value]:
     """The conditions that all hold where one does."""
     if condition.op == "and":
-        for each in condition.args:
-            yield from all_of(each)
+        for part in condition.args:
+            yield from all_of(part)
     else:
         yield condition
 
 
 def _decided(program: StageProgram, value: Value, some: set[Array]) -> Value:
     """A value where counts in these arrays are not 0."""
-    cache: dict[Value, Value] = {}
     values = program.values
 
-    def one(v: Value) -> Value:
-        if v not in cache:
-            args = tuple(one(a) for a in v.args)
-            known = [a.attr if a.op == "constant" else None for a in args]
-            if v.op == "not_equal" and args[0].op == "load" and args[0].attr[0] in some and known[1] == 0:
-                cache[v] = values.constant(True, bool_)
-            elif v.op == "where" and known[0] is True:
-                cache[v] = args[1]
-            elif v.op == "and" and v.dtype is bool_ and True in known:
-                cache[v] = args[1 - known.index(True)]
-            else:
-                cache[v] = v if args == v.args else values.make(v.op, v.dtype, *args, attr=v.attr)
-        return cache[v]
+    def one(v: Value, args: tuple[Value, ...]) -> Value:
+        constants = [a.attr if a.op == "constant" else None for a in args]
+        if v.op == "not_equal" and args[0].op == "load" and args[0].attr[0] in some and constants[1] == 0:
+            return values.constant(True, bool_)
+        if v.op == "where" and constants[0] is True:
+            return args[1]
+        if v.op == "and" and v.dtype is bool_ and True in constants:
+            return args[1 - constants.index(True)]
+        return values.remade(v, args)
 
-    return one(value)
+    return rewritten(value, one)

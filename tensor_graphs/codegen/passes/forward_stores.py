@@ -22,18 +22,18 @@ def handed_on(program: StageProgram) -> StageProgram:
             index = _index_of(program, nest, s, last)
             if index is not None:
                 s.target, s.index = last.target, index
-                nest.stages = [each for each in nest.stages if each is not last]
+                nest.stages = [stage for stage in nest.stages if stage is not last]
                 break
     return program
 
 
 def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim | None:
-    """Where a reduction stores its numbers when it does what the next stage does; None where that is more than storing."""
+    """Return the index at which a reduction stores for the next stage; None where that stage does more than store."""
     if s.monoid is None or s.scan is not None or last.monoid is not None or last.scan is not None or s.level != last.level:
         return None
     if s.target.role != "scratch" or s.target.dtype not in (s.value.dtype, last.target.dtype):      # it would be rounded twice
         return None
-    if any(each.within is not None or each.joined or each.tiled or each.product for each in (s, last)) or nest.tile is not None:
+    if nest.tile is not None or any(x.within is not None or x.joined or x.tiled or x.product for x in (s, last)):
         return None
     if [a.size for a in s.axes] != [a.size for a in last.axes] or last.value.op != "load" or last.value.args:
         return None
@@ -42,8 +42,8 @@ def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim |
     if read is not s.target or d.substitute(offset, same) != s.index or not {a.name for a in s.reduce}.isdisjoint(
             str(x) for x in d.symbols(last.index)):
         return None
-    others = (each for other in program.nests for each in other.stages if each is not last)
-    values = (*(root for each in others for root in each.roots()), *program.values.gathered.values())
+    others = (stage for other in program.nests for stage in other.stages if stage is not last)
+    values = (*(root for stage in others for root in stage.roots()), *program.values.gathered.values())
     if any(v.op == "load" and v.attr[0] is s.target for v in values_in(*values)):
         return None
     return d.substitute(last.index, same)

@@ -13,7 +13,7 @@ sums.
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, StageProgram, Value, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -48,49 +48,45 @@ def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
     turns, groups = int(d.evaluate(axis.size, {})), int(d.evaluate(sizes.pop(), {}))
     if groups < 2 or turns % groups or turns == groups or any(axis.name in v.symbols for v in program.values.gathered.values()):
         return None
-    each = turns // groups
+    size = turns // groups
     targets = [s.target for s in outer]
     for s in nest.stages:
-        here = s.axes[0].symbol if s in outer else axis.symbol // each
+        here = s.axes[0].symbol if s in outer else axis.symbol // size
         if any(v.op == "load" and v.attr[0] in targets and v.attr[1] != here for root in s.roots() for v in values_in(root)):
             return None
     others = (s for other in program.nests if other is not nest for s in other.stages)
     if any(v.op == "load" and v.attr[0] in targets for s in others for root in s.roots() for v in values_in(root)):
         return None
-    return groups, each
+    return groups, size
 
 
-def _split(program: StageProgram, nest: Nest, groups: int, each: int) -> None:
+def _split(program: StageProgram, nest: Nest, groups: int, size: int) -> None:
     axis, level = nest.axes[-1], len(nest.axes) - 1
-    group, turn = Axis(f"{axis.name}g", groups), Axis(f"{axis.name}h", each)
+    group, turn = Axis(f"{axis.name}g", groups), Axis(f"{axis.name}h", size)
     numbers = {s.target: Array(s.target.name, "scratch", s.target.number, s.target.dtype, 1, level + 1)
                for s in nest.stages if s.level == level}
 
     def value_of(value: Value, names: dict[str, Dim]) -> Value:
-        made: dict[Value, Value] = {}
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = v.attr
+            if v.op == "index":
+                attr = d.substitute(attr, names)
+            elif v.op == "load" and v.attr[0] in numbers:
+                attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
+            elif v.op == "load":
+                inside = v.attr[2]
+                attr = (v.attr[0], d.substitute(v.attr[1], names),
+                        (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
+            return program.values.make(v.op, v.dtype, *args, attr=attr)
 
-        def one(v: Value) -> Value:
-            if v not in made:
-                attr = v.attr
-                if v.op == "index":
-                    attr = d.substitute(attr, names)
-                elif v.op == "load" and v.attr[0] in numbers:
-                    attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
-                elif v.op == "load":
-                    inside = v.attr[2]
-                    attr = (v.attr[0], d.substitute(v.attr[1], names),
-                            (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
-                made[v] = program.values.make(v.op, v.dtype, *(one(a) for a in v.args), attr=attr)
-            return made[v]
-
-        return one(value)
+        return rewritten(value, one)
 
     for s in nest.stages:
         if s.level == level:
             names: dict[str, Dim] = {s.axes[0].name: group.symbol}
             s.target, s.index, s.axes = numbers[s.target], 0, ()
         else:
-            names = {axis.name: group.symbol * each + turn.symbol}
+            names = {axis.name: group.symbol * size + turn.symbol}
             s.index, s.axes = d.substitute(s.index, names), (turn, *s.axes)
         s.value, s.level = value_of(s.value, names), level + 1
     nest.axes = (*nest.axes[:-1], group)

@@ -38,7 +38,7 @@ def _read_before(program: StageProgram, x: Array, y: Array) -> bool:
 
 
 def _in_turn(nest: Nest, reader: Stage, writer: Stage) -> bool:
-    """Whether a stage runs before another, or is it, in loops over the same axes."""
+    """Return whether a stage runs before another, or is it, in loops over the same axes."""
     plain = all(s.monoid is None and s.scan is None and s.within is None for s in (reader, writer))
     return (plain and reader.axes == writer.axes and reader.level == writer.level
             and nest.stages.index(reader) <= nest.stages.index(writer))

@@ -27,7 +27,7 @@ from functools import cache
 
 from tensor_graphs.codegen.arrange import Entangled, in_chunks
 from tensor_graphs.codegen.passes.closed_form_count import counted
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -65,8 +65,8 @@ QUOTIENT = SumRule("a quotient out of a sum", "sum(div(a, b))", "div(sum(a), b)"
 
 @dataclass(frozen=True)
 class Weight:
-    """What a sum's elements are multiplied by when its maximum changes: left with `new` for b is left with `old` for b, times
-    factor, wherever old and new are finite."""
+    """A factor of a sum's elements that changes with its maximum: left with `new` for b is left with `old` for b, times factor,
+    wherever old and new are finite."""
 
     name: str
     left: str
@@ -111,20 +111,20 @@ def number_of(word: ast.expr) -> float | None:
     return float(word.value) if isinstance(word, ast.Constant) and isinstance(word.value, (int, float)) else None
 
 
-def matched(word: ast.expr, value: Value, found: dict[str, Value]) -> bool:
-    """Whether a value is what a word says; `found`: what its letters stand for."""
+def matched(word: ast.expr, value: Value, letters: dict[str, Value]) -> bool:
+    """Match a value with a word, and enter the meaning of its letters in `letters`; return whether it fits."""
     number = number_of(word)
     if number is not None:
         return value.op == "constant" and value.attr == number
     if isinstance(word, ast.Name):
-        return found.setdefault(word.id, value) is value
+        return letters.setdefault(word.id, value) is value
     assert isinstance(word, ast.Call) and isinstance(word.func, ast.Name)
     return (value.op == word.func.id and len(value.args) == len(word.args)
-            and all(matched(w, v, found) for w, v in zip(word.args, value.args, strict=True)))
+            and all(matched(w, v, letters) for w, v in zip(word.args, value.args, strict=True)))
 
 
 def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DType) -> Value:
-    """What a word says of values, computed in a dtype; comparisons are of bool."""
+    """Build a word's value, computed in a dtype; comparisons are of bool."""
     number = number_of(word)
     if number is not None:
         return values.constant(number, dtype)
@@ -140,8 +140,8 @@ def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DTyp
 
 @dataclass(frozen=True)
 class OnePass:
-    """A nest that was made one pass over `size` elements of an axis: over `blocks`, and in each over a `turn`, `block` at most.
-    may_skip: a block all of whose elements are hidden changes nothing of what the nest gives."""
+    """A nest that became one pass over `size` elements of an axis: over `blocks`, and in each over a `turn`, `block` at most.
+    may_skip: blocks whose elements are all hidden may be left out."""
 
     nest: Nest
     size: Dim
@@ -152,22 +152,21 @@ class OnePass:
 
 
 def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
-    """The nest of a program that was found to be one pass, and is changed to it; None where there is none. block: turns that are
-    taken together."""
+    """Change the first nest that can be one pass, and return it; None where there is none. block: turns that are taken together."""
     counted(program)
     for nest in program.nests:
         for stage in nest.stages:
             if stage.monoid == "max" and stage.scan is None and len(stage.reduce) == 1 and stage.value.dtype.is_float:
-                found = _PassOfNest(program, nest, stage, block).derived()
-                if found is not None:
+                result = _PassOfNest(program, nest, stage, block).derived()
+                if result is not None:
                     _stored_at_once(program, nest)
-                    return found
+                    return result
     return None
 
 
 def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
-    """(where, seen) of an element that is −∞ unless `seen`, where `where` holds (None: everywhere), which is the same for all of
-    its sum; None of another one."""
+    """Return (where, seen) of an element that is −∞ unless `seen`, where `where` holds (None: everywhere), which is the same for
+    all of its sum; None for another element."""
     if value.op != "where":
         return None
     condition, one, other = value.args
@@ -188,7 +187,7 @@ def _is(value: Value, number: float) -> bool:
 
 
 def _stored_at_once(program: StageProgram, nest: Nest) -> None:
-    """What the nest makes whole and another one only puts elsewhere, element by element, is put there by the nest itself."""
+    """Store directly, where another nest only copies it elsewhere element by element, what the nest makes."""
     for s in nest.stages:
         copies = [(n, c) for n in program.nests for c in n.stages if s.target in _read_by(c)]
         whole = s.target.role == "scratch" and s.target.level == 0 and s.monoid is None
@@ -248,7 +247,7 @@ class _PassOfNest:
     # ---- which stages ----
 
     def members(self) -> list[Stage]:
-        """Stages that are made at a turn of the axis alone: elements, the maximum, sums of what depends on it. Raises
+        """Return the stages that need one turn of the axis alone: elements, the maximum, sums of what depends on it. Raises
         _NotDerived."""
         elements = {s.target: s for s in self.nest.stages if self.is_element(s)}
         sums = [s for s in self.nest.stages if s.monoid == "sum" and s.scan is None and self.along(s) is not None
@@ -274,20 +273,20 @@ class _PassOfNest:
         return s.reduce[0] if same else None
 
     def read(self, s: Stage, elements: dict[Array, Stage]) -> set[Array]:
-        """What a stage reads, by way of elements too."""
-        found: set[Array] = set()
+        """Return the arrays that a stage reads, also through elements."""
+        arrays: set[Array] = set()
         todo = [s]
         while todo:
-            new = _read_by(todo.pop()) - found
-            found |= new
+            new = _read_by(todo.pop()) - arrays
+            arrays |= new
             todo += [elements[a] for a in new if a in elements]
-        return found
+        return arrays
 
     # ---- one after another ----
 
     def in_turns(self, members: Sequence[Stage], blocks: Axis, turn: Axis,
                  change_to: Callable[[Dim], Dim]) -> tuple[list[Stage], bool]:
-        """The nest's stages, with the members as one pass, and whether that may leave out hidden blocks. Raises _NotDerived,
+        """Return the nest's stages, with the members as one pass, and whether that may leave out hidden blocks. Raises _NotDerived,
         Entangled."""
         values, level = self.values, self.level
         self.elements = elements = {s.target for s in members if self.is_element(s)}
@@ -296,8 +295,8 @@ class _PassOfNest:
         dtype = self.most.value.dtype
 
         def number(suffix: str) -> tuple[Array, Value]:
-            made = Array(f"{self.most.target.name}_{suffix}", "scratch", 0, dtype, 1, level)
-            return made, values.make("load", dtype, attr=(made, 0, names))
+            array = Array(f"{self.most.target.name}_{suffix}", "scratch", 0, dtype, 1, level)
+            return array, values.make("load", dtype, attr=(array, 0, names))
 
         now = values.make("load", dtype, attr=(self.most.target, 0, names))
         (seen, was), (base, taken), (last_base, took), (change, factor) = map(number, ("seen", "base", "last", "change"))
@@ -393,7 +392,8 @@ class _PassOfNest:
         return [*early, *first, *inside, *last], may_skip
 
     def once(self, value: Value, at: Dim, turn: Axis, blocks: Axis, inside: list[Stage], again: list[Value]) -> Value:
-        """What the maximum is of, from where it is kept for those that need it again, if it is dearer to compute than to read."""
+        """Return the value that the maximum is of; if it costs more to compute than to read, it is stored for those that need it
+        again."""
         if sum(v.op not in ("constant", "index", "load") for v in values_in(value)) < AGAIN:
             return value
         held = Array(f"{self.most.target.name}_of", "scratch", 0, value.dtype, self.block, self.level)
@@ -403,33 +403,29 @@ class _PassOfNest:
         return again[1]
 
     def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
-        """A value with its axis as a block and a turn of it; elements are read where this turn has put them. Raises _NotDerived,
-        Entangled."""
-        cache: dict[Value, Value] = {}
+        """Return a value with its axis as a block and a turn of it; elements are read where this turn has put them. Raises
+        _NotDerived, Entangled."""
         values = self.values
 
         def moved(x: Dim) -> Dim:
-            made = change(d.substitute(x, {own.name: self.axis.symbol}))
-            if {own.name, self.axis.name} & values.symbols_of(made):
+            index = change(d.substitute(x, {own.name: self.axis.symbol}))
+            if {own.name, self.axis.name} & values.symbols_of(index):
                 raise _NotDerived                                   # by way of an index that is read
-            return made
+            return index
 
-        def one(v: Value) -> Value:
-            if v not in cache:
-                args = tuple(one(a) for a in v.args)
-                attr = v.attr
-                if v.op == "load" and v.attr[0] in elements:
-                    if v.attr[1] != own.symbol:
-                        raise _NotDerived
-                    attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
-                elif v.op == "load":
-                    attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
-                elif v.op == "index":
-                    attr = moved(v.attr)
-                cache[v] = v if args == v.args and attr == v.attr else values.make(v.op, v.dtype, *args, attr=attr)
-            return cache[v]
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = v.attr
+            if v.op == "load" and v.attr[0] in elements:
+                if v.attr[1] != own.symbol:
+                    raise _NotDerived
+                attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
+            elif v.op == "load":
+                attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
+            elif v.op == "index":
+                attr = moved(v.attr)
+            return values.remade(v, args, attr)
 
-        return one(value)
+        return rewritten(value, one)
 
     def begun(self, target: Array, axes: tuple[Axis, ...], value: float) -> Stage:
         index: Dim = 0
@@ -457,7 +453,7 @@ class _PassOfNest:
     def rewritten(self, value: Value, inner: set[str]) -> Value:
         """A value by REWRITES, from its arguments up, until none holds."""
         args = tuple(self.rewritten(a, inner) for a in value.args)
-        v = value if args == value.args else self.values.make(value.op, value.dtype, *args, attr=value.attr)
+        v = self.values.remade(value, args)
         for rule in REWRITES:
             letters: dict[str, Value] = {}
             if matched(parsed(rule.left), v, letters) and not any(letters[x].symbols & inner for x in rule.same):
@@ -467,7 +463,7 @@ class _PassOfNest:
 
     def weight(self, v: Value, turn: str, now: Value, taken: Value, weighed: dict[Array, str],
                bases: dict[str, Value]) -> tuple[str, Value]:
-        """(the kind of weight that a value has as a factor, "" where it has none; the value with its weight taken from `taken`, a
+        """Return (the kind of weight that a value has as a factor, "" without one; the value with its weight taken from `taken`, a
         number that can be subtracted). Raises _NotDerived where it depends on the maximum in another way."""
         if v.op == "load" and v.attr[0] in weighed:
             return weighed[v.attr[0]], v
@@ -484,18 +480,18 @@ class _PassOfNest:
                 raise _NotDerived
             return row.name, built(self.values, parsed(row.left), {"x": x, "b": taken}, v.dtype)
         if v.op == "mul":
-            found = [self.weight(a, turn, now, taken, weighed, bases) for a in v.args]
-            kinds = [kind for kind, _ in found if kind]
+            weights = [self.weight(a, turn, now, taken, weighed, bases) for a in v.args]
+            kinds = [kind for kind, _ in weights if kind]
             if len(kinds) > 1:
                 raise _NotDerived                                   # it would change by the factor's square
-            return kinds[0] if kinds else "", self.values.make("mul", v.dtype, *(x for _, x in found))
+            return kinds[0] if kinds else "", self.values.make("mul", v.dtype, *(x for _, x in weights))
         if v.op == "where" and not _depends(v.args[0], now, set(weighed)) and v.args[2].op == "constant" and v.args[2].attr == 0:
             kind, x = self.weight(v.args[1], turn, now, taken, weighed, bases)
             return kind, self.values.make("where", v.dtype, v.args[0], x, v.args[2])
         raise _NotDerived
 
     def finite(self, base: Value) -> Value:
-        """Where a base may be no number, 0 instead."""
+        """Return a base, or 0 where it may be no number."""
         if matched(parsed(FINITE), base, {}):
             return base
         return built(self.values, parsed(FINITE), {"b": base}, base.dtype)
@@ -514,21 +510,18 @@ class _PassOfNest:
 
 def _with(values: Values, value: Value, old: Value, new: Value) -> Value:
     """A value with another one in the place of one that it is made of."""
-    if value is old:
-        return new
-    args = tuple(_with(values, a, old, new) for a in value.args)
-    return value if args == value.args else values.make(value.op, value.dtype, *args, attr=value.attr)
+    return rewritten(value, lambda v, args: new if v is old else values.remade(v, args))
 
 
 def _is_chosen(value: Value, where: Value) -> bool:
-    """Whether an element is 0 times something where a condition does not hold."""
+    """Return whether an element is 0 times something where a condition does not hold."""
     if value.op == "mul":
         return any(_is_chosen(a, where) for a in value.args)
     return value.op == "where" and value.args[0] is where and _is(value.args[2], 0)
 
 
 def _only_where(where: Value, array: Array, stages: Sequence[Stage]) -> bool:
-    """Whether what the nest gives depends on an array only where a condition holds."""
+    """Return whether the nest's results depend on an array only where a condition holds."""
     def covered(v: Value) -> bool:
         if v.op == "load" and v.attr[0] is array:
             return False

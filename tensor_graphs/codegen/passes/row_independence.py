@@ -24,7 +24,7 @@ MOST_GUESSED = 4
 
 
 class RowsMeet(Exception):
-    """What a step does with more than one row at a time; the message is for people."""
+    """A step that combines several rows; the message is for people."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def few_rows(body: Body, carries: int, count: int) -> FewRows:
 
 
 def _guesses(body: Body, carries: int, rows: Dim) -> Iterator[list[bool]]:
-    """Which arguments have rows: carries do, slices and others may where their first axis is as long."""
+    """Yield which arguments may have rows: carries do; slices and others may where their first axis is as long."""
     may = [i for i, t in enumerate(body.types) if i >= carries and t.rank and same_dim(t.shape[0], rows)]
     for changed in itertools.product((True, False), repeat=min(len(may), MOST_GUESSED)):
         with_rows = {*range(carries), *(i for i, yes in zip(may, changed, strict=False) if yes)}
@@ -61,17 +61,17 @@ def _guesses(body: Body, carries: int, rows: Dim) -> Iterator[list[bool]]:
 def _on(body: Body, has: Sequence[bool], rows: Dim, count: int) -> FewRows:
     kinds: dict[Node, tuple[bool, ...]] = {a: (h,) for a, h in zip(body.arguments, has, strict=True)}
     arguments = [leaves.argument(i, _few(t, h, count)) for i, (t, h) in enumerate(zip(body.types, has, strict=True))]
-    made: dict[Node, Node] = dict(zip(body.arguments, arguments, strict=True))
+    new_nodes: dict[Node, Node] = dict(zip(body.arguments, arguments, strict=True))
     for node in walk(body.outputs):
-        if node in made:
+        if node in new_nodes:
             continue
         inner = [kinds[i] for i in node.inputs]
         kinds[node] = _kinds(node, inner, rows)
-        new = made[node] = node if node.op.kind == "leaf" else apply(
-            node.op, [made[i] for i in node.inputs], _attributes(node, kinds[node][0], rows, count))
+        new = new_nodes[node] = node if node.op.kind == "leaf" else apply(
+            node.op, [new_nodes[i] for i in node.inputs], _attributes(node, kinds[node][0], rows, count))
         if new.types != tuple(_few(t, k, count) for t, k in zip(node.types, kinds[node], strict=True)):
             raise RowsMeet(f"{node.op.name} of fewer rows is {', '.join(map(str, new.types))}")
-    outputs = tuple(made[o] for o in body.outputs)
+    outputs = tuple(new_nodes[o] for o in body.outputs)
     of_outputs = tuple(kinds[o][0] for o in body.outputs)
     return FewRows(Definition(tuple(arguments), outputs, definition_digest(outputs)), tuple(has), of_outputs)
 
@@ -92,28 +92,28 @@ def _attributes(node: Node, has: bool, rows: Dim, count: int) -> Mapping[str, An
 
 
 def _kinds(node: Node, inner: Sequence[tuple[bool, ...]], rows: Dim) -> tuple[bool, ...]:
-    """Whether each value of a node has rows along its first axis. Raises RowsMeet where they meet."""
+    """Return whether each value of a node has rows along its first axis. Raises RowsMeet where they meet."""
     if node.op is leaves.ITEM:
         return (inner[0][node.attrs["index"]],)
-    has = [each[0] for each in inner]
+    has = [inner_node[0] for inner_node in inner]
     if isinstance(node.op, CompositeOp):
         if is_loop(node.op):
             if any(has):
                 raise RowsMeet(f"{node.op.name} takes turns of its own")
             return (False,) * len(node.types)
         definition = defined(node)
-        known: dict[Node, tuple[bool, ...]] = {a: (h,) for a, h in zip(definition.arguments, has, strict=True)}
-        for each in walk(definition.outputs):
-            if each not in known:
-                known[each] = _kinds(each, [known[i] for i in each.inputs], rows)
-        return tuple(known[o][0] for o in definition.outputs)
+        kinds: dict[Node, tuple[bool, ...]] = {a: (h,) for a, h in zip(definition.arguments, has, strict=True)}
+        for inner_node in walk(definition.outputs):
+            if inner_node not in kinds:
+                kinds[inner_node] = _kinds(inner_node, [kinds[i] for i in inner_node.inputs], rows)
+        return tuple(kinds[o][0] for o in definition.outputs)
     if node.op.kind == "leaf":
         return (False,)
     return (_kind(node, has, rows),)
 
 
 def _kind(node: Node, has: Sequence[bool], rows: Dim) -> bool:
-    """Of an atomic op."""
+    """Return whether the value of an atomic op has rows. Raises RowsMeet."""
     name, attrs, shape = node.op.name, node.attrs, node.shape
     as_long = bool(shape) and same_dim(shape[0], rows)
     if name == "iota":

@@ -20,30 +20,30 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 
-def without_hidden(program: StageProgram, found: OnePass) -> bool:
-    """Whether some blocks are left out; then the program is changed."""
-    nest, blocks, block = found.nest, found.blocks, found.block
+def without_hidden(program: StageProgram, one_pass: OnePass) -> bool:
+    """Leave out hidden blocks of a pass, and return whether there were any."""
+    nest, blocks, block = one_pass.nest, one_pass.blocks, one_pass.block
     most = next(s for s in nest.stages if s.within == blocks and s.monoid == "max")
-    kept = next((s for s in nest.stages if most.value.op == "load" and s.target is most.value.attr[0]), most)
-    hidden = hidden_unless(kept.value, found.turn.name)
-    if not found.may_skip or hidden is None:
+    scores = next((s for s in nest.stages if most.value.op == "load" and s.target is most.value.attr[0]), most)
+    hidden = hidden_unless(scores.value, one_pass.turn.name)
+    if not one_pass.may_skip or hidden is None:
         return False
-    known = {a.name for a in nest.axes} | {str(s) for s in program.dims}
+    names = {a.name for a in nest.axes} | {str(s) for s in program.dims}
     low: Dim = 0
     high: Dim = blocks.size
-    end = found.size
+    end = one_pass.size
     for condition in all_of(hidden[1]):
         least = least_of(condition, True)                           # seen where this is at least 0
         step = None if least is None else d.coefficient(least, blocks.name)
         if least is None or step not in (block, -block):
             continue
         rest = least - step * blocks.symbol
-        for axis in (found.turn, *most.axes):
-            by, longest = d.coefficient(rest, axis.name), block if axis is found.turn else axis.size
+        for axis in (one_pass.turn, *most.axes):
+            by, longest = d.coefficient(rest, axis.name), block if axis is one_pass.turn else axis.size
             if not isinstance(by, int) or not isinstance(longest, int):
                 break
             rest = rest - by * d.dim(axis.name, 0, longest - 1) + max(by, 0) * (longest - 1)
-        if not {str(s) for s in d.symbols(rest)} <= known:
+        if not {str(s) for s in d.symbols(rest)} <= names:
             continue
         if step > 0:
             low = d.dim_max(low, d.ceil_div(-rest, block))
@@ -53,14 +53,14 @@ def without_hidden(program: StageProgram, found: OnePass) -> bool:
         return False
     seen = Axis(f"{blocks.name}v", d.dim_max(0, high - low))
     at = low + d.dim(seen.name, 0, max(d.bounds(blocks.size)[1] - 1, 0))
-    turn = found.turn
-    if not isinstance(turn.size, int) or end != found.size:
+    turn = one_pass.turn
+    if not isinstance(turn.size, int) or end != one_pass.size:
         turn = Axis(turn.name, d.dim_min(block, end - at * block))
 
     change = partial(moved, axis=blocks, at=at)
 
     def axes(those: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(turn if a == found.turn else a for a in those)
+        return tuple(turn if a == one_pass.turn else a for a in those)
 
     def at_seen(s: Stage) -> Stage:
         value, factor = (None if v is None else changed(program, v, change, {blocks.name}, seen.name) for v in (s.value, s.factor))

@@ -19,7 +19,7 @@ from tensor_graphs.language.dims import Dim
 
 
 def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
-    """Whether a stage is a sum of exp(x - m), m the maximum of x over the same row, which the nest has computed before."""
+    """Return whether a stage is a sum of exp(x - m), m the maximum of x over the same row, which the nest has computed before."""
     if s.monoid != "sum" or s.scan is not None or s.joined or s.value.op != "exp" or len(s.reduce) != 1:
         return False
     (by,), (over,) = s.value.args, s.reduce
@@ -29,11 +29,11 @@ def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
               and o.scan is None and not o.joined and not o.axes and len(o.reduce) == 1}
     for x, away in (by.args, by.args[::-1]):
         most = _subtracted(away)
-        made = before.get(most.attr[0].name) if most is not None and most.op == "load" else None
-        if made is None or made.reduce[0].size != over.size:
+        maximum = before.get(most.attr[0].name) if most is not None and most.op == "load" else None
+        if maximum is None or maximum.reduce[0].size != over.size:
             continue
-        (axis,) = made.reduce
-        same = changed(program, made.value, partial(_put, by={axis.name: over.symbol}), {axis.name}, over.name)
+        (axis,) = maximum.reduce
+        same = changed(program, maximum.value, partial(_put, by={axis.name: over.symbol}), {axis.name}, over.name)
         if same is x and over.name in x.symbols:
             return True
     return False
@@ -44,7 +44,7 @@ def _put(x: Dim, by: Mapping[str, Dim]) -> Dim:
 
 
 def _subtracted(away: Value) -> Value | None:
-    """m of -m, or of a 0 in its place where m is not finite."""
+    """Return m of -m, or of a 0 in its place where m is not finite."""
     if away.op != "mul" or not _is(away.args[1], -1.0):
         return None
     m = away.args[0]

@@ -29,9 +29,9 @@ PIECES = 4
 
 def decided(program: StageProgram) -> StageProgram:
     for nest in program.nests:
-        found = [s for s in nest.stages if _select(program, s)]
-        rest = [s for s in nest.stages if s not in found]
-        nest.stages = sorted([*found, *rest], key=lambda s: s.level)    # a load of one number is begun before the long ones end
+        selected = [s for s in nest.stages if _select(program, s)]
+        rest = [s for s in nest.stages if s not in selected]
+        nest.stages = sorted([*selected, *rest], key=lambda s: s.level)    # a load of one number is begun before the long ones end
         _cut(program, nest)
     return program
 
@@ -40,7 +40,7 @@ def decided(program: StageProgram) -> StageProgram:
 
 
 def _select(program: StageProgram, s: Stage) -> bool:
-    """Whether a sum has become a load."""
+    """Turn a sum that selects one element into a load; return whether it was one."""
     values, where = program.values, s.value
     if s.monoid != "sum" or len(s.reduce) != 1 or where.op != "where":
         return False
@@ -64,7 +64,7 @@ def _select(program: StageProgram, s: Stage) -> bool:
 
 
 def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
-    """The number that an axis equals where `condition` is (holds: true, else false); None where it says something else."""
+    """Return the number that an axis equals where `condition` is (holds: true, else false); None for another condition."""
     while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
         condition, holds = condition.args[0], not holds
     if condition.op != "not_equal" or holds or over.symbol == 0:
@@ -77,7 +77,7 @@ def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
 
 
 def _gathers(program: StageProgram, value: Value, axis: Axis) -> bool:
-    """Whether an index that it reads with is itself read along an axis."""
+    """Return whether an index that the value reads with is itself read along an axis."""
     return any(axis.name in v.symbols for name, v in program.values.gathered.items() if name in value.symbols)
 
 
@@ -109,18 +109,18 @@ def _cut(program: StageProgram, nest: Nest) -> None:
     if size % step or any(p % step for p in places) or not 1 < size // step <= PIECES:
         return
     inner = Axis(f"{axis.name}h", step)
-    made = []
+    pieces = []
     for piece in range(size // step):
         for s in stages:
             at = inner.symbol + piece * step
             value = _rewritten(program.values, s.value, partial(_put, name=axis.name, by=at), None)
-            made.append(Stage(s.target, _put(s.index, axis.name, at), (*s.axes[:-1], inner), value, s.level, note=s.note))
-    if not any(_changes_at(v, inner) is not None for s in made for v in values_in(s.value)):
-        nest.stages = [*before, *made]
+            pieces.append(Stage(s.target, _put(s.index, axis.name, at), (*s.axes[:-1], inner), value, s.level, note=s.note))
+    if not any(_changes_at(v, inner) is not None for s in pieces for v in values_in(s.value)):
+        nest.stages = [*before, *pieces]
 
 
 def _made_along(v: Value, axis: Axis) -> bool:
-    """Whether it reads, turn by turn of an axis, what another stage has made along it."""
+    """Return whether a value reads, turn by turn of an axis, what another stage has made along it."""
     if v.op != "load" or v.attr[0].role == "operand":
         return False
     _, offset, inside = v.attr
@@ -128,7 +128,7 @@ def _made_along(v: Value, axis: Axis) -> bool:
 
 
 def _changes_at(v: Value, axis: Axis) -> int | None:
-    """The turn of an axis at which a condition becomes another; None where it is none, or depends on more."""
+    """Return the turn of an axis at which a condition changes; None where it is none, or depends on more."""
     over = _margin(v)
     if over is None or not isinstance(over, d.Expr) or axis.name not in over.symbols:
         return None
@@ -141,10 +141,10 @@ def _changes_at(v: Value, axis: Axis) -> int | None:
 
 
 def _margin(v: Value) -> Dim | None:
-    """What is at least 0 where a comparison of indices holds; None where it compares something else."""
+    """Return a dim that is at least 0 where a comparison of indices holds; None for another condition."""
     if v.op not in ("at_least", "less"):
         return None
-    found = []
+    numbers = []
     for a in v.args:
         number = a.attr if a.op in ("index", "constant") else None
         if number is None or isinstance(number, (bool, float)) or not a.dtype.is_integer:
@@ -152,8 +152,8 @@ def _margin(v: Value) -> Dim | None:
         low, high = d.bounds(number)
         if low < a.dtype.min or high > a.dtype.max:
             return None
-        found.append(number)
-    left, right = found
+        numbers.append(number)
+    left, right = numbers
     return left - right if v.op == "at_least" else right - left - 1
 
 
@@ -162,8 +162,8 @@ def _margin(v: Value) -> Dim | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the turns of a reduction that count: what has to hold whatever the turn of an axis, what has to be at least 0 at it (its
-    coefficient, and the rest), and what is taken in there."""
+    """The turns of a reduction that count. free: conditions whatever the turn of an axis is; along: (coefficient, rest) of dims
+    that are at least 0 at such turns; value: what is taken in there."""
 
     free: tuple[Value, ...]
     along: tuple[tuple[int, Dim], ...]
@@ -171,7 +171,7 @@ class Limits:
 
 
 def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
-    """None where something else than bounds decides, or what is outside counts."""
+    """Return the limits of a reduction; None where something else than bounds decides, or turns outside count."""
     where = s.value
     if where.op != "where" or not _changes_nothing(s, where.args[2]):
         return None
@@ -200,7 +200,7 @@ def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
 
 
 def _changes_nothing(s: Stage, v: Value) -> bool:
-    """Whether a number is the neutral one of a stage's monoid."""
+    """Return whether a number is the neutral one of a stage's monoid."""
     if v.op != "constant" or s.monoid not in ("max", "sum"):
         return False
     if s.monoid == "sum":
@@ -210,8 +210,8 @@ def _changes_nothing(s: Stage, v: Value) -> bool:
 
 def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None,
                true: Set[Value] = frozenset()) -> Value:
-    """A value at other indices; what is known of its conditions then is no longer asked. guard: of its loads, besides their own.
-    true: conditions that hold."""
+    """Return a value at other indices, without conditions that are known then. guard: of its loads, in addition to their own. true:
+    conditions that hold."""
     cache: dict[Value, Value] = {v: values.constant(True, bool_) for v in true}
 
     def one(v: Value) -> Value:

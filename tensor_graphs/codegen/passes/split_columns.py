@@ -21,7 +21,7 @@ LEAST = 64
 
 def in_parts(program: StageProgram) -> StageProgram:
     """Cut the reductions of columns that are few and long."""
-    program.nests = [made for nest in program.nests for made in cut(program, nest, _rows_by_rule(nest))]
+    program.nests = [piece for nest in program.nests for piece in cut(program, nest, _rows_by_rule(nest))]
     return program
 
 
@@ -49,7 +49,8 @@ def why_whole(nest: Nest) -> str | None:
 
 
 def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
-    """The parts of an axis, the turns of one, and a value that runs over both in its place; None where it cannot be said so."""
+    """Return the parts of an axis, the turns of one part, and a value that runs over both in its place; None where that is
+    impossible."""
     part, inner, change = in_chunks(over, chunk)
     if any(over.name in v.symbols for v in program.values.gathered.values()):
         return None
@@ -68,15 +69,15 @@ def flat(axes: Sequence[Axis]) -> Dim:
 
 
 def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
-    """A reduction of columns in parts of so many rows, and what these come to; as it is where that is no part."""
+    """Cut a reduction of columns into parts of `chunk` rows and their combination; a nest that cannot be cut so stays."""
     if why_whole(nest) is not None:
         return [nest]
     (stage,) = nest.stages
     first, own = stage.reduce[0], (*nest.axes, *stage.axes)
-    made = value_in_parts(program, stage.value, first, chunk) if 0 < chunk < d.bounds(first.size)[1] else None
-    if made is None:
+    pieces = value_in_parts(program, stage.value, first, chunk) if 0 < chunk < d.bounds(first.size)[1] else None
+    if pieces is None:
         return [nest]
-    part, inner, value = made
+    part, inner, value = pieces
     offset = flat(own)
     whole = d.product(a.size for a in own)
     parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size * whole, 0)

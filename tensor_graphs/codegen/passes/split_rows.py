@@ -31,14 +31,14 @@ LEAST = 1 << 12
 
 def rows_in_parts(program: StageProgram) -> StageProgram:
     """Cut the rows that are few and long."""
-    program.nests = [made for nest in program.nests for made in _cut(program, nest)]
+    program.nests = [piece for nest in program.nests for piece in _cut(program, nest)]
     return program
 
 
 def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
-    """A reduction of long rows in parts, and what these come to, with all that is made of it; as it is where there is none."""
+    """Cut a reduction of long rows into parts and their combination, with all that is made of it; other nests stay."""
     s = _long_row(program, nest)
-    if s is None or any(each.axes or each.within is not None for each in nest.stages):
+    if s is None or any(stage.axes or stage.within is not None for stage in nest.stages):
         return [nest]
     first, *rest = s.reduce
     turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
@@ -51,38 +51,39 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
         return [nest]
     part, inner, value = cut
     offset = flat(nest.axes)
-    made = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
+    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
     total = Axis(f"{first.name}t", part.size)
-    read = program.values.load(made, offset * part.size + total.symbol)
-    of_parts = Stage(made, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, (inner, *rest), s.monoid,
+    read = program.values.load(results, offset * part.size + total.symbol)
+    of_parts = Stage(results, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, (inner, *rest), s.monoid,
                      f"{s.note}, in parts")
     whole = replace(s, value=read, reduce=(total,), note=f"{s.note} of the parts")
-    nest.stages = [whole if each is s else each for each in nest.stages]
+    nest.stages = [whole if stage is s else stage for stage in nest.stages]
     return [Nest(with_parts(nest.axes, part, value), [of_parts]), nest]
 
 
 def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
     """The axes of a nest of parts: those that lie further apart in what is read come first."""
-    steps = [[d.coefficient(v.attr[1], each.name) for each in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
+    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
     first = bool(steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
     return (part, *axes) if first else (*axes, part)
 
 
 def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
-    """The only reduction of a nest of few turns, where it is long, the same in all turns, and made of nothing of the nest's own."""
+    """Return the only reduction of a nest of few turns, if it is long, the same in all turns, and reads nothing of the nest's
+    own."""
     reductions = [s for s in nest.stages if s.monoid is not None]
     if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
         return None
     (s,) = reductions
-    here = [each.target for each in nest.stages]
+    here = [stage.target for stage in nest.stages]
     return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s
 
 
 def few_and_long(nest: Nest, s: Stage) -> bool:
-    """Whether a stage is a reduction of long rows, one in each of few turns."""
+    """Return whether a stage is a reduction of long rows, one in each of few turns."""
     if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
         return False
-    if any(each.axes or each.within is not None for each in nest.stages if each.monoid is not None):
+    if any(stage.axes or stage.within is not None for stage in nest.stages if stage.monoid is not None):
         return False
     turns = d.bounds(d.product(a.size for a in nest.axes))[1]
     if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:

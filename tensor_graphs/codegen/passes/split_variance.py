@@ -61,7 +61,7 @@ def deviations_in_parts(program: StageProgram) -> StageProgram:
 
 
 def _pairs(program: StageProgram) -> Iterator[_Pair]:
-    made = {s.target for nest in program.nests for s in nest.stages}
+    targets = {s.target for nest in program.nests for s in nest.stages}
     indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
     for place, nest in enumerate(program.nests):
         for total in nest.stages:
@@ -70,7 +70,7 @@ def _pairs(program: StageProgram) -> Iterator[_Pair]:
             if total.target.role != "scratch" or total.target.dtype is not total.value.dtype:   # squares are around what is stored
                 continue
             if not total.value.symbols.isdisjoint(program.values.gathered) or any(
-                    v.op == "load" and v.attr[0] in made for v in values_in(total.value)):
+                    v.op == "load" and v.attr[0] in targets for v in values_in(total.value)):
                 continue
             count = int(d.evaluate(d.product(a.size for a in total.reduce), {}))
             for around in program.nests[place:]:
@@ -81,7 +81,7 @@ def _pairs(program: StageProgram) -> Iterator[_Pair]:
 
 
 def _is_around(program: StageProgram, nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
-    """Whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
+    """Return whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
     if s.monoid != "sum" or not few_and_long(around, s) or s.value.op != "mul" or s.value.args[0] is not s.value.args[1]:
         return False
     if [a.size for a in (*around.axes, *s.reduce)] != [a.size for a in (*nest.axes, *total.reduce)]:
@@ -97,7 +97,7 @@ def _is_around(program: StageProgram, nest: Nest, total: Stage, around: Nest, s:
 
 
 def _is_minus_mean(v: Value, total: Array, where: Dim, count: int) -> bool:
-    """Whether a value is −1 · (total · (1 / count))."""
+    """Return whether a value is −1 · (total · (1 / count))."""
     return v.op == "mul" and any(
         minus.op == "constant" and minus.attr == -1.0 and mean.op == "mul" and any(
             a.op == "load" and a.attr[0] is total and a.attr[1] == where and not a.args
@@ -118,8 +118,8 @@ def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
 
 
 def _cut(program: StageProgram, pair: _Pair) -> bool:
-    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them; False where there are no
-    such parts."""
+    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them; return False without such
+    parts."""
     nest, total, values = pair.of, pair.total, program.values
     first, *rest = total.reduce
     chunk = _chunk(nest, total.reduce)
@@ -134,7 +134,7 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
         part, inner, value = cut
         over = (inner,)
     level, dtype, name = len(nest.axes), total.value.dtype, total.target.name
-    each = pair.count // int(d.evaluate(part.size, {}))             # elements of a part
+    part_size = pair.count // int(d.evaluate(part.size, {}))             # elements of a part
 
     def plus(x: Value, y: Value) -> Value:
         return values.make("add", x.dtype, x, y)
@@ -161,7 +161,7 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
     off = plus(value, times(values.load(center, 0), -1.0))
     parts = Nest(with_parts(nest.axes, part, value), [
         Stage(of_part, 0, (), cast(value, f64), level + 1, over, "sum", f"{total.note}, in parts"),
-        Stage(center, 0, (), mean(values.load(of_part, 0), each), level + 1, note="the mean of each part"),
+        Stage(center, 0, (), mean(values.load(of_part, 0), part_size), level + 1, note="the mean of each part"),
         Stage(sums, here, (), values.load(of_part, 0), level + 1, note="kept"),
         Stage(means, here, (), values.load(center, 0), level + 1, note="kept"),
         Stage(left, here, (), off, level + 1, over, "sum", "what rounding the mean of each part leaves"),
@@ -171,7 +171,7 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
     at = offset + turn.symbol
     apart_by = plus(values.load(means, at), times(values.load(middle, 0), -1.0))
     whole = plus(values.load(squares, at),
-                 times(apart_by, plus(times(values.load(left, at), 2.0), times(apart_by, float(each)))))
+                 times(apart_by, plus(times(values.load(left, at), 2.0), times(apart_by, float(part_size)))))
     back: dict[str, Dim] = {a.name: b.symbol for a, b in zip(pair.around.axes, nest.axes, strict=True)}
     others = [s for s in nest.stages if s is not total and s is not pair.squares]
     apart = any(s.axes for s in others)                             # they are to be spread over more than these turns
@@ -179,8 +179,8 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
               if s.target.level and (apart or pair.around is not nest)}
 
     def into(s: Stage, value: Value, reduce: tuple[Axis, ...], note: str) -> Stage:
-        kept = stored.get(s.target)
-        return Stage(kept or s.target, index if kept else d.substitute(s.index, back), (), value, level, reduce,
+        array = stored.get(s.target)
+        return Stage(array or s.target, index if array else d.substitute(s.index, back), (), value, level, reduce,
                      "sum" if reduce else None, note)
 
     together = Nest(nest.axes, [

@@ -54,8 +54,8 @@ class TileProduct:
 
 
 def product_of(s: Stage) -> TileProduct | None:
-    """A stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None where it is
-    none. One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
+    """Return a stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None for
+    another stage. One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
     if not s.tiled:
         return None
     shaped = s.monoid == "sum" and len(s.axes) == 2 and len(s.reduce) == 1 and s.scan is None and s.target.role == "scratch"
@@ -80,13 +80,13 @@ def product_of(s: Stage) -> TileProduct | None:
 
 
 def _lies(load: Value, steps: dict[Axis, int]) -> bool:
-    """Whether the elements of a load lie so many apart along axes."""
+    """Return whether the elements of a load lie this many apart along axes."""
     return all(d.coefficient(load.attr[1], a.name) == step for a, step in steps.items())
 
 
 def laned(program: StageProgram, lanes: int) -> bool:
-    """Whether the pass of a program takes rows beside each other, so many or, where there are few, half as many; then it is changed
-    to that."""
+    """Change the pass of a program to compute `lanes` rows (half as many where there are few) at the same time; return whether it
+    could."""
     for nest in program.nests:
         if not any(s.within is not None for s in nest.stages) or any(s.level != len(nest.axes) for s in nest.stages):
             continue
@@ -102,8 +102,8 @@ def laned(program: StageProgram, lanes: int) -> bool:
 
 
 def _is_shared(nest: Nest, axis: Axis) -> bool:
-    """Whether some sum of the pass multiplies by what depends on the block, but not on the axis; where there is one block only, by
-    what depends on what the sum is over."""
+    """Return whether some sum of the pass multiplies by a value that depends on the block, but not on the axis; with one block
+    only, by one that depends on what the sum is over."""
     for s in nest.stages:
         if s.within is not None and s.monoid == "sum" and s.axes and s.value.op == "mul":
             alone = s.within.symbol == 0
@@ -134,18 +134,16 @@ class _LanesOfNest:
 
     def made(self) -> None:
         """Raises Entangled, before anything was changed."""
-        stages: list[Stage] = []
         first = next(i for i, s in enumerate(self.nest.stages) if s.within is not None)
-        for s in self.nest.stages:
-            stages.append(self.with_lanes(s))
+        stages = [self.with_lanes(s) for s in self.nest.stages]
         packed: list[Stage] = []
         out: list[Stage] = []
         for s in stages:
             if s.within is not None:
                 s.value = self.hoist(s.value, s)
-                before, each = self.as_product(s)
+                before, in_block = self.as_product(s)
                 packed += before
-                out += each
+                out += in_block
             out.append(s)
         packed = [*(stage for stage, _ in self.hoisted.values()), *packed]
         for array in self.own:
@@ -208,12 +206,13 @@ class _LanesOfNest:
                 self.hoisted[v] = self.kept(f"l{v.number}", lane, self.width, v, None, "for each lane")
             return self.hoisted[v][1]
         args = tuple(self.hoist(a, s) for a in v.args)
-        return v if args == v.args else self.values.make(v.op, v.dtype, *args, attr=v.attr)
+        return self.values.remade(v, args)
 
     # ---- products ----
 
     def as_product(self, s: Stage) -> tuple[list[Stage], list[Stage]]:
-        """A sum made one that `product_of` knows, if it can be: what is done once before, and what in each block before it."""
+        """Turn a sum into one that `product_of` knows, if possible; return the stages to run once before, and in each block before
+        it."""
         if s.monoid != "sum" or len(s.axes) != 2 or len(s.reduce) != 1 or s.value.op != "mul" or s.joined != (s.factor is not None):
             return [], []
         (rows, lane), (inner,) = s.axes, s.reduce
@@ -225,13 +224,13 @@ class _LanesOfNest:
         if left.op != "load" or left.args or self.longest(inner) is None or self.longest(rows) is None:
             return [], []
         before: list[Stage] = []
-        each: list[Stage] = []
+        in_block: list[Stage] = []
         if right.op != "load" or right.args or not _lies(right, {lane: 1, inner: self.width, rows: 0}):
             within = s.within if s.within is not None and {s.within.name, *self.turns()} & right.symbols else None
             place = [(inner, self.turn(inner), self.width), (lane, self.symbol, 1)]
             size = (self.longest(inner) or 0) * self.width
             stage, right = self.kept(f"p{right.number}", place, size, right, within, "packed")
-            (before if within is None else each).append(stage)
+            (before if within is None else in_block).append(stage)
         array, offset, _ = left.attr
         steps = {a: d.coefficient(offset, a.name) for a in (inner, rows)}
         near, far = (inner, rows) if steps[inner] == 1 or steps[rows] != 1 else (rows, inner)
@@ -243,9 +242,9 @@ class _LanesOfNest:
             wide = -(-(self.longest(near) or 0) // line) * line + line
             place = [(far, self.turn(far), wide), (near, self.turn(near), 1)]
             stage, left = self.kept(f"c{left.number}", place, (self.longest(far) or 0) * wide, left, s.within, "copied")
-            each.append(stage)
+            in_block.append(stage)
         s.value, s.tiled = self.values.make("mul", s.value.dtype, left, right), True
-        return before, each
+        return before, in_block
 
     def turns(self) -> set[str]:
         """The axes of blocks, and of elements of one."""

@@ -60,17 +60,17 @@ def unrounded(program: StageProgram) -> StageProgram:
     for nest in program.nests:
         exact, stages = _may_cancel(nest), []
         for s in nest.stages:
-            made = _Unrounded(program, nest, s, wide)
-            value = made(s.value)
+            widened = _Unrounded(program, nest, s, wide)
+            value = widened(s.value)
             free = s.target.level > 0 and s.target.size == 1 and s.target.dtype is f32 and s.target not in indices
             is_sum = s.monoid == "sum" and s.scan is None
             if free and written[s.target] == 1 and not s.product and (is_sum or (s.monoid is None and value.dtype is f64)):
                 wide[s.target] = replace(s.target, dtype=f64)
                 value = in_f64(program.values, value) if is_sum and exact else value
             elif not is_sum:
-                value = made.narrow(value) if s.value.dtype is f32 else value
+                value = widened.narrow(value) if s.value.dtype is f32 else value
             elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
-                value = value if program.doubles else made.of_narrow(s.value) or value
+                value = value if program.doubles else widened.of_narrow(s.value) or value
             stages.append(replace(s, target=wide.get(s.target, s.target), value=value))
         nests.append(replace(nest, stages=stages))
     same = all(s.value is old.value for nest, before in zip(nests, program.nests, strict=True)
@@ -79,8 +79,8 @@ def unrounded(program: StageProgram) -> StageProgram:
 
 
 def _may_cancel(nest: Nest) -> bool:
-    """Whether elements are added to products with sums of exponentials, as in a softmax's gradient: y g - y sum(y g) is a small
-    difference where one y is nearly 1. A sum of f32 would lose as much there as that is."""
+    """Return whether elements are added to products with sums of exponentials, as in a softmax's gradient: y g - y sum(y g) is a
+    small difference where one y is nearly 1, and a sum of f32 would lose as much as that is."""
     sums = {s.target for s in nest.stages if s.monoid == "sum"}
     dear = any(v.op in DEAR for s in nest.stages for v in values_in(s.value))
     return dear and any(v.op == "add" and any(_has_factor(a, sums) for a in v.args) and v.dtype is f32
@@ -102,7 +102,7 @@ class _Unrounded:
         self.both = d.bounds(d.product(a.size for a in stage.own))[1] >= LONG
 
     def __call__(self, v: Value) -> Value:
-        """It stays f64 where it is made of numbers of a row alone."""
+        """Return the value, in f64 where it is made of numbers of a row alone."""
         if v not in self.known:
             self.known[v] = self.made(v, [self(a) for a in v.args])
         return self.known[v]
@@ -142,17 +142,17 @@ class _Unrounded:
         return make("fma", f32, x, make("high", f32, number), make("mul", f32, x, make("low", f32, number)))
 
     def beside(self, x: Value, number: Value) -> Value:
-        """x and a number of its row, as one rounding of both halves of that would have it where x is near."""
+        """Return x plus a number of its row, as one rounding of both halves of that would have it where x is near."""
         high = self.values.make("add", f32, x, self.values.make("high", f32, number))
         return self.values.make("add", f32, high, self.values.make("rest", f32, number))
 
     def of_narrow(self, v: Value) -> Value | None:
-        """What a sum of f64 adds up, in f32, where all that it is made of is f32 or a number of the row; else None. A sum of no
-        squares is one of elements that lie close together, maybe: what the first of them leaves of the others is added up."""
-        made = self.in_f32(v)
-        if made is None or made.symbols <= self.fixed:
+        """Return the elements of a sum of f64 in f32, where they are made of f32 and numbers of the row; else None. Without squares
+        they may lie close together, so their differences from the first one are added up."""
+        narrow = self.in_f32(v)
+        if narrow is None or narrow.symbols <= self.fixed:
             return None
-        return made if v.op in ("mul", "where") else self.values.make("beside_first", f32, made)
+        return narrow if v.op in ("mul", "where") else self.values.make("beside_first", f32, narrow)
 
     def in_f32(self, v: Value) -> Value | None:
         if v.dtype is not f64:

@@ -34,22 +34,22 @@ def with_wide_statistics(outputs: Sequence[Node]) -> list[Node]:
 
 
 def _statistics(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Sums of squares and of products with what is squared, which something else reads, and the sums that these are made of; of
-    each the nodes from what it adds up to the product, which are computed in f64."""
+    """Return the sums of squares, and of products with what is squared, that something else reads, and the sums that these are made
+    of; each with the nodes from its summand to the product, which are computed in f64."""
     readers = consumers(outputs)
     summed = {node: _to_product(node.inputs[0]) for node in walk(outputs)
               if node.op.name == "sum" and node.dtype is f32 and readers[node]}
     products = {node: path[-1].inputs for node, path in summed.items() if path[-1].op.name == "mul"}
     squared = {a for a, b in products.values() if a is b}
-    found = {node: summed[node] for node, factors in products.items() if not squared.isdisjoint(factors)}
-    for node in walk(list(found)):
+    statistics = {node: summed[node] for node, factors in products.items() if not squared.isdisjoint(factors)}
+    for node in walk(list(statistics)):
         if node in summed and node not in products:
-            found[node] = []
-    return found
+            statistics[node] = []
+    return statistics
 
 
 def _to_product(x: Node) -> list[Node]:
-    """A node, and those under it, by way of views, paddings, choices and constant factors, to one that is none of these."""
+    """Return a node, and those under it, through views, paddings, choices and constant factors, to one that is none of these."""
     path = [x]
     while True:
         if x.op.name == "mul" and any(_is_constant(i) for i in x.inputs):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import groupby, takewhile
 
@@ -54,6 +55,9 @@ WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3"
 NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
 """and the one that rounds an f32 to what is stored"""
 
+Bounds = tuple[str, str]
+"""the first value of a loop's axis, and the one after the last, as text"""
+
 _COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
 MOST_WORK = 1 << 40
@@ -66,7 +70,7 @@ def rendered(program: StageProgram, name: str = "generated") -> str:
 
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
-    """Bytes that the program asks the pool for: of one block for all, and of one for each thread."""
+    """Return the bytes that the program asks the pool for: of one block for all, and of one for each thread."""
     shared: Dim = 0
     own: Dim = 0
     for array in program.scratch:
@@ -81,12 +85,18 @@ def _padded(array: Array) -> Dim:
     return d.ceil_div(array.size * _width(array), 64) * 64
 
 
+def _kind(array: Array) -> str:
+    """The type of an array's elements in memory."""
+    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
+
+
 def _width(array: Array) -> int:
-    return computed_in(array.dtype).itemsize
+    """Bytes of an array's element in memory."""
+    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
 
 
 def _is_number(array: Array) -> bool:
-    """Whether a scratch value is one number for each turn of the nest: a variable."""
+    """Return whether a scratch value is one number for each turn of the nest: a variable."""
     return array.role == "scratch" and array.level > 0 and array.size == 1
 
 
@@ -112,6 +122,8 @@ class _Writer:
 
 
 class _Renderer:
+    index_type, step = "int64_t", "++"
+
     def __init__(self, program: StageProgram, name: str) -> None:
         self.program, self.name, self.write = program, name, _Writer()
         self.dims = [str(s) for s in program.dims]
@@ -149,19 +161,18 @@ class _Renderer:
             write()
             self.nest(i, nest)
         for i in range(len(p.nests)):
-            beside = self.beside(i)
-            if beside and not p.nests[i].advice.beside:
+            others = self.beside(i)
+            if others and not p.nests[i].advice.beside:
                 write()
-                write.open(f"static void {self.name}_from{i}(void *context, int part, int parts)")
-                for k in (i, *beside):
-                    write(f"{self.name}_nest{k}(context, part, parts);")
-                write.close()
+                with self.open(f"static void {self.name}_from{i}(void *context, int part, int parts)"):
+                    for k in (i, *others):
+                        write(f"{self.name}_nest{k}(context, part, parts);")
         write()
         self.entry()
         return "\n".join(write.lines) + "\n"
 
     def alone(self, array: Array) -> str:
-        """How a pointer says that nothing else leads to its memory."""
+        """Return the qualifier of a pointer when no other pointer leads to its memory."""
         return "" if array in self.shared else "restrict "
 
     def beside(self, i: int) -> list[int]:
@@ -170,84 +181,78 @@ class _Renderer:
 
     def entry(self) -> None:
         p, write = self.program, self.write
-        write.open(f"TG_KERNEL({self.name})")
-        write("(void)floats, (void)ints;")
-        write(f"{self.name}_arguments a;")
-        for i, array in enumerate((*p.outputs, *p.operands)):
-            write(f"a.{array.name} = ptr[{i}];")
-        for i, name in enumerate(self.dims):
-            write(f"const int64_t {dim_name(name)} = a.{dim_name(name)} = ints[{i}];")
-            write(f"(void){dim_name(name)};")
-        shared = [x for x in p.scratch if x.level == 0]
-        if shared:
-            write(f"char *scratch = tg_scratch(0, {c_of(scratch_bytes(p)[0])});")
-            at: Dim = 0
-            for x in shared:
-                write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
-                at = at + _padded(x)
-        for i, nest in enumerate(p.nests):
-            if nest.advice.beside:
-                continue                                            # it runs with one before it
-            beside = self.beside(i)
-            turns, unit, work = split(nest)
-            for k in beside:                                        # any of them may be the one that has no turns
-                turns = d.dim_max(turns, split(p.nests[k])[0])
-            write(f"a.count = {c_of(turns)};")
-            if turns == 1 and not beside:
-                write(f"{self.name}_nest{i}(&a, 0, 1);")
-            else:
-                grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
-                parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
-                if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
-                    parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
-                last = f"{self.name}_nest{i}" if not beside else f"{self.name}_from{i}"
-                write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
-        write.close()
+        with self.open(f"TG_KERNEL({self.name})"):
+            write("(void)floats, (void)ints;")
+            write(f"{self.name}_arguments a;")
+            for i, array in enumerate((*p.outputs, *p.operands)):
+                write(f"a.{array.name} = ptr[{i}];")
+            for i, name in enumerate(self.dims):
+                write(f"const int64_t {dim_name(name)} = a.{dim_name(name)} = ints[{i}];")
+                write(f"(void){dim_name(name)};")
+            shared = [x for x in p.scratch if x.level == 0]
+            if shared:
+                write(f"char *scratch = tg_scratch(0, {c_of(scratch_bytes(p)[0])});")
+                at: Dim = 0
+                for x in shared:
+                    write(f"a.{x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
+                    at = at + _padded(x)
+            for i, nest in enumerate(p.nests):
+                if nest.advice.beside:
+                    continue                                            # it runs with one before it
+                others = self.beside(i)
+                turns, unit, work = split(nest)
+                for k in others:                                        # any of them may be the one that has no turns
+                    turns = d.dim_max(turns, split(p.nests[k])[0])
+                write(f"a.count = {c_of(turns)};")
+                if turns == 1 and not others:
+                    write(f"{self.name}_nest{i}(&a, 0, 1);")
+                else:
+                    grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
+                    parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
+                    if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
+                        parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
+                    last = f"{self.name}_nest{i}" if not others else f"{self.name}_from{i}"
+                    write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
 
     # ---- one nest ----
 
     def nest(self, i: int, nest: Nest) -> None:
         write, p = self.write, self.program
-        write.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)")
-        write(f"const {self.name}_arguments *a = context;")
-        used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
-        for x in (*p.outputs, *p.operands, *(t for t in p.scratch if t.level == 0)):
-            if x.name in used:
-                const = "const " if x.role == "operand" else ""
-                kind = STORED[x.dtype.name] if x.role != "scratch" else c_type(x.dtype)
-                write(f"{const}{kind} *{self.alone(x)}{x.name} = a->{x.name};")
-        for name in self.dims:
-            write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
-            write(f"(void){dim_name(name)};")
-        local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
-        if local:
-            write(f"char *scratch = tg_scratch(1, {c_of(scratch_bytes(p)[1])});")
-            at: Dim = 0
-            for x in p.scratch:
-                if x.level and not _is_number(x):
-                    if x in local:
-                        write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
-                    at = at + _padded(x)
-        turns, unit, _ = split(nest)
-        write("int64_t from, to;")
-        shares = nest.advice.beside or self.beside(i)
-        write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
-        self.scopes, self.open_axes = [set()], []
-        n = parallel(nest)
-        if nest.tile is not None:
-            self.tiled(nest, nest.tile)
-        elif nest.axes:
-            write.open("for (int64_t turn = from; turn < to; turn++)")
-            self.scopes.append(set())
-            self.turned([(a.name, a.size) for a in nest.axes[:n]])
-            self.open_axes += [a.name for a in nest.axes[:n]]
-            self.inner(nest, n)
-            self.scopes.pop()
-            write.close()
-        else:
-            write("(void)from, (void)to;")
-            self.in_order(nest.stages, ("from", "to") if split(nest)[0] != 1 else None)
-        write.close()
+        with self.open(f"static void {self.name}_nest{i}(void *context, int part, int parts)"):
+            write(f"const {self.name}_arguments *a = context;")
+            used = {x.name for s in nest.stages for x in _arrays(self.program, s)}
+            for x in (*p.outputs, *p.operands, *(t for t in p.scratch if t.level == 0)):
+                if x.name in used:
+                    const = "const " if x.role == "operand" else ""
+                    write(f"{const}{_kind(x)} *{self.alone(x)}{x.name} = a->{x.name};")
+            for name in self.dims:
+                write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
+                write(f"(void){dim_name(name)};")
+            local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
+            if local:
+                write(f"char *scratch = tg_scratch(1, {c_of(scratch_bytes(p)[1])});")
+                at: Dim = 0
+                for x in p.scratch:
+                    if x.level and not _is_number(x):
+                        if x in local:
+                            write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
+                        at = at + _padded(x)
+            turns, unit, _ = split(nest)
+            write("int64_t from, to;")
+            shares = nest.advice.beside or self.beside(i)
+            write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
+            self.scopes, self.open_axes = [set()], []
+            n = parallel(nest)
+            if nest.tile is not None:
+                self.tiled(nest, nest.tile)
+            elif nest.axes:
+                with self.open("for (int64_t turn = from; turn < to; turn++)"):
+                    self.turned([(a.name, a.size) for a in nest.axes[:n]])
+                    self.open_axes += [a.name for a in nest.axes[:n]]
+                    self.inner(nest, n)
+            else:
+                write("(void)from, (void)to;")
+                self.in_order(nest.stages, ("from", "to") if split(nest)[0] != 1 else None)
 
     def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
         """The numbers that a turn stands for, the last counting fastest."""
@@ -262,72 +267,84 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """A nest in square blocks of one of its axes and its stages' own. Operands that lie across are turned block by
-        block into memory that stays in the cache; then all that is read lies along what is written."""
+        """Write a nest in square blocks of one of its axes and its stages' own. Operands that lie across are transposed block by
+        block into memory that stays in the cache; then all reads lie along what is written."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
         wide = nest.advice.tile
         cut, other = _tiles_of(nest, outer)
         ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
-        write.open("for (int64_t turn = from; turn < to; turn++)")
-        self.scopes.append(set())
-        self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
-        self.open_axes += [a.name for a in others]
-        first, past = ends[cut]
-        write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
-        first, past = ends[other]
-        write.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})")
-        write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
-        first, past = ends[outer]
-        begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
-        for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"):
-            array, offset, _ = v.attr
-            if array.level == 0 and not v.symbols & set(self.program.values.gathered) and lies_across(v, outer.name, inner.name):
-                tile = f"tile{v.number}"
-                step = d.coefficient(offset, inner.name)
-                assert step is not None
-                bits = 8 * (_width(array) if array.role == "scratch" else array.dtype.itemsize)
-                write(f"{STORED[array.dtype.name] if array.role != 'scratch' else c_type(array.dtype)} {tile}[{TILE} * {TILE}];")
-                write(f"turned_{bits}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
-                      f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
-                self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
-        self.loop(outer, ends[outer])
-        self.in_order(nest.stages, ends[inner])
-        self.end(outer)
-        write.close()
-        self.tiles.clear()
-        self.scopes.pop()
-        write.close()
+        with self.open("for (int64_t turn = from; turn < to; turn++)"):
+            self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
+            self.open_axes += [a.name for a in others]
+            first, past = ends[cut]
+            write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
+            first, past = ends[other]
+            with self.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})"):
+                write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
+                first, past = ends[outer]
+                begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
+                for v in self.loads_across(nest, outer, inner):
+                    array, offset, _ = v.attr
+                    tile = f"tile{v.number}"
+                    step = d.coefficient(offset, inner.name)
+                    assert step is not None
+                    write(f"{_kind(array)} {tile}[{TILE} * {TILE}];")
+                    write(f"turned_{8 * _width(array)}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
+                          f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
+                    self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
+                with self.loop(outer, ends[outer]):
+                    self.in_order(nest.stages, ends[inner])
+            self.tiles.clear()
+
+    def loads_across(self, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
+        """The loads of a nest that lie along `outer` in memory, at places that are known before it runs."""
+        loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
+        return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+                and lies_across(v, outer.name, inner.name)]
 
     def inner(self, nest: Nest, level: int) -> None:
-        """What is done inside of `level` axes, and the axes inside."""
+        """Write the stages inside of `level` axes, and the axes inside."""
         for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
-            if axis is not None:
-                self.loop(axis)
-            self.in_order(list(stages), None)
-            if axis is not None:
-                self.end(axis)
+            with nullcontext() if axis is None else self.loop(axis):
+                self.in_order(list(stages), None)
         deeper = [s for s in nest.stages if s.level > level]
         if not deeper:
             return
         for s in deeper:
             self.declare(s.value, only_ready=True)
         axis = nest.axes[level]
-        self.loop(axis)
-        self.inner(nest, level + 1)
-        self.end(axis)
+        with self.loop(axis):
+            self.inner(nest, level + 1)
 
-    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "") -> None:
+    @contextmanager
+    def open(self, line: str = "") -> Iterator[None]:
+        """Context manager: a block of the text; values that are declared in it are unknown after it."""
+        self.write.open(line)
+        self.scopes.append(set())
+        yield
+        self.scopes.pop()
+        self.write.close()
+
+    @contextmanager
+    def loop(self, axis: Axis, bounds: Bounds | None = None, pragma: str = "", step: str = "") -> Iterator[None]:
         low, high = bounds or ("0", c_of(axis.size))
         if pragma:
             self.write(f"#pragma {pragma}")
-        self.write.open(f"for (int64_t {axis.name} = {low}; {axis.name} < {high}; {axis.name}++)")
-        self.scopes.append(set())
-        self.open_axes.append(axis.name)
+        with self.open(f"for ({self.index_type} {axis.name} = {low}; {axis.name} < {high}; {axis.name}{step or self.step})"):
+            self.open_axes.append(axis.name)
+            yield
+            assert self.open_axes.pop() == axis.name
 
-    def end(self, axis: Axis) -> None:
-        self.write.close()
-        self.scopes.pop()
-        assert self.open_axes.pop() == axis.name
+    @contextmanager
+    def loops(self, axes: Iterable[Axis], bounds: Bounds | None = None, *values: Value, pragma: str = "") -> Iterator[None]:
+        """Context manager: loops inside of each other, the first one within `bounds`; each declares what is ready of `values`."""
+        with ExitStack() as stack:
+            for axis in axes:
+                stack.enter_context(self.loop(axis, bounds, pragma))
+                bounds = None
+                for value in values:
+                    self.declare(value, only_ready=True)
+            yield
 
     # ---- values ----
 
@@ -335,12 +352,12 @@ class _Renderer:
         return any(v.number in scope for scope in self.scopes)
 
     def ready(self, v: Value) -> bool:
-        """Whether all that a value depends on is at its turn."""
+        """Return whether all axes that a value depends on are open."""
         return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
                    for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
-        """Write what a value is made of, and itself, as variables, unless they are there; with only_ready, the parts that are."""
+        """Declare a value and what it is made of as variables, unless they are there; with only_ready, the parts that are ready."""
         gathered = self.program.values.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
@@ -419,8 +436,8 @@ class _Renderer:
 
     # ---- stages ----
 
-    def in_order(self, stages: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
-        """Stages one behind the other; those next to each other that store along the same axes are one loop."""
+    def in_order(self, stages: Sequence[Stage], bounds: Bounds | None) -> None:
+        """Write stages one after another; neighbours that store along the same axes are one loop."""
         group: list[Stage] = []
         for s, after in zip(stages, [*stages[1:], None], strict=True):
             group.append(s)
@@ -428,42 +445,31 @@ class _Renderer:
                 self.stage(group, bounds)
                 group = []
 
-    def stage(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
-        """One stage, or several that are one loop; bounds: of their first axis, where that is what is cut into parts."""
+    def stage(self, group: Sequence[Stage], bounds: Bounds | None) -> None:
+        """Write one stage, or several that are one loop; bounds: of their first axis, where that is cut into parts."""
         s, write = group[0], self.write
-        write(f"/* {', '.join(dict.fromkeys(each.note for each in group))} */")
-        for each in group:
-            if _is_number(each.target) and each.target not in self.declared:
-                write(f"{c_type(each.target.dtype)} {each.target.name};")
-                self.declared.add(each.target)
+        write(f"/* {', '.join(dict.fromkeys(stage.note for stage in group))} */")
+        for stage in group:
+            if _is_number(stage.target) and stage.target not in self.declared:
+                write(f"{c_type(stage.target.dtype)} {stage.target.name};")
+                self.declared.add(stage.target)
         product = product_of(s)
         if product is not None:
             self.multiplied(s, product)
             return
-        for each in group:
-            self.declare(each.value, only_ready=True)
+        for stage in group:
+            self.declare(stage.value, only_ready=True)
         alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
-        if alone:                                                   # no loop of its own is a scope for its variables
-            self.write.open("")
-            self.scopes.append(set())
-        if s.scan is not None:
-            self.scanned(s, s.scan, bounds)
-        elif s.monoid is None:
-            self.stored(group, bounds)
-        elif across(s):
-            self.columns(s, bounds)
-        else:
-            opened = []
-            for k, axis in enumerate(s.axes):
-                self.loop(axis, bounds if k == 0 else None)
-                opened.append(axis)
-                self.declare(s.value, only_ready=True)
-            self.rows(s)
-            for axis in reversed(opened):
-                self.end(axis)
-        if alone:
-            self.scopes.pop()
-            self.write.close()
+        with self.open() if alone else nullcontext():               # no loop of its own is a scope for its variables
+            if s.scan is not None:
+                self.scanned(s, s.scan, bounds)
+            elif s.monoid is None:
+                self.stored(group, bounds)
+            elif across(s):
+                self.columns(s, bounds)
+            else:
+                with self.loops(s.axes, bounds, s.value):
+                    self.rows(s)
 
     def multiplied(self, s: Stage, p: TileProduct) -> None:
         """A product by the register tile of our other kernels."""
@@ -480,25 +486,19 @@ class _Renderer:
         self.write(f"{name}({c_of(p.rows.size)}, {p.lane.size} / {vector}, {layout}, {left}, {c_of(p.stride)}, {right}, "
                    f"{c_of(p.inner.size)}, {address(s.target, s.index)}, {keep}{last});")
 
-    def stored(self, group: Sequence[Stage], bounds: tuple[str, str] | None) -> None:
-        s, opened = group[0], list[Axis]()
-        for k, axis in enumerate(s.axes):
-            last = k == len(s.axes) - 1
-            if last and s.advice.unroll > 1:
+    def stored(self, group: Sequence[Stage], bounds: Bounds | None) -> None:
+        s = group[0]
+        with self.loops(s.axes[:-1], bounds, *(stage.value for stage in group)):
+            if s.axes and s.advice.unroll > 1:
                 self.write(f"#pragma GCC unroll {s.advice.unroll}")
-            self.loop(axis, bounds if k == 0 else None, "GCC ivdep" if last else "")
-            opened.append(axis)
-            if not last:
-                for each in group:
-                    self.declare(each.value, only_ready=True)
-        for each in group:
-            self.declare(each.value)
-            self.put(each, self.ref(each.value))
-            if each.target.dtype is each.value.dtype and not each.joined:
-                self.last_stored[each.target] = self.ref(each.value)       # who reads it in this loop reads this element
+            own = bounds if len(s.axes) == 1 else None
+            with self.loop(s.axes[-1], own, "GCC ivdep") if s.axes else nullcontext():
+                for stage in group:
+                    self.declare(stage.value)
+                    self.put(stage, self.ref(stage.value))
+                    if stage.target.dtype is stage.value.dtype and not stage.joined:
+                        self.last_stored[stage.target] = self.ref(stage.value)      # who reads it in this loop reads this element
         self.last_stored.clear()
-        for axis in reversed(opened):
-            self.end(axis)
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         target = s.target
@@ -525,71 +525,59 @@ class _Renderer:
         blocks = s.monoid == "sum" and t is f32                     # a lane holds few values, and f64 goes on with their sum
         write(f"{'double' if blocks else kind} {total} = {start};")
         first = self.first(s)
-        for axis in s.reduce[:-1]:
-            self.loop(axis)
-            self.declare(s.value, only_ready=True)
-        if blocks:
-            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
-            write(f"double {part} = 0;")
-            self.taken(s, ("begin", "end"), kind, part, "0", combine)
-            if first:
-                write(f"{part} += (double){first} * (double)(end - begin);")
-            if _may_overflow(s):
-                self.again(s, part)
-            write(f"{total} += {part};")
-            write.close()
-        else:
-            self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
-        for axis in reversed(s.reduce[:-1]):
-            self.end(axis)
-        kept = c_type(s.target.dtype)
-        self.put(s, f"({kept}){total}" if s.monoid == "sum" and t.is_float and kept != "double" else done.format(total))
+        with self.loops(s.reduce[:-1], None, s.value):
+            if blocks:
+                with self.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)"):
+                    write(f"end = tg_min(begin + {s.advice.block * s.advice.lanes}, {c_of(last.size)});")
+                    write(f"double {part} = 0;")
+                    self.taken(s, ("begin", "end"), kind, part, "0", combine)
+                    if first:
+                        write(f"{part} += (double){first} * (double)(end - begin);")
+                    if _may_overflow(s):
+                        self.again(s, part)
+                    write(f"{total} += {part};")
+            else:
+                self.taken(s, ("0", c_of(last.size)), kind, total, start, combine)
+        target_type = c_type(s.target.dtype)
+        narrows = s.monoid == "sum" and t.is_float and target_type != "double"
+        self.put(s, f"({target_type}){total}" if narrows else done.format(total))
 
     def first(self, s: Stage) -> str:
-        """The name of the first value of a sum, which is taken off all of them before they are added up in f32; "": nothing is."""
+        """Return the name of the first value of a sum, which is subtracted from all of them before they are added up in f32; ""
+        without one."""
         if s.value.op != "beside_first":
             return ""
         name, (of,) = f"first{s.value.number}", s.value.args
         self.write(f"float {name} = 0;")
-        self.write.open("")
-        self.scopes.append(set())
-        for axis in s.reduce:
-            self.write(f"const int64_t {axis.name} = 0;")
-            self.open_axes.append(axis.name)
-        some = [f"{c_of(axis.size)} > 0" for axis in s.reduce if d.bounds(axis.size)[0] < 1]
-        self.write.open(f"if ({' && '.join(some)})" if some else "")
-        self.declare(of)
-        self.write(f"if (__builtin_fabsf({self.ref(of)}) < INFINITY) {name} = {self.ref(of)};")
-        self.write.close()
-        for axis in reversed(s.reduce):
-            self.write(f"(void){axis.name};")
-            assert self.open_axes.pop() == axis.name
-        self.scopes.pop()
-        self.write.close()
+        with self.open(""):
+            for axis in s.reduce:
+                self.write(f"const int64_t {axis.name} = 0;")
+                self.open_axes.append(axis.name)
+            some = [f"{c_of(axis.size)} > 0" for axis in s.reduce if d.bounds(axis.size)[0] < 1]
+            with self.open(f"if ({' && '.join(some)})" if some else ""):
+                self.declare(of)
+                self.write(f"if (__builtin_fabsf({self.ref(of)}) < INFINITY) {name} = {self.ref(of)};")
+            for axis in reversed(s.reduce):
+                self.write(f"(void){axis.name};")
+                assert self.open_axes.pop() == axis.name
         return name
 
     def again(self, s: Stage, part: str) -> None:
-        """What a block comes to, in f64 where that of f32 left the range in which it holds."""
+        """Add up a block again in f64 where the sum of f32 left the range in which it holds."""
         exact = replace(s, value=in_f64(self.program.values, s.value, KEPT), advice=replace(s.advice, lanes=1))
-        self.write.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))")
-        self.scopes.append(set())
-        self.write(f"{part} = 0;")
-        self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
-        self.scopes.pop()
-        self.write.close()
+        with self.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))"):
+            self.write(f"{part} = 0;")
+            self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
 
-    def taken(self, s: Stage, bounds: tuple[str, str], kind: str, into: str, start: str, combine: str) -> None:
-        """The innermost loop of a reduction to one number: all that lies between bounds, taken into a variable. With lanes, by so
-        many vectors of accumulators beside each other, which do not wait for each other; sums of f32 by at least one, as the
-        variable is f64."""
+    def taken(self, s: Stage, bounds: Bounds, kind: str, into: str, start: str, combine: str) -> None:
+        """Write the innermost loop of a reduction to one number. With lanes, several vectors of accumulators do not wait for each
+        other; sums of f32 have at least one, as the variable is f64."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
         sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
         if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
-            self.loop(last, bounds, f"omp simd reduction({sign} : {into})")
-            self.declare(s.value)
-            write(combine.format(acc=into, x=self.ref(s.value)))
-            self.end(last)
+            with self.loop(last, bounds, f"omp simd reduction({sign} : {into})"):
+                self.declare(s.value)
+                write(combine.format(acc=into, x=self.ref(s.value)))
             return
         low, high = bounds
         wide = "VW" if kind in ("float", "int32_t", "uint32_t") else "VD"
@@ -597,25 +585,22 @@ class _Renderer:
         write(f"{kind} lane[{many}];")
         write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {start};")
         write(f"int64_t at = {low};")
-        write.open(f"for (; at + {many} <= {high}; at += {many})")
-        write("#pragma GCC ivdep")
-        write.open(f"for (int64_t l = 0; l < {many}; l++)")
-        self.scopes.append(set())
-        self.open_axes.append(last.name)
-        write(f"const int64_t {last.name} = at + l;")
-        self.declare(s.value)
-        write(combine.format(acc="lane[l]", x=self.ref(s.value)))
-        self.end(last)
-        write.close()
+        with self.open(f"for (; at + {many} <= {high}; at += {many})"):
+            write("#pragma GCC ivdep")
+            with self.open(f"for (int64_t l = 0; l < {many}; l++)"):
+                self.open_axes.append(last.name)
+                write(f"const int64_t {last.name} = at + l;")
+                self.declare(s.value)
+                write(combine.format(acc="lane[l]", x=self.ref(s.value)))
+                self.open_axes.pop()
         pragma = f"omp simd reduction({sign} : {into})"
-        self.loop(last, ("at", high), pragma)
-        self.declare(s.value)
-        write(combine.format(acc=into, x=self.ref(s.value)))
-        self.end(last)
+        with self.loop(last, ("at", high), pragma):
+            self.declare(s.value)
+            write(combine.format(acc=into, x=self.ref(s.value)))
         if s.monoid == "sum" and lanes > 1:                         # a lane holds few values, so that sums of some are as good
-            beside = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
+            added = " + ".join(f"lane[{k} * {wide} + l]" for k in range(lanes))
             many = wide
-            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {beside};")
+            write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {added};")
         if s.monoid == "sum" and kind == "float":
             write(f"{into} += v_sum_wide(v_load(lane));")
             return
@@ -624,7 +609,7 @@ class _Renderer:
         write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
 
     def monoid(self, s: Stage) -> tuple[str, str, str, str]:
-        """(type, start, how a value is taken in, what comes out) of an accumulator in the stage's own dtype."""
+        """Return (type, start, how a value is taken in, the result) of an accumulator in the stage's own dtype."""
         t = s.value.dtype
         if s.monoid == "sum":
             if t.is_float:
@@ -642,8 +627,8 @@ class _Renderer:
         least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
-    def scanned(self, s: Stage, scan: Scan, bounds: tuple[str, str] | None) -> None:
-        """A scan: along memory in blocks that are computed first and then run over, or beside each other where its axis is not the
+    def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
+        """Write a scan: along memory in blocks that are computed first and then run over, or in columns where its axis is not the
         last. bounds: of the first axis that is not scanned."""
         write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
         kind, start, combine, done = self.monoid(s)
@@ -652,128 +637,99 @@ class _Renderer:
             kind, combine, done = "double", "{acc} += (double){x};", "(float){}"
         running = f"running{s.value.number}"
         outer, inner = s.axes[:at], s.axes[at + 1:]
-        opened = []
-        for k, axis in enumerate((*outer, *inner[:-1])):
-            self.loop(axis, bounds if k == 0 else None)
-            opened.append(axis)
-        if scan.start is not None:
-            self.declare(scan.start)
-            start = self.ref(scan.start) if s.monoid != "max" or not t.is_float else f"order_{t.name}({self.ref(scan.start)})"
-        if inner:
-            axis = inner[-1]
-            low, high = (bounds if bounds and not opened else None) or ("0", c_of(axis.size))
-            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
-            write(f"past = tg_min(first + {s.advice.columns}, {high});")
-            write(f"{kind} {running}[{s.advice.columns}];")
-            write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
-            self.loop(scan.axis)
-            self.declare(s.value, only_ready=True)
-            self.loop(axis, ("first", "past"), "GCC ivdep")
-            self.declare(s.value)
-            acc = f"{running}[{axis.name} - first]"
-            taken = combine.format(acc=acc, x=self.ref(s.value))
-            if not scan.before:
-                write(taken)
-            self.put(s, done.format(acc))
-            if scan.before:
-                write(taken)
-            self.end(axis)
-            self.end(scan.axis)
-            write.close()
-        else:
-            block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
-            write(f"{kind} {running} = {start};")
-            write.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
-            write(f"{c_type(t)} {block}[{s.advice.block + shift}];")
-            if scan.before:
-                write(f"{block}[0] = {done.format(running)};")
-            self.loop(axis, ("begin", "end"), "GCC ivdep")
-            self.declare(s.value)
-            write(f"{block}[{axis.name} - begin{' + 1' * shift}] = {self.ref(s.value)};")
-            self.end(axis)
-            if narrow:
-                write(f"f32_running_sum({block}{' + 1' * shift}, end - begin, &{running});")
+        with self.loops((*outer, *inner[:-1]), bounds):
+            if scan.start is not None:
+                self.declare(scan.start)
+                start = self.ref(scan.start) if s.monoid != "max" or not t.is_float else f"order_{t.name}({self.ref(scan.start)})"
+            if inner:
+                axis = inner[-1]
+                low, high = (bounds if len(s.axes) == 2 else None) or ("0", c_of(axis.size))
+                with self.open(f"for (int64_t first = {low}, past; first < {high}; first = past)"):
+                    write(f"past = tg_min(first + {s.advice.columns}, {high});")
+                    write(f"{kind} {running}[{s.advice.columns}];")
+                    write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
+                    with self.loop(scan.axis):
+                        self.declare(s.value, only_ready=True)
+                        with self.loop(axis, ("first", "past"), "GCC ivdep"):
+                            self.declare(s.value)
+                            acc = f"{running}[{axis.name} - first]"
+                            taken = combine.format(acc=acc, x=self.ref(s.value))
+                            if not scan.before:
+                                write(taken)
+                            self.put(s, done.format(acc))
+                            if scan.before:
+                                write(taken)
             else:
-                write.open(f"for (int64_t at = {shift}; at < end - begin{' + 1' * shift}; at++)")
-                write(combine.format(acc=running, x=f"{block}[at]"))
-                write(f"{block}[at] = {done.format(running)};")
-                write.close()
-            self.loop(axis, ("begin", "end"), "GCC ivdep")
-            self.put(s, f"{block}[{axis.name} - begin]")
-            self.end(axis)
-            write.close()
-        for axis in reversed(opened):
-            self.end(axis)
+                block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
+                write(f"{kind} {running} = {start};")
+                with self.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)"):
+                    write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
+                    write(f"{c_type(t)} {block}[{s.advice.block + shift}];")
+                    if scan.before:
+                        write(f"{block}[0] = {done.format(running)};")
+                    with self.loop(axis, ("begin", "end"), "GCC ivdep"):
+                        self.declare(s.value)
+                        write(f"{block}[{axis.name} - begin{' + 1' * shift}] = {self.ref(s.value)};")
+                    if narrow:
+                        write(f"f32_running_sum({block}{' + 1' * shift}, end - begin, &{running});")
+                    else:
+                        with self.open(f"for (int64_t at = {shift}; at < end - begin{' + 1' * shift}; at++)"):
+                            write(combine.format(acc=running, x=f"{block}[at]"))
+                            write(f"{block}[at] = {done.format(running)};")
+                    with self.loop(axis, ("begin", "end"), "GCC ivdep"):
+                        self.put(s, f"{block}[{axis.name} - begin]")
 
-    def inside(self, found: Limits) -> tuple[str, str]:
-        """The bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none does."""
-        if found.free:
-            for v in found.free:
+    def inside(self, limits: Limits) -> tuple[str, str]:
+        """Return the bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none
+        does."""
+        if limits.free:
+            for v in limits.free:
                 self.declare(v)
-            self.write(f"if (!({' && '.join(map(self.ref, found.free))})) continue;")
-        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in found.along if step > 0)]
-        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in found.along if step < 0)]
+            self.write(f"if (!({' && '.join(map(self.ref, limits.free))})) continue;")
+        lows = ["first", *(f"tg_ceil({c_of(-rest)}, {step})" for step, rest in limits.along if step > 0)]
+        highs = ["past", *(f"(({c_of(rest)}) < 0 ? 0 : ({c_of(rest)}) / {-step} + 1)" for step, rest in limits.along if step < 0)]
         if len(lows) > 1:
             self.write(f"const int64_t low = {_nested('tg_max_i', lows)};")
         if len(highs) > 1:
             self.write(f"const int64_t high = {_nested('tg_min', highs)};")
         return "low" if len(lows) > 1 else "first", "high" if len(highs) > 1 else "past"
 
-    def columns(self, s: Stage, bounds: tuple[str, str] | None) -> None:
-        """A reduction across memory: the last own axis is walked inside of those reduced, many accumulators beside each other."""
+    def columns(self, s: Stage, bounds: Bounds | None) -> None:
+        """Write a reduction across memory: the last own axis is the innermost loop, with many accumulators."""
         write, t, axis = self.write, s.value.dtype, s.axes[-1]
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
         total, part = f"total{s.value.number}", f"part{s.value.number}"
-        opened = []
-        for k, own in enumerate(s.axes[:-1]):
-            self.loop(own, bounds if k == 0 else None)
-            opened.append(own)
-        low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", c_of(axis.size))
-        if isinstance(axis.size, int) and axis.size <= s.advice.columns and bounds is None:
-            wide = axis.size
-            write.open("")
-            write(f"enum {{ first = 0, past = {wide} }};")
-        else:
-            wide = s.advice.columns
-            write.open(f"for (int64_t first = {low}, past; first < {high}; first = past)")
-            write(f"past = tg_min(first + {wide}, {high});")
-        write(f"{'double' if narrow else kind} {total}[{wide}];")
-        write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
-        outer, last = s.reduce[:-1], s.reduce[-1]
-        inside = limits(self.program.values, s, axis)
-        value = s.value if inside is None else inside.value
-        for over in outer:
-            self.loop(over)
-        if narrow:
-            write.open(f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)")
-            write(f"end = tg_min(begin + {s.advice.rows}, {c_of(last.size)});")
-            write(f"float {part}[{wide}];")
-            write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
-            self.loop(last, ("begin", "end"))
-        else:
-            self.loop(last)
-        self.declare(value, only_ready=True)
-        begin, end = self.inside(inside) if inside is not None else ("first", "past")
-        self.loop(axis, (begin, end), "GCC ivdep")
-        self.declare(value)
-        acc = f"{part if narrow else total}[{axis.name} - first]"
-        write(f"{acc} += {self.ref(value)};" if narrow else combine.format(acc=acc, x=self.ref(value)))
-        self.end(axis)
-        self.end(last)
-        if narrow:
-            write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] += {part}[at];")
-            write.close()
-        for over in reversed(outer):
-            self.end(over)
-        self.loop(axis, ("first", "past"))
-        acc = f"{total}[{axis.name} - first]"
-        self.put(s, f"(float){acc}" if narrow else done.format(acc))
-        self.end(axis)
-        write.close()
-        for own in reversed(opened):
-            self.end(own)
+        with self.loops(s.axes[:-1], bounds):
+            low, high = (bounds if bounds and len(s.axes) == 1 else None) or ("0", c_of(axis.size))
+            whole = isinstance(axis.size, int) and axis.size <= s.advice.columns and bounds is None
+            wide = axis.size if whole else s.advice.columns
+            with self.open("" if whole else f"for (int64_t first = {low}, past; first < {high}; first = past)"):
+                write(f"enum {{ first = 0, past = {wide} }};" if whole else f"past = tg_min(first + {wide}, {high});")
+                write(f"{'double' if narrow else kind} {total}[{wide}];")
+                write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] = {'0.0' if narrow else start};")
+                last = s.reduce[-1]
+                inside = limits(self.program.values, s, axis)
+                value = s.value if inside is None else inside.value
+                with self.loops(s.reduce[:-1]):
+                    blocks = f"for (int64_t begin = 0, end; begin < {c_of(last.size)}; begin = end)"
+                    with self.open(blocks) if narrow else nullcontext():
+                        if narrow:
+                            write(f"end = tg_min(begin + {s.advice.rows}, {c_of(last.size)});")
+                            write(f"float {part}[{wide}];")
+                            write(f"for (int64_t at = 0; at < past - first; at++) {part}[at] = 0.0f;")
+                        with self.loop(last, ("begin", "end") if narrow else None):
+                            self.declare(value, only_ready=True)
+                            begin, end = self.inside(inside) if inside is not None else ("first", "past")
+                            with self.loop(axis, (begin, end), "GCC ivdep"):
+                                self.declare(value)
+                                acc = f"{part if narrow else total}[{axis.name} - first]"
+                                write(f"{acc} += {self.ref(value)};" if narrow else combine.format(acc=acc, x=self.ref(value)))
+                        if narrow:
+                            write(f"for (int64_t at = 0; at < past - first; at++) {total}[at] += {part}[at];")
+                with self.loop(axis, ("first", "past")):
+                    acc = f"{total}[{axis.name} - first]"
+                    self.put(s, f"(float){acc}" if narrow else done.format(acc))
 
 
 def _nested(function: str, of: Sequence[str]) -> str:
@@ -789,8 +745,8 @@ def _may_overflow(s: Stage) -> bool:
 
 
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
-    """Whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that the
-    first writes at another turn."""
+    """Return whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that
+    the first writes at another turn."""
     if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
         return False
     if s.axes != after.axes or s.advice != after.advice:
@@ -804,7 +760,7 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
-    """What a stage is made of, the indices that are read at run time included."""
+    """Return the values of a stage, including the indices that are read at run time."""
     return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 
 
@@ -819,7 +775,7 @@ def _names(v: Value) -> list[str]:
 
 
 def dim_name(name: str) -> str:
-    """Of a dim of the graph, or of a step between rows, which begins as axes do."""
+    """Return the name in C of a dim, or of a step between rows, which begins as axes do."""
     return name if _is_axis(name) else f"d_{name}"
 
 
@@ -827,17 +783,17 @@ def dim_name(name: str) -> str:
 
 
 def is_shared_out(nest: Nest) -> bool:
-    """Whether a nest has several turns, which threads may share."""
+    """Return whether a nest has several turns, which threads may share."""
     return split(nest)[0] != 1
 
 
 def parallel(nest: Nest) -> int:
-    """How many of the nest's axes are cut into parts."""
+    """Return how many of the nest's axes are cut into parts."""
     return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
 
 
 def split(nest: Nest) -> tuple[Dim, int, int]:
-    """(things that are cut into parts, in multiples of, element steps of one of them)."""
+    """Return (things that are cut into parts, in multiples of, element steps of one of them)."""
     n = parallel(nest)
     if nest.tile is not None:
         cut, other = _tiles_of(nest, nest.tile)
@@ -864,7 +820,7 @@ def _steps(s: Stage) -> int:
 
 
 def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
-    """The two axes of a nest's tiles: that which is cut into parts for threads (the longer one), and the other."""
+    """Return the two axes of a nest's tiles: the longer one, which is cut into parts for threads, and the other."""
     (inner,) = nest.stages[0].axes
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
@@ -921,7 +877,7 @@ def _bitcast(what: str, x: str) -> str:
 
 
 def c_of(x: Dim) -> str:
-    """A dim as C that may stand in any expression: behind a % or a /, 2 * n is not what 2 * n was. Dims of the graph are d_…"""
+    """Return a dim as C that may stand in any expression: behind a % or a /, 2 * n needs parentheses. Dims of the graph are d_…"""
     if not isinstance(x, d.Expr):
         return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
     out, factors = "", list[str]()

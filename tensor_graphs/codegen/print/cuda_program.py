@@ -26,12 +26,12 @@ ALIGNED = 16
 
 def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
                ) -> StageProgram:
-    """The loops of a definition as they are rendered for a GPU, for operands that lie with these strides (None: one element behind
-    the other); they belong to the caller. of_part: products are streams, where loops_of has such, and rows are written where they
-    are. alone: each block runs all of it for rows of its own, so that long ones stay whole. Raises NotLowered."""
+    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous); they belong to the caller.
+    of_part: products are streams, where loops_of has such, and rows are written in place. alone: each block runs all of it for rows
+    of its own, so that long ones stay whole. Raises NotLowered."""
     apart = False if strides is None else strides
-    found = loops.loops_of(definition, few_rows=of_part, updates=of_part)
-    if of_part and isinstance(found, StageProgram) and cuda_streams.is_streams(found):
+    plain = loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    if of_part and isinstance(plain, StageProgram) and cuda_streams.is_streams(plain):
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:
         program = arranged(lower(definition, apart, updates=of_part))
@@ -39,5 +39,5 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)
             s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    made = grouped(handed_on(program))
-    return in_parts(made if alone else rows_in_parts(deviations_in_parts(made)))
+    result = grouped(handed_on(program))
+    return in_parts(result if alone else rows_in_parts(deviations_in_parts(result)))

@@ -11,6 +11,7 @@ A value of a row that every stage reads where it wrote it is held in registers; 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,9 +22,11 @@ from tensor_graphs.codegen.print.c_source import (
     WIDENED,
     _arrays,
     _is_number,
+    _kind,
     _most,
     _Renderer,
     _used,
+    _width,
     c_of,
     c_type,
     called,
@@ -39,7 +42,6 @@ from tensor_graphs.codegen.stages import (
     Value,
     across,
     computed_in,
-    lies_across,
     values_in,
 )
 from tensor_graphs.kernels.kernel import Launch
@@ -125,8 +127,8 @@ def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") 
 
 @dataclass(frozen=True)
 class _Loop:
-    """How the elements of a stage are shared: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that is
-    unrolled, 0 where its length is not known."""
+    """How threads share the elements of a stage: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
+    is unrolled, 0 where its length is not known."""
 
     axes: tuple[Axis, ...]
     pack: int
@@ -140,6 +142,8 @@ class _Loop:
 
 
 class _Cuda(_Renderer):
+    index_type, step = "index_t", " += 1"
+
     def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
                  lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
         """one_block: all turns are one block's, again and again. lasting: operands that are the same whenever a nest runs again; of
@@ -182,29 +186,29 @@ class _Cuda(_Renderer):
         return Rendered("\n".join(write.lines) + "\n", tuple(self.launches), tuple(pieces))
 
     def preamble(self) -> list[str]:
-        """What comes before the kernels."""
+        """Return the lines before the kernels."""
         p = self.program
         return ["/* " + str(p).replace("\n", "\n * ").replace("*/", "* /") + " */",
                 *(["#define NARROW"] if all(computed_in(a.dtype) is not a.dtype for a in p.outputs) else []),
                 '#include "numbers.cuh"', "", f"typedef {'int64_t' if self.wide else 'int'} index_t;"]
 
     def bodies(self) -> list[list[str]]:
-        """The lines of each kernel: of a nest, or of several that have to do nothing with each other."""
-        made: list[list[str]] = []
+        """Return the lines of each kernel: of a nest, or of several that are independent."""
+        bodies: list[list[str]] = []
         group: list[tuple[Nest, Launch, list[str]]] = []
         for i, nest in enumerate(self.program.nests):
             lines = self.apart(partial(self.nest, i, nest))
             launch = self.launches.pop()
             if group and not self.may_be_beside([other for other, _, _ in group], nest, group[0][1], launch):
-                made.append(self.beside_each_other([each[1:] for each in group]))
+                bodies.append(self.beside_each_other([kernel[1:] for kernel in group]))
                 group = []
             group.append((nest, launch, lines))
-        return [*made, self.beside_each_other([each[1:] for each in group])] if group else made
+        return [*bodies, self.beside_each_other([kernel[1:] for kernel in group])] if group else bodies
 
     def may_be_beside(self, others: Sequence[Nest], nest: Nest, first: Launch, launch: Launch) -> bool:
-        """Whether a nest may be blocks of the launch of those before it: it has as many threads, and none reads or writes what
-        another writes. Nests that fill the device have launches of their own."""
-        if launch.block != first.block or any(d.bounds(each.grid)[0] >= ENOUGH for each in (first, launch)):
+        """Return whether a nest may be blocks of the launch of those before it: it has as many threads, and none reads or writes
+        what another writes. Nests that fill the device have launches of their own."""
+        if launch.block != first.block or any(d.bounds(one.grid)[0] >= ENOUGH for one in (first, launch)):
             return False
         written, theirs = ({s.target for n in nests for s in n.stages} for nests in ([nest], others))
         read, they_read = ({a for n in nests for s in n.stages for a in self.read(s)} for nests in ([nest], others))
@@ -218,24 +222,24 @@ class _Cuda(_Renderer):
             return lines
         begun = 1 + len(self.dims)                                  # the head, dims; then what is brought near, the wait
         grid: Dim = 0
-        made = [*lines[:begun], f"    {WAIT}"]
+        text = [*lines[:begun], f"    {WAIT}"]
         for launch, own in kernels:
             begun = own.index(f"    {WAIT}") + 1
-            made.append(f"    if ((index_t)blockIdx.x < {c_of(grid + launch.grid)}) {{")
-            made.append(f"        const index_t own_block = (index_t)blockIdx.x - {c_of(grid)}, own_blocks = {c_of(launch.grid)};")
-            made += ["    " + line.replace("blockIdx.x", "own_block").replace("gridDim.x", "own_blocks") for line in own[begun:-1]]
-            made += ["        return;", "    }"]
+            text.append(f"    if ((index_t)blockIdx.x < {c_of(grid + launch.grid)}) {{")
+            text.append(f"        const index_t own_block = (index_t)blockIdx.x - {c_of(grid)}, own_blocks = {c_of(launch.grid)};")
+            text += ["    " + line.replace("blockIdx.x", "own_block").replace("gridDim.x", "own_blocks") for line in own[begun:-1]]
+            text += ["        return;", "    }"]
             grid = grid + launch.grid
         shared = max(launch.shared for launch, _ in kernels)
         self.launches.append(Launch(first.entry, grid, first.block, shared, waits=True))
-        return [*made, "}"]
+        return [*text, "}"]
 
     def apart(self, emit: Callable[[], None]) -> list[str]:
         """The lines that `emit` writes."""
-        self.write.lines, kept = [], self.write.lines
+        self.write.lines, before = [], self.write.lines
         emit()
-        made, self.write.lines = self.write.lines, kept
-        return made
+        lines, self.write.lines = self.write.lines, before
+        return lines
 
     def parameters(self) -> str:
         p = self.program
@@ -244,54 +248,37 @@ class _Cuda(_Renderer):
         def alone(a: Array) -> str:                                 # numbers.cuh, after_those_before, says which may be restrict
             return "" if a in apart else "__restrict__ "
 
-        said = [f"{STORED[a.dtype.name]} *{alone(a)}{a.name}" for a in p.outputs]
-        said += [f"const {STORED[a.dtype.name]} *{a.name}" for a in p.operands]
-        said += ["const int64_t *__restrict__ sizes"] if self.dims else []
-        said += [f"{c_type(a.dtype)} *{alone(a)}{a.name}" for a in p.scratch if a.level == 0]
-        said += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
-        return ", ".join(said)
+        texts = [f"{STORED[a.dtype.name]} *{alone(a)}{a.name}" for a in p.outputs]
+        texts += [f"const {STORED[a.dtype.name]} *{a.name}" for a in p.operands]
+        texts += ["const int64_t *__restrict__ sizes"] if self.dims else []
+        texts += [f"{c_type(a.dtype)} *{alone(a)}{a.name}" for a in p.scratch if a.level == 0]
+        texts += [f"{c_type(a.dtype)} *__restrict__ {a.name}_rows" for a, _ in self.long_rows]
+        return ", ".join(texts)
 
     def begin(self, i: int, grid: Dim, block: int, shared: int = 0) -> None:
         self.enter(f"{self.name}{i}", grid, block, shared)
         self.write(WAIT)
 
     def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
-              given: Mapping[str, int] | None = None) -> None:
+              dims: Mapping[str, int] | None = None) -> None:
         """given: dims that are known where this is launched."""
         self.launches.append(Launch(entry, grid, block, shared, waits=True, early=early))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
         for at, name in enumerate(self.dims):
-            size = f"(index_t)sizes[{at}]" if name not in (given or {}) else str((given or {})[name])
+            size = f"(index_t)sizes[{at}]" if name not in (dims or {}) else str((dims or {})[name])
             self.write(f"const index_t {dim_name(name)} = {size};")
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
-    def open(self, line: str = "") -> None:
-        if line:
-            self.write.open(line)
-        else:
-            self.write("{")
-            self.write.depth += 1
-        self.scopes.append(set())
+    @contextmanager
+    def open(self, line: str = "") -> Iterator[None]:
         self.packs.append({})
         self.divisors.append({})
-
-    def close(self) -> None:
-        self.write.close()
-        for number in self.scopes.pop():
-            self.uniform.pop(number, None)
+        with super().open(line):
+            yield
+            for number in self.scopes[-1]:
+                self.uniform.pop(number, None)
         self.packs.pop()
         self.divisors.pop()
-
-    def loop(self, axis: Axis, bounds: tuple[str, str] | None = None, pragma: str = "", step: str = "1") -> None:
-        low, high = bounds or ("0", c_of(axis.size))
-        if pragma:
-            self.write(f"#pragma {pragma}")
-        self.open(f"for (index_t {axis.name} = {low}; {axis.name} < {high}; {axis.name} += {step})")
-        self.open_axes.append(axis.name)
-
-    def end(self, axis: Axis) -> None:
-        self.close()
-        assert self.open_axes.pop() == axis.name
 
     def split_index(self, flat: str, axes: Sequence[Axis]) -> None:
         """Axes of a flat index, the last one fastest."""
@@ -318,20 +305,21 @@ class _Cuda(_Renderer):
             self.by_columns(i, nest)
         else:
             self.by_turns(i, nest)
+        self.write.close()
 
     # ---- packs ----
 
     def packable(self, v: Value, axis: Axis, pack: int) -> bool:
-        """Whether a load has `pack` elements that lie beside each other along an axis, beginning at a multiple of them."""
+        """Return whether a load has `pack` contiguous elements along an axis, beginning at a multiple of them."""
         array, offset, _ = v.attr
         return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held and array not in self.made_here
                 and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
                 and all(_uniform(a, axis, pack) for a in v.args))
 
     def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
-        """Elements of a pack for stages that are walked along an axis each: 16 bytes of the array that has the most bytes; of the
-        widest, where those of a pack would lie so far from the next thread's that a warp reads them piece by piece."""
-        found: list[tuple[int, int]] = []
+        """Return the elements of a pack for stages that are each walked along an axis: 16 bytes of the array that has the most
+        bytes; of the widest, where packs would lie so far apart that a warp reads them piece by piece."""
+        sizes: list[tuple[int, int]] = []
         if not self.aligned:
             return 1
         for s, axis in along:
@@ -340,11 +328,11 @@ class _Cuda(_Renderer):
             seen = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
             for array, offset in [*seen, *([] if s.monoid else [(s.target, s.index)])]:
                 if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
-                    found.append((d.bounds(array.size)[1] * _width(array), _width(array)))
-        if not found:
+                    sizes.append((d.bounds(array.size)[1] * _width(array), _width(array)))
+        if not sizes:
             return 1
-        most = max(size for size, _ in found)
-        pack, widest = max(1, 16 // min(width for size, width in found if size == most)), max(width for _, width in found)
+        most = max(size for size, _ in sizes)
+        pack, widest = max(1, 16 // min(width for size, width in sizes if size == most)), max(width for _, width in sizes)
         if pack * widest >= FAR_APART:
             pack = max(1, 16 // widest)
         while not all(_divides(pack, axis.size) for _, axis in along):
@@ -352,7 +340,7 @@ class _Cuda(_Renderer):
         return pack
 
     def load_packs(self, value: Value, axis: Axis, pack: int) -> None:
-        """Before the lanes of a pack: what is loaded at once, and divisors that all lanes share."""
+        """Write, before the lanes of a pack, its loads and the divisors that all lanes share."""
         for v in values_in(value):
             if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
                 array, offset, _ = v.attr
@@ -368,7 +356,7 @@ class _Cuda(_Renderer):
                 self.packs[-1][v.number] = name
 
     def reachable(self, v: Value, axis: Axis) -> bool:
-        """Whether all that the address of a load and its condition are made of is there, but for the axis."""
+        """Return whether the address of a load and its condition are known, except for the axis."""
         names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
         gathered = self.program.values.gathered
         self.open_axes.append(axis.name)
@@ -378,17 +366,16 @@ class _Cuda(_Renderer):
                 and all(n in self.open_axes or (n in gathered and self.known(gathered[n])) for n in names))
 
     def declare_uniform(self, condition: Value, axis: Axis) -> None:
-        """A condition of a pack, which is the same for all its lanes, as it is for the first."""
+        """Declare a condition that is the same for all lanes of a pack, at its first lane."""
         if self.known(condition):
             return
         name = f"all{condition.number}"
         self.write(f"bool {name};")
-        self.open()
-        self.open_axes.append(axis.name)
-        self.declare(condition)
-        self.write(f"{name} = {self.ref(condition)};")
-        self.open_axes.pop()
-        self.close()
+        with self.open():
+            self.open_axes.append(axis.name)
+            self.declare(condition)
+            self.write(f"{name} = {self.ref(condition)};")
+            self.open_axes.pop()
         self.scopes[-1].add(condition.number)
         self.uniform[condition.number] = name
 
@@ -396,13 +383,13 @@ class _Cuda(_Renderer):
         return self.uniform.get(v.number) or super().ref(v)
 
     def pack_name(self, v: Value) -> str | None:
-        return next((found[v.number] for found in reversed(self.packs) if v.number in found), None)
+        return next((names[v.number] for names in reversed(self.packs) if v.number in names), None)
 
     def share_divisors(self, value: Value) -> None:
         for v in values_in(value):
             if v.op == "div" and v.dtype is f32 and v.args[1].op != "constant" and v.args[0].op != "constant":
                 by = v.args[1]
-                if self.ready(by) and not any(by.number in found for found in self.divisors):
+                if self.ready(by) and not any(by.number in names for names in self.divisors):
                     self.declare(by)
                     self.write(f"const Divisor by{by.number} = divisor_of({self.ref(by)});")
                     self.divisors[-1][by.number] = f"by{by.number}"
@@ -410,10 +397,10 @@ class _Cuda(_Renderer):
     def expression(self, v: Value) -> str:
         if v.op == "load":
             array = v.attr[0]
-            kept = self.held.get(array.name)
+            register = self.held.get(array.name)
             packed = self.pack_name(v)
-            if kept is not None:
-                return kept
+            if register is not None:
+                return register
             if packed is not None:
                 return _widened(array, f"{packed}.at[lane]")
         if v in self.products_alone:                               # not fused with a sum: numbers.h
@@ -421,7 +408,7 @@ class _Cuda(_Renderer):
         if v.number in self.in_sum:
             return f"f32_exp_in_sum({self.ref(v.args[0])})"
         if v.op == "div" and v.dtype is f32:
-            by = next((found[v.args[1].number] for found in reversed(self.divisors) if v.args[1].number in found), None)
+            by = next((names[v.args[1].number] for names in reversed(self.divisors) if v.args[1].number in names), None)
             if by is not None:
                 return f"divided({self.ref(v.args[0])}, {by})"
         return super().expression(v)
@@ -434,7 +421,7 @@ class _Cuda(_Renderer):
                    and all(self.own_elements(nest, s, before) for before in stages[:k]) for k, s in enumerate(stages))
 
     def own_elements(self, nest: Nest, s: Stage, before: Stage) -> bool:
-        """Whether a stage reads of what one before it makes at most the element of its own turn."""
+        """Return whether a stage reads at most its own element of what an earlier one makes."""
         reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] is before.target]
         return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
                              and all(v.attr[1] == before.index and not v.args for v in reads))
@@ -452,11 +439,10 @@ class _Cuda(_Renderer):
         if axes:
             self.split_index("at", axes)
         self.lanes(nest.stages, axes, pack)
-        self.close_kernel()
 
     def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
-        """Blocks of SIDE by SIDE of one of the nest's axes and its stages' own. What lies across is read along the first, turned in
-        shared memory, and there as what is written lies."""
+        """Write blocks of SIDE by SIDE of one of the nest's axes and its stages' own. Operands that lie across are read along the
+        first axis, transposed in shared memory, and read there as the output lies."""
         write, (inner,) = self.write, nest.stages[0].axes
         others = [a for a in nest.axes if a is not outer]
         pack = self.pack_of([(s, inner) for s in nest.stages])
@@ -467,41 +453,34 @@ class _Cuda(_Renderer):
         write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
         if others:
             self.split_index("turn", others)
-        across = [v for v in dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
-                  if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
-                  and lies_across(v, outer.name, inner.name)]
+        across = self.loads_across(nest, outer, inner)
         rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
         for v in across:
             write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
-        self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})")
-        write(f"const int o = at % {SIDE}, i = at / {SIDE};")
-        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})")
-        for v in across:
-            write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
-        self.close()
-        self.close()
+        with self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})"):
+            write(f"const int o = at % {SIDE}, i = at / {SIDE};")
+            write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+            with self.open(f"if ({outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)})"):
+                for v in across:
+                    write(f"tile{v.number}[o * {rows[v]} + i] = {v.attr[0].name}[{c_of(v.attr[1])}];")
         write("__syncthreads();")
-        self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})")
-        write(f"const int o = at / {SIDE}, i = at % {SIDE};")
-        write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
-        self.open_axes += [outer.name, inner.name]
-        lane = " + lane" if pack > 1 else ""
-        self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
-        self.lanes(nest.stages, (*nest.axes, inner), pack)
-        self.tiles = {}
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int at = threadIdx.x * {pack}; at < {SIDE * SIDE}; at += {FLAT * pack})"):
+            write(f"const int o = at / {SIDE}, i = at % {SIDE};")
+            write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
+            write(f"if ({outer.name} >= {c_of(outer.size)} || {inner.name} >= {c_of(inner.size)}) continue;")
+            self.open_axes += [outer.name, inner.name]
+            lane = " + lane" if pack > 1 else ""
+            self.tiles = {v.number: f"tile{v.number}[o * {rows[v]} + i{lane}]" for v in across}
+            self.lanes(nest.stages, (*nest.axes, inner), pack)
+            self.tiles = {}
 
     def tiled_packs(self, i: int, nest: Nest, outer: Axis) -> bool:
-        """The same where what lies across can be read in packs of 16 bytes too: blocks whose rows have TILE bytes; what does not
-        lie across is loaded before the block waits for what does. False where it cannot."""
+        """Write the same in packs of 16 bytes, in blocks whose rows have TILE bytes; other operands are loaded before the block
+        waits. Return False where operands that lie across have no such packs."""
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
-        across = [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
-                  and lies_across(v, outer.name, inner.name)]
+        across = self.loads_across(nest, outer, inner)
         widths = {_width(v.attr[0]) for v in across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return False
@@ -526,13 +505,11 @@ class _Cuda(_Renderer):
             write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
         write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {rows}; k++)")
-        write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
-        self.open(f"if ({inside})")
-        for v in across:
-            write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
-        self.close()
-        self.close()
+        with self.open(f"for (int k = 0; k < {rows}; k++)"):
+            write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
+            with self.open(f"if ({inside})"):
+                for v in across:
+                    write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
         early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
                  and not v.symbols & set(self.program.values.gathered)]
         for v in early:
@@ -540,39 +517,32 @@ class _Cuda(_Renderer):
         place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
                  f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {turns if early else 0}; k++)")
-        for line in place:
-            write(line)
-        self.open(f"if ({inside})")
-        for v in early:
-            write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
-        self.close()
-        self.close()
+        with self.open(f"for (int k = 0; k < {turns if early else 0}; k++)"):
+            for line in place:
+                write(line)
+            with self.open(f"if ({inside})"):
+                for v in early:
+                    write(f"early{v.number}[k] = pack_at<{pack}>({v.attr[0].name} + {c_of(v.attr[1])});")
         for v in across:
             write(f"put_across(tile{v.number}, column, row, across{v.number});")
         write("__syncthreads();")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {turns}; k++)")
-        for line in place:
-            write(line)
-        write(f"if (!({inside})) continue;")
-        for v in across:
-            kind = _kind(v.attr[0])
-            write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
-            self.packs[-1][v.number] = f"p{v.number}"
-        for v in early:
-            self.packs[-1][v.number] = f"early{v.number}[k]"
-        self.open_axes += [outer.name, inner.name]
-        self.lanes(nest.stages, (*nest.axes, inner), pack)
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int k = 0; k < {turns}; k++)"):
+            for line in place:
+                write(line)
+            write(f"if (!({inside})) continue;")
+            for v in across:
+                kind = _kind(v.attr[0])
+                write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
+                self.packs[-1][v.number] = f"p{v.number}"
+            for v in early:
+                self.packs[-1][v.number] = f"early{v.number}[k]"
+            self.open_axes += [outer.name, inner.name]
+            self.lanes(nest.stages, (*nest.axes, inner), pack)
         return True
 
-    def close_kernel(self) -> None:
-        self.write.close()
-
     def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
-        """Stored stages at the element (or the pack of them that begins) at the open axes; packs lie along the last."""
+        """Write stages that store at the element, or the pack, at the open axes; packs lie along the last."""
         self.made_here = {s.target for s in stages}
         self.at_each(stages, axes, pack)
         self.made_here = set()
@@ -600,42 +570,37 @@ class _Cuda(_Renderer):
                 again = any(other.target is s.target for other in stages[:k])
                 outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
                 write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
-        self.open_lanes(axis, pack)
-        for k, s in enumerate(stages):
-            write(f"/* {s.note} */")
-            self.declare(s.value)
-            if k in outs:
-                write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
-            else:
-                self.put(s, self.ref(s.value))
-            self.last_stored[s.target] = self.ref(s.value)
-        self.close_lanes(axis)
+        with self.lane_loop(axis, pack):
+            for k, s in enumerate(stages):
+                write(f"/* {s.note} */")
+                self.declare(s.value)
+                if k in outs:
+                    write(f"{outs[k]}.at[lane] = {_narrowed(s.target, self.ref(s.value))};")
+                else:
+                    self.put(s, self.ref(s.value))
+                self.last_stored[s.target] = self.ref(s.value)
         for k, s in enumerate(stages):
             if k in outs:
                 for name in self.written(s.target):
                     write(f"put_pack<{pack}>({name} + {c_of(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
-    def open_lanes(self, axis: Axis, pack: int) -> None:
+    @contextmanager
+    def lane_loop(self, axis: Axis, pack: int) -> Iterator[None]:
+        """Context manager: a loop over the elements of a pack that begins at an axis."""
         self.write("#pragma unroll")
-        self.write.open(f"for (int lane = 0; lane < {pack}; lane++)")
-        self.write(f"const index_t first_{axis.name} = {axis.name};")
-        self.scopes.append(set())
-        self.packs.append({})
-        self.divisors.append({})
-        self.open("")
-        self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
-        self.open_axes.append(axis.name)
-
-    def close_lanes(self, axis: Axis) -> None:
-        assert self.open_axes.pop() == axis.name
-        self.close()
-        self.close()
+        with self.open(f"for (int lane = 0; lane < {pack}; lane++)"):
+            self.write(f"const index_t first_{axis.name} = {axis.name};")
+            with self.open():
+                self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
+                self.open_axes.append(axis.name)
+                yield
+                assert self.open_axes.pop() == axis.name
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
-        kept = self.held.get(s.target.name)
-        if kept is not None:
-            self.write(f"{kept} = {text};")
+        register = self.held.get(s.target.name)
+        if register is not None:
+            self.write(f"{register} = {text};")
         elif _is_number(s.target):
             self.write(f"{s.target.name} = {text};")
         else:
@@ -649,7 +614,7 @@ class _Cuda(_Renderer):
     # ---- columns ----
 
     def is_short(self, nest: Nest) -> bool:
-        """Whether it is reductions across memory of few numbers each, of which a thread has one (a window's)."""
+        """Return whether a nest is reductions across memory of few numbers each (a window's), one for each thread."""
         if len(nest.stages) != 1 or not nest.stages[0].reduce:
             return False
         (s,) = nest.stages
@@ -672,15 +637,10 @@ class _Cuda(_Renderer):
         write(f"/* {s.note} */")
         write(f"{kind} total = {start};")
         self.declare(s.value, only_ready=True)
-        for over in s.reduce:
-            self.loop(over, pragma="unroll")
-            self.declare(s.value, only_ready=True)
-        self.declare(s.value)
-        write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
-        for over in reversed(s.reduce):
-            self.end(over)
+        with self.loops(s.reduce, None, s.value, pragma="unroll"):
+            self.declare(s.value)
+            write(f"total = {combine}(total, ({kind}){self.ref(s.value)});")
         self.put(s, done.format("total"))
-        self.close_kernel()
 
     def is_columns(self, nest: Nest) -> bool:
         if len(nest.stages) != 1:
@@ -711,39 +671,30 @@ class _Cuda(_Renderer):
         write(f"{kind} part[{pack}];")
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) part[lane] = {start};")
-        self.open(f"if ({axis.name} < {c_of(axis.size)})")
-        for over in s.reduce[:-1]:
-            self.loop(over)
-        self.declare(s.value, only_ready=True)
-        self.loop(last, ("row", c_of(last.size)), f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}", str(warps))
-        self.declare(s.value, only_ready=True)
-        self.share_divisors(s.value)
-        self.load_packs(s.value, axis, pack)
-        self.open_lanes(axis, pack)
-        self.declare(s.value)
-        write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
-        self.close_lanes(axis)
-        self.end(last)
-        for over in reversed(s.reduce[:-1]):
-            self.end(over)
-        self.close()
+        with self.open(f"if ({axis.name} < {c_of(axis.size)})"), self.loops(s.reduce[:-1]):
+            self.declare(s.value, only_ready=True)
+            unroll = f"unroll {AHEAD if s.value.op == 'load' else AHEAD_COMPUTED}"
+            with self.loop(last, ("row", c_of(last.size)), unroll, f" += {warps}"):
+                self.declare(s.value, only_ready=True)
+                self.share_divisors(s.value)
+                self.load_packs(s.value, axis, pack)
+                with self.lane_loop(axis, pack):
+                    self.declare(s.value)
+                    write(f"part[lane] = {combine}(part[lane], ({kind}){self.ref(s.value)});")
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * {across} + column] = part[lane];")
         write("__syncthreads();")
         write("#pragma unroll")
-        self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)")
-        write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
-        write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
-        self.open_axes.append(axis.name)
-        self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})")
-        write(f"{kind} total = tile[0][place];")
-        write("#pragma unroll")
-        write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
-        self.put(s, done.format("total"))
-        self.close()
-        self.open_axes.pop()
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)"):
+            write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
+            write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
+            self.open_axes.append(axis.name)
+            with self.open(f"if (at < {32 * pack} && {axis.name} < {c_of(axis.size)})"):
+                write(f"{kind} total = tile[0][place];")
+                write("#pragma unroll")
+                write(f"for (int each = 1; each < {warps}; each++) total = {combine}(total, tile[each][place]);")
+                self.put(s, done.format("total"))
+            self.open_axes.pop()
 
     # ---- turns ----
 
@@ -772,25 +723,23 @@ class _Cuda(_Renderer):
         self.of_warps(nest, loops, group)
         write(f"const index_t count = {c_of(turns)};")
         every = f"begin < count; begin += (index_t)gridDim.x * {groups}" if in_scratch else "begin < count; begin = count"
-        self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})")
-        live = "live" if groups > 1 else "true"
-        if groups > 1:                                              # a warp runs as one: what is left over does the last turn again
-            write("const bool live = begin + group < count;")
-            write("const index_t turn = live ? begin + group : count - 1;")
-        else:
-            write("const index_t turn = begin;")
-        if outer:
-            self.split_index("turn", outer)
-        self.ahead(nest, loops)
-        self.turn(nest, len(outer), loops, group, live)
-        if in_scratch:
-            self.sync(group)
-        self.close()
-        self.close_kernel()
+        with self.open(f"for (index_t begin = (index_t)blockIdx.x * {groups}; {every})"):
+            live = "live" if groups > 1 else "true"
+            if groups > 1:                                          # a warp runs as one: what is left over does the last turn again
+                write("const bool live = begin + group < count;")
+                write("const index_t turn = live ? begin + group : count - 1;")
+            else:
+                write("const index_t turn = begin;")
+            if outer:
+                self.split_index("turn", outer)
+            self.ahead(nest, loops)
+            self.turn(nest, len(outer), loops, group, live)
+            if in_scratch:
+                self.sync(group)
 
     def bring_rows(self, nest: Nest, outer: Sequence[Axis], loops: dict[int, _Loop], group: int, groups: int) -> None:
-        """What the first blocks load of large operands is brought near while others still run: the memory would be idle between the
-        last loads of one launch and the first of the next. Nothing is read, so it does not matter who writes there."""
+        """Prefetch what the first blocks load of large operands while other launches still run: the memory would be idle between
+        the last loads of one launch and the first of the next. Nothing is read, so writers do not matter."""
         axes, far = {a.name for a in outer}, dict[tuple[str, Dim], tuple[Value, _Loop]]()
         for k, s in enumerate(nest.stages):
             loop = loops.get(k)
@@ -808,17 +757,15 @@ class _Cuda(_Renderer):
             return
         of_block = groups * sum(int(d.evaluate(loop.total, {})) * _width(v.attr[0]) for v, loop in far.values())
         before = list(self.open_axes)
-        self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})")
-        self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
-        last = f"{c_of(d.product(a.size for a in outer))} - 1"
-        turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
-        self.write(f"const index_t turn = {turn};")
-        self.split_index("turn", outer)
-        for v, loop in far.values():
-            self.open_loop(loop)
-            self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
-            self.close_loop(loop)
-        self.close()
+        with self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})"):
+            self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
+            last = f"{c_of(d.product(a.size for a in outer))} - 1"
+            turn = f"tg_min((index_t)blockIdx.x * {groups} + group, {last})" if groups > 1 else "(index_t)blockIdx.x"
+            self.write(f"const index_t turn = {turn};")
+            self.split_index("turn", outer)
+            for v, loop in far.values():
+                with self.pack_loop(loop):
+                    self.write(f"bring({v.attr[0].name} + {c_of(v.attr[1])});")
         self.open_axes = before
 
     def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
@@ -829,7 +776,7 @@ class _Cuda(_Renderer):
                 self.write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
 
     def shared_among(self, nest: Nest, outer: Sequence[Axis], group: int = 0) -> tuple[dict[int, _Loop], int]:
-        """The loop of each stage, by its place, and how many threads share a turn (group: as many)."""
+        """Return the loop of each stage, by its place, and how many threads share a turn (group: this many)."""
         along = {k: s.axes or s.reduce for k, s in enumerate(nest.stages) if s.axes or s.reduce}
         shared = [k for k in along if not (nest.stages[k].axes and nest.stages[k].reduce)]
         pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
@@ -837,26 +784,27 @@ class _Cuda(_Renderer):
         packs = -(-most // pack)
         fewest, turns = d.bounds(d.product(a.size for a in outer))
         held = HELD if any(s.axes for s in nest.stages) else HELD_READ
-        each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
+        packs_each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
         if self.one_block:                                          # each thread does again what comes of a row, and waits for all
-            each = min(HELD_READ, max(1, turns * packs // ONE_BLOCK))
-        given, group = group, group or 1
-        while not given and group < 1024 and group * each < packs:
+            packs_each = min(HELD_READ, max(1, turns * packs // ONE_BLOCK))
+        fixed, group = group, group or 1
+        while not fixed and group < 1024 and group * packs_each < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
             total = d.product(a.size for a in axes)
-            known = isinstance(total, int) or d.is_static(total)
+            is_static = isinstance(total, int) or d.is_static(total)
             own = pack if k in shared else 1
-            turns_of = -(-int(d.evaluate(total, {})) // (group * own)) if known else 0
+            turns_of = -(-int(d.evaluate(total, {})) // (group * own)) if is_static else 0
             short = 0 < turns_of <= HELD_PACKS and turns_of * own <= HELD_ELEMENTS and k in shared
-            exact = known and int(d.evaluate(total, {})) % (group * own) == 0
+            exact = is_static and int(d.evaluate(total, {})) % (group * own) == 0
             loops[k] = _Loop(tuple(axes), own, group, turns_of if short else 0, exact)
         return loops, group
 
     def places(self, nest: Nest, loops: dict[int, _Loop], groups: int,
                at: int = 0) -> tuple[list[tuple[Array, int]], list[Array], int]:
-        """Where the rows of a nest are: in registers (`self.registers`), in shared memory from `at` on, in scratch."""
+        """Return the rows of a nest in shared memory, with their places from `at` on, those in scratch, and the end; those in
+        registers are `self.registers`."""
         self.registers = {}
         in_shared, in_scratch = list[tuple[Array, int]](), list[Array]()
         for k, s in enumerate(nest.stages):
@@ -876,7 +824,7 @@ class _Cuda(_Renderer):
         return in_shared, in_scratch, at
 
     def stays(self, nest: Nest, k: int, loops: dict[int, _Loop]) -> bool:
-        """Whether each thread reads of a row what it has written itself, with the same loop."""
+        """Return whether each thread reads of a row only what it has written itself, with the same loop."""
         s, loop = nest.stages[k], loops[k]
         if s.level != len(nest.axes) or parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
                 or s.index != loop.axes[0].symbol:
@@ -893,14 +841,14 @@ class _Cuda(_Renderer):
                        for g in self.program.values.gathered.values() for v in values_in(g))
 
     def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
-        """Registers of rows; what several stages load at the same places, loaded before all of them; and what one stage alone
+        """Declare registers of rows; load what several stages load at the same places before all of them, and what one stage alone
         loads, the same in every turn, before the last reduction that it waits for (`later`)."""
         write = self.write
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
         self.loaded: dict[tuple[str, Dim], str] = {}
         uses: dict[tuple[str, Dim], list[tuple[int, Value]]] = {}
-        made = {s.target.name for s in nest.stages}
+        targets = {s.target.name for s in nest.stages}
         for k, s in enumerate(nest.stages):
             if k not in loops:
                 continue
@@ -909,15 +857,15 @@ class _Cuda(_Renderer):
                 continue
             (axis,) = loop.axes
             for v in values_in(s.value):
-                if v.op == "load" and not v.args and v.attr[0].name not in made and v.attr[0].name not in self.registers \
+                if v.op == "load" and not v.args and v.attr[0].name not in targets and v.attr[0].name not in self.registers \
                         and self.packable(v, axis, loop.pack) and self.reachable(v, axis):
                     uses.setdefault((v.attr[0].name, v.attr[1] - axis.symbol), []).append((k, v))
         self.later: dict[int, list[tuple[tuple[str, Dim], Value, _Loop]]] = {}
         words = 0
-        for key, found in uses.items():
-            k, v = found[0]
+        for key, users in uses.items():
+            k, v = users[0]
             loop, array = loops[k], v.attr[0]
-            same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in found}
+            same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in users}
             own = loop.turns * loop.pack * _width(array) // 4
             if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
                 self.kept_words += own
@@ -926,7 +874,7 @@ class _Cuda(_Renderer):
             words += own
             if len(same) != 1 or words > HELD_WORDS:
                 continue
-            if len({j for j, _ in found}) > 1:
+            if len({j for j, _ in users}) > 1:
                 self.load_row(nest, key, v, loop)
             else:                                                   # the same for all turns: it is here when it is read
                 reductions = [j for j in range(k) if nest.stages[j].monoid is not None]
@@ -936,46 +884,47 @@ class _Cuda(_Renderer):
                     words -= own
 
     def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
-        """lasts: the first time only, for all. A row of one turn, in a nest that writes none, is read past the first cache."""
+        """Load a row into registers; lasts: the first time only. A row of one turn, in a nest that writes none, bypasses the first
+        cache."""
         array = v.attr[0]
         name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
         declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
         if lasts:
             self.kept.append(declared)
             name = f"kept.{name}"
-            self.open("if (first)")
         else:
             self.write(declared)
-        self.open_loop(loop)
         once = not lasts and _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages)
         how = "pack_once" if once else "pack_at"
-        self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
-        self.close_loop(loop)
-        if lasts:
-            self.close()
+        with self.open("if (first)") if lasts else nullcontext(), self.pack_loop(loop):
+            self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.loaded[key] = name
 
-    def open_loop(self, loop: _Loop) -> None:
-        """Begin the loop over a thread's packs; the axes are at the first element of one."""
+    @contextmanager
+    def pack_loop(self, loop: _Loop) -> Iterator[None]:
+        """Context manager: a loop over a thread's packs; the axes are at the first element of one."""
         write = self.write
         if loop.turns:
             write("#pragma unroll")
-            self.open(f"for (int k = 0; k < {loop.turns}; k++)")
-            write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
-            if not loop.exact:
-                write(f"if (at >= {c_of(loop.total)}) break;")
+            first = f"for (int k = 0; k < {loop.turns}; k++)"
         else:
-            first = f"(index_t)thread * {loop.pack}"
-            self.open(f"for (index_t at = {first}; at < {c_of(loop.total)}; at += {loop.threads * loop.pack})")
-        self.split_index("at", loop.axes)
+            step = loop.threads * loop.pack
+            first = f"for (index_t at = (index_t)thread * {loop.pack}; at < {c_of(loop.total)}; at += {step})"
+        with self.open(first):
+            if loop.turns:
+                write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
+                if not loop.exact:
+                    write(f"if (at >= {c_of(loop.total)}) break;")
+            self.split_index("at", loop.axes)
+            yield
+            self.shut(loop.axes)
 
-    def close_loop(self, loop: _Loop) -> None:
-        for axis in loop.axes:
+    def shut(self, axes: Sequence[Axis]) -> None:
+        for axis in axes:
             self.open_axes.remove(axis.name)
-        self.close()
 
     def turn(self, nest: Nest, level: int, loops: dict[int, _Loop], group: int, live: str) -> None:
-        """What is done inside of `level` axes, and the axes inside."""
+        """Write the stages inside of `level` axes, and the axes inside."""
         for k, s in enumerate(nest.stages):
             if s.level == level:
                 for key, v, loop in self.later.get(k, ()):
@@ -984,10 +933,9 @@ class _Cuda(_Renderer):
                 self.shared_stage(nest, k, s, loops.get(k), group, live)
         if any(s.level > level for s in nest.stages):
             axis = nest.axes[level]
-            self.loop(axis)
-            self.turn(nest, level + 1, loops, group, live)
-            self.sync(group)
-            self.end(axis)
+            with self.loop(axis):
+                self.turn(nest, level + 1, loops, group, live)
+                self.sync(group)
 
     def shared_stage(self, nest: Nest, k: int, s: Stage, loop: _Loop | None, group: int, live: str) -> None:
         write = self.write
@@ -1002,14 +950,9 @@ class _Cuda(_Renderer):
         elif s.monoid is None:
             self.registers_of(loop)
             guarded = live != "true" and s.target.level == 0
-            if guarded:
-                self.open(f"if ({live})")
-            self.open_loop(loop)
-            self.rows_of(s, loop)
-            self.lanes([s], loop.axes, loop.pack)
-            self.close_loop(loop)
-            if guarded:
-                self.close()
+            with self.open(f"if ({live})") if guarded else nullcontext(), self.pack_loop(loop):
+                self.rows_of(s, loop)
+                self.lanes([s], loop.axes, loop.pack)
             self.held = {}
         elif s.axes:
             self.each_alone(s, loop, live)
@@ -1033,9 +976,8 @@ class _Cuda(_Renderer):
                         self.packs[-1][v.number] = f"{name}[k]"
 
     def by_one(self, s: Stage, text: str, live: str) -> None:
-        self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})")
-        self.put(s, text)
-        self.close()
+        with self.open("if (thread == 0)" if live == "true" else f"if (thread == 0 && {live})"):
+            self.put(s, text)
 
     def together(self, nest: Nest, s: Stage, loop: _Loop, group: int, live: str) -> None:
         """A reduction that the threads of a turn share."""
@@ -1057,30 +999,28 @@ class _Cuda(_Renderer):
         write(f"for (int lane = 0; lane < {parts}; lane++) {f'most_{part}.at' if lowest else part}[lane] = {lowest or start};")
         self.in_sum = {s.value.number} if s.value.dtype is f32 and is_shifted(self.program, nest, s) else set()
         self.registers_of(loop)
-        self.open_loop(loop)
-        self.rows_of(s, loop)
-        if pack == 1:
-            self.declare(s.value)
-            write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
-        else:
-            axis = loop.axes[-1]
-            assert self.open_axes.pop() == axis.name
-            self.declare(s.value, only_ready=True)
-            self.load_packs(s.value, axis, pack)
-            if lowest:
-                write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
-            else:
-                if few:
-                    write(f"float few_{part}[{pack}];")
-                self.open_lanes(axis, pack)
+        with self.pack_loop(loop):
+            self.rows_of(s, loop)
+            if pack == 1:
                 self.declare(s.value)
-                write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
-                      f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
-                self.close_lanes(axis)
-                if few:
-                    write(f"{part}[0] += (double)added<{pack}>(few_{part});")
-            self.open_axes.append(axis.name)
-        self.close_loop(loop)
+                write(f"{part}[0] = {combine}({part}[0], ({kind}){self.ref(s.value)});")
+            else:
+                axis = loop.axes[-1]
+                assert self.open_axes.pop() == axis.name
+                self.declare(s.value, only_ready=True)
+                self.load_packs(s.value, axis, pack)
+                if lowest:
+                    write(f"keep_larger_{s.value.attr[0].dtype}(most_{part}, {self.pack_name(s.value)});")
+                else:
+                    if few:
+                        write(f"float few_{part}[{pack}];")
+                    with self.lane_loop(axis, pack):
+                        self.declare(s.value)
+                        write(f"few_{part}[lane] = {self.ref(s.value)};" if few else
+                              f"{part}[lane] = {combine}({part}[lane], ({kind}){self.ref(s.value)});")
+                    if few:
+                        write(f"{part}[0] += (double)added<{pack}>(few_{part});")
+                self.open_axes.append(axis.name)
         if lowest:
             write("#pragma unroll")
             write(f"for (int lane = 0; lane < {pack}; lane++) {part}[lane] = {_widened(s.value.attr[0], f'most_{part}.at[lane]')};")
@@ -1101,31 +1041,22 @@ class _Cuda(_Renderer):
         write = self.write
         kind, start, combine, done = accumulator(s)
         double = s.monoid == "sum" and s.value.dtype is f32 and _most(s.reduce) > SHORT_SUM
-        self.open_loop(loop)
-        write(f"{'double' if double else kind} total = {start};")
-        self.declare(s.value, only_ready=True)
-        for over in s.reduce:
-            self.loop(over)
+        with self.pack_loop(loop):
+            write(f"{'double' if double else kind} total = {start};")
             self.declare(s.value, only_ready=True)
-        self.declare(s.value)
-        write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
-        for over in reversed(s.reduce):
-            self.end(over)
-        text = "(float)total" if double else done.format("total")
-        if live != "true" and s.target.level == 0:
-            self.open(f"if ({live})")
-            self.put(s, text)
-            self.close()
-        else:
-            self.put(s, text)
-        self.close_loop(loop)
+            with self.loops(s.reduce, None, s.value):
+                self.declare(s.value)
+                write(f"total = {combine}(total, ({'double' if double else kind}){self.ref(s.value)});")
+            text = "(float)total" if double else done.format("total")
+            with self.open(f"if ({live})") if live != "true" and s.target.level == 0 else nullcontext():
+                self.put(s, text)
 
     def sync(self, group: int) -> None:
         self.write("__syncthreads();" if group > 32 else "__syncwarp();")
 
 
 def accumulator(s: Stage) -> tuple[str, str, str, str]:
-    """(type, start, what takes a value in, what comes out) of a reduction."""
+    """Return (type, start, what takes a value in, the result) of a reduction."""
     t: DType = s.value.dtype
     if s.monoid == "product":
         if t.is_float:
@@ -1142,7 +1073,7 @@ def accumulator(s: Stage) -> tuple[str, str, str, str]:
 
 
 def _uniform(v: Value, axis: Axis, pack: int) -> bool:
-    """Whether a condition holds for all elements of each pack along an axis, or for none of them."""
+    """Return whether a condition has one truth for all elements of each pack along an axis."""
     if axis.name not in v.symbols:
         return True
     if v.op == "and":
@@ -1156,27 +1087,18 @@ def _uniform(v: Value, axis: Axis, pack: int) -> bool:
 
 
 def _of_a_turn(at: Dim, nest: Nest) -> bool:
-    """Whether turns of a nest read at different places; a weight is the same for all."""
+    """Return whether turns of a nest read at different places; a weight is the same for all."""
     return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
 
 
-def _kind(array: Array) -> str:
-    """The type of its elements in memory."""
-    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
-
-
-def _width(array: Array) -> int:
-    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
-
-
 def _row(array: Array) -> int:
-    """Elements of a row in shared memory; 0 where it is too long, or where nobody knows."""
+    """Return the elements of a row in shared memory; 0 where it is too long, or its length is unknown."""
     most = d.bounds(array.size)[1]
     return -(-most // 4) * 4 if most < SHARED else 0
 
 
 def _divides(n: int, x: Dim) -> bool:
-    """Whether a dim is a multiple of n whatever its symbols are."""
+    """Return whether a dim is a multiple of n for all values of its symbols."""
     return all(k % n == 0 for _, k in x.terms) if isinstance(x, d.Expr) else int(x) % n == 0
 
 

@@ -53,18 +53,18 @@ def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") 
 
 
 def traffic_of(program: StageProgram) -> Dim:
-    """Bytes that are moved: each weight once for each row, all else once."""
+    """Return the bytes that are moved: each weight once for each row, all else once."""
     streams = [_stream(nest) for nest in program.nests if any(s.product for s in nest.stages)]
-    weights = {p.weight.attr[0] for each in streams for p in each.products}
+    weights = {p.weight.attr[0] for stream in streams for p in stream.products}
     total: Dim = 0
     for array in (*program.operands, *program.outputs):
         if array not in weights:
             total = total + array.size * array.dtype.itemsize
-    for each in streams:
+    for stream in streams:
         of_row: Dim = 0
-        for array in {p.weight.attr[0] for p in each.products}:
+        for array in {p.weight.attr[0] for p in stream.products}:
             of_row = of_row + array.size * array.dtype.itemsize
-        total = total + of_row * d.product(a.size for a in each.rows)
+        total = total + of_row * d.product(a.size for a in stream.rows)
     return total
 
 
@@ -100,17 +100,17 @@ class _CudaStreams(_Cuda):
         first = self.streams[0]
         self.row_count = d.product(a.size for a in first.rows)
         self.alike = [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in first.products]
-        for each in self.streams:
-            if [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in each.products] != self.alike:
+        for stream in self.streams:
+            if [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in stream.products] != self.alike:
                 raise NotLowered("products beside each other that are not alike")
-            if not same_dim(d.product(a.size for a in each.rows), self.row_count):
+            if not same_dim(d.product(a.size for a in stream.rows), self.row_count):
                 raise NotLowered("products beside each other of other numbers of rows")
-        if len({each[2] for each in self.alike}) != 1 or len({kind for kind, _, _ in self.alike}) != 1:
+        if len({stream[2] for stream in self.alike}) != 1 or len({kind for kind, _, _ in self.alike}) != 1:
             raise NotLowered("products of one column that are not alike")
-        if not d.is_static(first.products[0].along.size) or not all(d.is_static(each.count) for each in self.streams):
+        if not d.is_static(first.products[0].along.size) or not all(d.is_static(stream.count) for stream in self.streams):
             raise NotLowered("a weight whose sizes are known when it runs")
         self.length = int(d.evaluate(first.products[0].along.size, {}))
-        self.widths = [int(d.evaluate(each.count, {})) for each in self.streams]
+        self.widths = [int(d.evaluate(stream.count, {})) for stream in self.streams]
         self.products = len(first.products)
         self.columns_each = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)
         self.blocks = [-(-n // (STREAM_WARPS * self.columns_each)) for n in self.widths]
@@ -120,7 +120,7 @@ class _CudaStreams(_Cuda):
 
     def packs_of_products(self) -> tuple[int, int]:
         """Elements of a weight, and of what it meets, that are loaded at once."""
-        products = [p for each in self.streams for p in each.products]
+        products = [p for stream in self.streams for p in stream.products]
         pack = 16 // _width(products[0].weight.attr[0]) if self.aligned else 1
         while not all(_divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
             pack //= 2
@@ -133,21 +133,21 @@ class _CudaStreams(_Cuda):
 
     def bodies(self) -> list[list[str]]:
         one, several = self.when()
-        made = []
+        bodies = []
         if several != 0:
             self.times: Dim = several
-            made += [self.apart(partial(self.nest, i, nest)) for i, nest in enumerate(self.before)]
-            made.append(self.apart(partial(self.stream_kernel, "rows", several, None)))
+            bodies += [self.apart(partial(self.nest, i, nest)) for i, nest in enumerate(self.before)]
+            bodies.append(self.apart(partial(self.stream_kernel, "rows", several, None)))
         if one != 0:
-            made.append(self.apart(partial(self.stream_kernel, "row", one, self.made_again())))
-        return made
+            bodies.append(self.apart(partial(self.stream_kernel, "row", one, self.made_again())))
+        return bodies
 
     def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
-              given: Mapping[str, int] | None = None) -> None:
-        super().enter(entry, grid * self.times, block, shared, early, given)
+              dims: Mapping[str, int] | None = None) -> None:
+        super().enter(entry, grid * self.times, block, shared, early, dims)
 
     def when(self) -> tuple[Dim, Dim]:
-        """1 where there is one row and all is one kernel, else 0; 1 where there are several."""
+        """Return 1 where there is one row and all is one kernel, else 0; and 1 where there are several rows, else 0."""
         if self.made_again() is None:
             return 0, 1
         if d.is_static(self.row_count):
@@ -156,52 +156,53 @@ class _CudaStreams(_Cuda):
         return d.dim_min(1, self.row_count) - several, several
 
     def one_row(self) -> dict[str, int] | None:
-        """The dims where there is one row; None where that cannot be told."""
+        """Return the dims where there is one row; None where that is unknown."""
         if d.is_static(self.row_count):
             return {} if int(d.evaluate(self.row_count, {})) == 1 else None
-        found = d.symbols(self.row_count)
-        return {str(found[0]): 1} if len(found) == 1 and same_dim(self.row_count, found[0]) else None
+        symbols = d.symbols(self.row_count)
+        return {str(symbols[0]): 1} if len(symbols) == 1 and same_dim(self.row_count, symbols[0]) else None
 
     def made_again(self) -> dict[Array, int] | None:
-        """Where in shared memory the values lie that are made before the products, in bytes; None where they are not made again."""
-        given = self.one_row()
-        if given is None:
+        """Return the places [bytes] in shared memory of values made before the products; None where blocks do not make them
+        again."""
+        dims = self.one_row()
+        if dims is None:
             return None
         at, steps = 0, 0
-        found: dict[Array, int] = {}
+        places: dict[Array, int] = {}
         for nest in self.before:
             outer = nest.axes[:parallel(nest)]
-            if not self.is_flat(nest) and self.size_at(d.product(a.size for a in outer), given) != 1:
+            if not self.is_flat(nest) and self.size_at(d.product(a.size for a in outer), dims) != 1:
                 return None
             for s in nest.stages:
                 if s.scan is not None or s.within is not None or s.joined:
                     return None
-                turns = self.size_at(d.product(a.size for a in (*nest.axes[:s.level], *s.axes, *s.reduce)), given)
+                turns = self.size_at(d.product(a.size for a in (*nest.axes[:s.level], *s.axes, *s.reduce)), dims)
                 if turns is None:
                     return None
                 steps += turns
                 array = s.target
-                if array.level == 0 and array not in found:
-                    size = self.size_at(array.size, given)
+                if array.level == 0 and array not in places:
+                    size = self.size_at(array.size, dims)
                     if size is None:
                         return None
-                    found[array] = at
+                    places[array] = at
                     at += -(-size * _width(array) // 16) * 16
-        return found if at <= MADE_AGAIN and steps <= STEPS_AGAIN else None
+        return places if at <= MADE_AGAIN and steps <= STEPS_AGAIN else None
 
-    def size_at(self, size: Dim, given: dict[str, int]) -> int | None:
-        if set(map(str, d.symbols(size))) - set(given):
+    def size_at(self, size: Dim, dims: dict[str, int]) -> int | None:
+        if set(map(str, d.symbols(size))) - set(dims):
             return None
-        return int(d.evaluate(size, given))
+        return int(d.evaluate(size, dims))
 
     # ---- a kernel of all products ----
 
     def stream_kernel(self, what: str, times: Dim, again: dict[Array, int] | None) -> None:
-        """All products; what they multiply is made before by each block (again: where), or is there."""
+        """Write the kernel of all products; their factors are made before by each block (again: where), or are there."""
         write, first = self.write, self.streams[0]
         self.times = times
-        given = self.one_row() or {}
-        used = sum(-(-(self.size_at(a.size, given) or 0) * _width(a) // 16) * 16 for a in again or ())
+        dims = self.one_row() or {}
+        used = sum(-(-(self.size_at(a.size, dims) or 0) * _width(a) // 16) * 16 for a in again or ())
         plans = []
         for nest in self.before if again is not None else ():
             if not self.is_flat(nest):
@@ -213,7 +214,7 @@ class _CudaStreams(_Cuda):
             else:
                 plans.append((nest, {}, 32 * STREAM_WARPS, []))
         weights = tuple(dict.fromkeys(p.weight.attr[0].number for each in self.streams for p in each.products))
-        self.enter(f"{self.name}_{what}", sum(self.blocks), 32 * STREAM_WARPS, used, weights, given if again is not None else None)
+        self.enter(f"{self.name}_{what}", sum(self.blocks), 32 * STREAM_WARPS, used, weights, dims if again is not None else None)
         write("const int lane = threadIdx.x % 32;")
         self.which()
         kind = _kind(first.products[0].weight.attr[0])
@@ -221,32 +222,30 @@ class _CudaStreams(_Cuda):
             write(f"const {kind} *w{p}[{self.columns_each}];")
             write(f"Pack<{kind}, {self.pack}> taken{p}[{self.held_turns}][{self.columns_each}];")
         write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        write("const index_t place = column + c < columns ? column + c : columns - 1;")
-        for _, each in self.branches():
-            self.split_index("place", each.columns)
-            for p, product in enumerate(each.products):
-                array, offset, _ = product.weight.attr
-                write(f"w{p}[c] = {array.name} + {c_of(offset - product.along.symbol)};")
-            self.shut(each.columns)
-        self.close()
+        with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+            write("const index_t place = column + c < columns ? column + c : columns - 1;")
+            for stream in self.branches():
+                self.split_index("place", stream.columns)
+                for p, product in enumerate(stream.products):
+                    array, offset, _ = product.weight.attr
+                    write(f"w{p}[c] = {array.name} + {c_of(offset - product.along.symbol)};")
+                self.shut(stream.columns)
         self.take("0")
         self.bring_near(again)
         write("after_those_before();")
         for array in again or ():
             if array.role == "output":
                 write(f"{_kind(array)} *const whole_{array.name} = {array.name};")
-        self.open()
-        if again is not None:
-            if used:
-                write("extern __shared__ __align__(16) char rows[];")
-            self.make_again(again, plans, given)
-        self.each_row()
-        self.close()
-        self.close_kernel()
+        with self.open():
+            if again is not None:
+                if used:
+                    write("extern __shared__ __align__(16) char rows[];")
+                self.make_again(again, plans, dims)
+            self.each_row()
+        write.close()
 
     def which(self) -> None:
-        """Of which nest a block's columns are, and the first of a warp."""
+        """Write the nest of a block's columns, and the first column of a warp."""
         write = self.write
         firsts = [sum(self.blocks[:k]) for k in range(len(self.blocks))]
 
@@ -262,43 +261,35 @@ class _CudaStreams(_Cuda):
         block = f"((int)blockIdx.x - {chosen(firsts)})"
         write(f"const index_t column = ((index_t){block} * {STREAM_WARPS} + (int)threadIdx.x / 32) * {self.columns_each};")
 
-    def branches(self) -> Iterator[tuple[int, _Stream]]:
-        """Each nest, inside of the condition that a block has columns of it."""
-        for k, each in enumerate(self.streams):
-            self.open(f"if (which == {k})" if len(self.streams) > 1 else "")
-            yield k, each
-            self.close()
-
-    def shut(self, axes: tuple[Axis, ...]) -> None:
-        for axis in axes:
-            self.open_axes.remove(axis.name)
+    def branches(self) -> Iterator[_Stream]:
+        """Yield each nest, inside of the condition that a block has columns of it."""
+        for k, stream in enumerate(self.streams):
+            with self.open(f"if (which == {k})" if len(self.streams) > 1 else ""):
+                yield stream
 
     def take(self, turn: str) -> None:
-        """Weights of the turns from `turn` on."""
+        """Load the weights of the turns from `turn` on."""
         write = self.write
         write("#pragma unroll")
-        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
-        write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        self.open(f"if (k < {self.length})")
-        for p in range(self.products):
-            write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
-        for _ in range(3):
-            self.close()
+        with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+            write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
+            write("#pragma unroll")
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"), self.open(f"if (k < {self.length})"):
+                for p in range(self.products):
+                    write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
 
     def bring_near(self, again: dict[Array, int] | None) -> None:
-        """Bring operands near that what is made again reads whole, whatever the row is: the weights of norms."""
-        found: dict[Array, None] = {}
+        """Prefetch operands that what is made again reads whole, whatever the row is: the weights of norms."""
+        operands: dict[Array, None] = {}
         for nest in self.before if again is not None else ():
             outer = {a.name for a in nest.axes}
             for s in nest.stages:
                 for v in values_in(s.value):
                     if v.op == "load" and v.attr[0].role == "operand" and not v.symbols & outer and not v.args \
                             and d.is_static(v.attr[0].size) and not v.symbols & set(self.program.values.gathered):
-                        found[v.attr[0]] = None
+                        operands[v.attr[0]] = None
         begin = 0
-        for array in found:
+        for array in operands:
             lines = -(-int(d.evaluate(array.size, {})) * _width(array) // LINE)
             if lines <= 64:
                 self.write(f"if (threadIdx.x >= {begin} && threadIdx.x < {begin + lines}) "
@@ -306,7 +297,7 @@ class _CudaStreams(_Cuda):
                 begin = (begin + lines) % (32 * STREAM_WARPS - 64)
 
     def make_again(self, again: dict[Array, int], plans: list[tuple[Nest, dict[int, _Loop], int, list[tuple[Array, int]]]],
-                   given: dict[str, int]) -> None:
+                   dims: dict[str, int]) -> None:
         write, threads = self.write, 32 * STREAM_WARPS
         for array, at in again.items():
             write(f"{_kind(array)} *const {array.name} = ({_kind(array)} *)(rows + {at});")
@@ -317,112 +308,99 @@ class _CudaStreams(_Cuda):
         for nest, loops, group, _ in plans:
             self.of_warps(nest, loops, group)
         for nest, loops, group, _ in plans:
-            self.open()
-            self.held = {}
-            if self.is_flat(nest):
-                self.registers = {}
-                self.later, self.loaded = {}, {}
-                for s in nest.stages:
-                    axes = (*nest.axes, *s.axes)
-                    write(f"/* {s.note} */")
-                    self.open()
-                    pack = self.pack_of([(s, axes[-1])]) if axes else 1
-                    loop = _Loop(axes, pack, threads, 0, False)
-                    self.open_loop(loop)
-                    self.lanes([s], axes, pack)
-                    self.close_loop(loop)
-                    self.close()
-            else:
-                outer = nest.axes[:parallel(nest)]
-                for axis in outer:
-                    write(f"const index_t {axis.name} = 0;")
-                    self.open_axes.append(axis.name)
-                self.ahead(nest, loops)
-                self.turn(nest, len(outer), loops, group, "true")
-                self.shut(outer)
-            write("__syncthreads();")
-            self.close()
+            with self.open():
+                self.held = {}
+                if self.is_flat(nest):
+                    self.registers = {}
+                    self.later, self.loaded = {}, {}
+                    for s in nest.stages:
+                        axes = (*nest.axes, *s.axes)
+                        write(f"/* {s.note} */")
+                        with self.open():
+                            pack = self.pack_of([(s, axes[-1])]) if axes else 1
+                            loop = _Loop(axes, pack, threads, 0, False)
+                            with self.pack_loop(loop):
+                                self.lanes([s], axes, pack)
+                else:
+                    outer = nest.axes[:parallel(nest)]
+                    for axis in outer:
+                        write(f"const index_t {axis.name} = 0;")
+                        self.open_axes.append(axis.name)
+                    self.ahead(nest, loops)
+                    self.turn(nest, len(outer), loops, group, "true")
+                    self.shut(outer)
+                write("__syncthreads();")
         outputs = [a for a in again if a.role == "output"]
         if outputs:
-            self.open("if (blockIdx.x == 0)")
-            for a in outputs:
-                size = self.size_at(a.size, given)
-                write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
-            self.close()
+            with self.open("if (blockIdx.x == 0)"):
+                for a in outputs:
+                    size = self.size_at(a.size, dims)
+                    write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
 
     def each_row(self) -> None:
-        """The dot products of each row with what a warp holds of its weights, and what is made of them."""
+        """Write the dot products of each row with the weights that a warp holds, and the stages that use them."""
         write, many = self.write, self.held_turns < self.turns
-        self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)")
-        for p in range(self.products):
-            write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
-            write(f"float part{p}[{self.columns_each}] = {{}};")
-        for _, each in self.branches():
-            self.split_index("row", each.rows)
-            for p, product in enumerate(each.products):
-                array, offset, _ = product.other.attr
-                write(f"with{p} = {array.name} + {c_of(offset - product.along.symbol)};")
-            self.shut(each.rows)
-        self.open(f"for (int turn = 0; turn < {self.turns}; turn += {self.held_turns})")
-        if many:
-            self.open("if (row > 0 || turn > 0)")
-            self.take("turn")
-            self.close()
-        write("#pragma unroll")
-        self.open(f"for (int t = 0; t < {self.held_turns}; t++)")
-        write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
-        self.open(f"if (k < {self.length})")
-        write("#pragma unroll")
-        self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})")
-        firsts = self.streams[0].products
-        shared = all(len({str(each.products[p].other.attr[:2]) for p in range(self.products)}) == 1
-                     and len({each.products[p].along.size for p in range(self.products)}) == 1 for each in self.streams) and all(
-                         self.same_other(each) for each in self.streams)
-        for p in range(self.products):
-            if p == 0 or not shared:
-                kind = _kind(firsts[p].other.attr[0])
-                write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
-        write("#pragma unroll")
-        self.open(f"for (int e = 0; e < {self.pack_other}; e++)")
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        for p, product in enumerate(firsts):
-            x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
-            w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
-            write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
-        for _ in range(6):
-            self.close()
-        write("#pragma unroll")
-        self.open(f"for (int c = 0; c < {self.columns_each}; c++)")
-        for p in range(self.products):
-            write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
-        self.open("if (lane == 0 && column + c < columns)")
-        write("const index_t place = column + c;")
-        for _, each in self.branches():
-            self.split_index("place", each.columns)
-            self.split_index("row", each.rows)
-            at = {product.stage: p for p, product in enumerate(each.products)}
-            for s in each.nest.stages:
-                write(f"/* {s.note} */")
-                if s in at:
-                    text = f"total{at[s]}"
-                else:
-                    self.declare(s.value)
-                    text = self.ref(s.value)
-                if _is_number(s.target):
-                    write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
-                else:
-                    self.put(s, text)
-            self.shut((*each.columns, *each.rows))
-        self.close()
-        self.close()
-        self.close()
+        with self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)"):
+            for p in range(self.products):
+                write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
+                write(f"float part{p}[{self.columns_each}] = {{}};")
+            for stream in self.branches():
+                self.split_index("row", stream.rows)
+                for p, product in enumerate(stream.products):
+                    array, offset, _ = product.other.attr
+                    write(f"with{p} = {array.name} + {c_of(offset - product.along.symbol)};")
+                self.shut(stream.rows)
+            with self.open(f"for (int turn = 0; turn < {self.turns}; turn += {self.held_turns})"):
+                if many:
+                    with self.open("if (row > 0 || turn > 0)"):
+                        self.take("turn")
+                write("#pragma unroll")
+                with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+                    write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
+                    with self.open(f"if (k < {self.length})"):
+                        self.multiply_pack()
+            write("#pragma unroll")
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+                for p in range(self.products):
+                    write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
+                with self.open("if (lane == 0 && column + c < columns)"):
+                    write("const index_t place = column + c;")
+                    for stream in self.branches():
+                        self.split_index("place", stream.columns)
+                        self.split_index("row", stream.rows)
+                        at = {product.stage: p for p, product in enumerate(stream.products)}
+                        for s in stream.nest.stages:
+                            write(f"/* {s.note} */")
+                            if s in at:
+                                text = f"total{at[s]}"
+                            else:
+                                self.declare(s.value)
+                                text = self.ref(s.value)
+                            if _is_number(s.target):
+                                write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
+                            else:
+                                self.put(s, text)
+                        self.shut((*stream.columns, *stream.rows))
 
-    def same_other(self, each: _Stream) -> bool:
-        """Whether all products of a nest multiply the same."""
-        first, *rest = each.products
-        return all(p.other.attr[0] is first.other.attr[0]
-                   and p.other.attr[1] - p.along.symbol == first.other.attr[1] - first.along.symbol for p in rest)
+    def multiply_pack(self) -> None:
+        """Add the products of one pack of weights to the sums of a thread."""
+        write, firsts = self.write, self.streams[0].products
+        shared = all((p.other.attr[:2], p.along) == (stream.products[0].other.attr[:2], stream.products[0].along)
+                     for stream in self.streams for p in stream.products)          # all products of a nest multiply the same
+        write("#pragma unroll")
+        with self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})"):
+            for p in range(self.products):
+                if p == 0 or not shared:
+                    kind = _kind(firsts[p].other.attr[0])
+                    write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
+            write("#pragma unroll")
+            with self.open(f"for (int e = 0; e < {self.pack_other}; e++)"):
+                write("#pragma unroll")
+                with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+                    for p, product in enumerate(firsts):
+                        x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
+                        w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
+                        write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
 
 
 def _stream(nest: Nest) -> _Stream:
@@ -450,5 +428,5 @@ def _stream(nest: Nest) -> _Stream:
 
 
 def _names(load: Value) -> set[str]:
-    """What the place of a load depends on."""
+    """Return the symbols in the place of a load."""
     return set(map(str, d.symbols(load.attr[1])))

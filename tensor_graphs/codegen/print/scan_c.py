@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of
+from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import NativeCall, NotLowered, Spec
+from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN
@@ -30,9 +30,9 @@ CARRIES = 2
 
 @dataclass(frozen=True, eq=False)
 class TurnsProgram:
-    """step: the loops of one turn. carried, sliced, stacked: bytes of each carry, of one slice of each sliced operand, of one slice
-    of each output that is stacked. places: which value of the step each output is, as a step may return one twice. dims: of the
-    step and of the length, as they are handed over."""
+    """step: the loops of one turn. carried, sliced, stacked: bytes of each carry, of one slice of each sliced operand and of each
+    stacked output. places: the value of the step that each output is, as a step may return one twice. dims: of the step and of the
+    length, as they are passed."""
 
     step: StageProgram
     length: Dim
@@ -53,9 +53,9 @@ class TurnsProgram:
         for i, dim in enumerate(self.dims):
             out += [f"    const int64_t {dim_name(str(dim))} = ints[{i}];", f"    (void){dim_name(str(dim))};"]
         inner = ", ".join(dim_name(str(dim)) for dim in self.step.dims) or "0"
-        made = [self.places.index(u) for u in range(max(self.places) + 1)]    # the first output of each value
+        firsts = [self.places.index(u) for u in range(max(self.places) + 1)]    # the first output of each value
         out += [f"    const int64_t inner[] = {{{inner}}}, turns = {c(self.length)};",
-                f"    void *out[{outs}], *at[{len(made) + ins}];"]
+                f"    void *out[{outs}], *at[{len(firsts) + ins}];"]
         if count:
             out.append(f"    char *other = tg_scratch({CARRIES}, {c(_scratch(self.carried))});")
         out.append("    for (int64_t turn = 0; turn < turns; turn++) {")
@@ -65,19 +65,19 @@ class TurnsProgram:
             scratch = f"other + {c(place)}"
             out.append(f"        out[{k}] = left % 2 ? {scratch} : (char *)ptr[{k}];")
             before = f"left % 2 ? (char *)ptr[{k}] : {scratch}"
-            out.append(f"        at[{len(made) + k}] = turn == 0 ? (char *)ptr[{outs + k}] : {before};")
+            out.append(f"        at[{len(firsts) + k}] = turn == 0 ? (char *)ptr[{outs + k}] : {before};")
             place = place + _padded(size)
         for k, size in enumerate(self.stacked, count):
             out.append(f"        out[{k}] = (char *)ptr[{k}] + slice * {c(size)};")
         for k, size in enumerate(self.sliced, count):
-            out.append(f"        at[{len(made) + k}] = (char *)ptr[{outs + k}] + slice * {c(size)};")
+            out.append(f"        at[{len(firsts) + k}] = (char *)ptr[{outs + k}] + slice * {c(size)};")
         for k in range(count + len(self.sliced), ins):
-            out.append(f"        at[{len(made) + k}] = ptr[{outs + k}];")
-        out += [f"        at[{u}] = out[{k}];" for u, k in enumerate(made)]
+            out.append(f"        at[{len(firsts) + k}] = ptr[{outs + k}];")
+        out += [f"        at[{u}] = out[{k}];" for u, k in enumerate(firsts)]
         out += ["        (void)slice, (void)left;", f"        {name}_step(at, inner, floats);"]
         for k, (u, size) in enumerate(zip(self.places, (*self.carried, *self.stacked), strict=True)):
-            if made[u] != k:
-                out.append(f"        memcpy(out[{k}], out[{made[u]}], (size_t)({c(size)}));")
+            if firsts[u] != k:
+                out.append(f"        memcpy(out[{k}], out[{firsts[u]}], (size_t)({c(size)}));")
         out.append("    }")
         for k, size in enumerate(self.carried):
             out.append(f"    if (turns == 0) memcpy(ptr[{k}], ptr[{outs + k}], (size_t)({c(size)}));")
@@ -97,8 +97,8 @@ def _scratch(carried: tuple[Dim, ...]) -> Dim:
 
 def refuse(spec: Spec) -> str | None:
     """Why there are no loops of a scan's step; None where there are."""
-    found = program_of(asked(spec))
-    return found if isinstance(found, str) else None
+    program = program_of(asked(spec))
+    return program if isinstance(program, str) else None
 
 
 @lru_cache(maxsize=1024)
@@ -130,9 +130,7 @@ def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
 
 def build(spec: Spec) -> NativeCall:
     """The call of the loops of a scan; they are compiled when they are needed. Raises NotLowered."""
-    program = program_of(asked(spec))
-    if isinstance(program, str):
-        raise NotLowered(program)
+    program = lowered(program_of(asked(spec)))
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program.step)
     threads = library.load().threads()
@@ -142,15 +140,12 @@ def build(spec: Spec) -> NativeCall:
 
 def text_of(spec: Spec) -> str:
     """The C text of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
-    program = program_of(asked(spec))
-    if isinstance(program, str):
-        raise NotLowered(program)
-    return program.rendered("scan")
+    return lowered(program_of(asked(spec))).rendered("scan")
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the loops of several scans at once; for each None, or why it cannot be built. Raises CacheFolderError."""
-    found = [program_of(asked(spec)) for spec in specs]
-    made = [p for p in found if not isinstance(p, str)]
-    whys = dict(zip(map(id, made), libraries.compiled(made), strict=True))
-    return [p if isinstance(p, str) else whys[id(p)] for p in found]
+    """Compile the loops of several scans at once; return None for each, or why it cannot be built. Raises CacheFolderError."""
+    programs = [program_of(asked(spec)) for spec in specs]
+    scans = [p for p in programs if not isinstance(p, str)]
+    whys = dict(zip(map(id, scans), libraries.compiled(scans), strict=True))
+    return [p if isinstance(p, str) else whys[id(p)] for p in programs]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of
+from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
@@ -49,8 +49,8 @@ A_TURN = 3 << 20
 
 @dataclass(frozen=True, eq=False)
 class _RowsInTurns:
-    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: of each output which of
-    the values that the step returns it is, as it may return one twice. length: turns."""
+    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: the value of the step that
+    each output is, as it may return one twice. length: turns."""
 
     turns: Turns
     few: FewRows
@@ -69,27 +69,22 @@ def kernel(backend: str) -> Kernel:
 
 def refuse(spec: Spec) -> str | None:
     """Why a scan is no kernel; None where it is."""
-    made = _call(asked(spec))
-    return made if isinstance(made, str) else None
+    call = _call(asked(spec))
+    return call if isinstance(call, str) else None
 
 
 def build(spec: Spec) -> LaunchCall:
     """The call of a scan. Raises NotLowered."""
-    made = _call(asked(spec))
-    if isinstance(made, str):
-        raise NotLowered(made)
-    return made
+    return lowered(_call(asked(spec)))
 
 
 def traffic(spec: Spec) -> Dim:
     """The bytes of its operands and outputs, and those that could be moved while its turns wait for each other."""
-    found = _turns_of(asked(spec))
-    if isinstance(found, str):
-        raise NotLowered(found)
+    scan = lowered(_turns_of(asked(spec)))
     moved: Dim = 0
     for t in (*spec.inputs, *spec.outputs):
         moved = moved + t.nbytes()
-    return moved + found.length * len(found.program.nests) * A_TURN
+    return moved + scan.length * len(scan.program.nests) * A_TURN
 
 
 @lru_cache(maxsize=1024)
@@ -118,59 +113,59 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
         return "a running sum in its step is not written for GPUs"
     if not all(few.of_outputs):
         return "what it returns has no rows"
-    given = (*map(slice_type, turns.sliced), *turns.others)
-    apart = [t for t, has in zip(given, few.of_arguments[carries:], strict=True) if not has]
+    types = (*map(slice_type, turns.sliced), *turns.others)
+    apart = [t for t, has in zip(types, few.of_arguments[carries:], strict=True) if not has]
     if sum(int(d.evaluate(t.nbytes(), {})) for t in apart) > NEAR:
         return f"each turn reads more than {NEAR >> 10} KB that all rows share"
     return _RowsInTurns(turns, few, count, program, places, rows, turns.sliced[0].shape[0])
 
 
 def _count(turns: Turns, rows: Dim) -> int:
-    """Rows of a block: as many as have few elements, where there are blocks enough; they divide all rows."""
+    """Return the rows of a block: as many as have few elements, where there are enough blocks; they divide all rows."""
     if not isinstance(rows, int) or rows == 0:
         return 1
-    each = sum(math.prod(int(d.bounds(s)[1]) for s in t.shape[1:]) for t in turns.carries)
-    most = min(rows // ENOUGH, FEW_ELEMENTS // max(1, each))
+    elements = sum(math.prod(int(d.bounds(s)[1]) for s in t.shape[1:]) for t in turns.carries)
+    most = min(rows // ENOUGH, FEW_ELEMENTS // max(1, elements))
     return max((n for n in range(2, most + 1) if rows % n == 0), default=1)
 
 
 @lru_cache(maxsize=1024)
 def _call(asked: AskedSpec) -> LaunchCall | str:
-    found = _turns_of(asked)
-    if isinstance(found, str):
-        return found
+    scan = _turns_of(asked)
+    if isinstance(scan, str):
+        return scan
     try:
-        whole, other = _text(asked.spec, found, True), _text(asked.spec, found, False)
+        whole, other = _text(asked.spec, scan, True), _text(asked.spec, scan, False)
     except NotLowered as e:
         return str(e)
-    single = LaunchCall(*other, (found.length, found.rows), ())
-    return single if whole == other else LaunchCall(*whole, (found.length, found.rows), (), ALIGNED, single)
+    single = LaunchCall(*other, (scan.length, scan.rows), ())
+    return single if whole == other else LaunchCall(*whole, (scan.length, scan.rows), (), ALIGNED, single)
 
 
-def _text(spec: Spec, found: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Launch, ...]]:
+def _text(spec: Spec, scan: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Launch, ...]]:
     """The kernel's text, and its launch. Raises NotLowered."""
-    few = found.few
+    few = scan.few
     values = [*few.step.arguments, *few.step.outputs]
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
-        return _text(spec, found, False)                            # rows begin where no pack does
-    cuda, bodies, waits, block = _nests(found, aligned, True)
+        return _text(spec, scan, False)                            # rows begin where no pack does
+    cuda, bodies, waits, block = _nests(scan, aligned, True)
     if cuda.kept and (cuda.kept_words * block > KEPT_WORDS or any(_threads(launch) > block for launch in cuda.launches)):
-        cuda, bodies, waits, block = _nests(found, aligned, False)  # too much to keep, or of several turns for one thread
+        cuda, bodies, waits, block = _nests(scan, aligned, False)  # too much to keep, or of several turns for one thread
     own = max(launch.shared * (block // launch.block) for launch in cuda.launches)
-    rooms = ((_Room(found, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
+    rooms = ((_Room(scan, aligned, slots), most) for slots, most in ((SLOTS, SHARED // 2), (2, SHARED // 2), (0, SHARED)))
     room = next((r for r, most in rooms if r.nbytes + own <= most), None)
     if room is None:
         raise NotLowered(f"its rows take more than {SHARED} bytes of shared memory")
-    lines = [*cuda.preamble(), *_functions(cuda, bodies), *_loop(spec, found, cuda, waits, block, room)]
-    return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(found.rows, found.count), block, room.nbytes + own, waits=True),)
+    lines = [*cuda.preamble(), *_functions(cuda, bodies), *_loop(spec, scan, cuda, waits, block, room)]
+    return "\n".join(lines) + "\n", (Launch("turns", d.ceil_div(scan.rows, scan.count), block, room.nbytes + own, waits=True),)
 
 
-def _nests(found: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[list[str]], list[bool], int]:
-    """The nests of a step, the lines of each, which have threads that wait for each other, and the threads of a block. keep: what a
-    thread reads in each turn anew stays in its registers. Raises NotLowered."""
-    sliced, arguments = len(found.turns.carries) + len(found.turns.sliced), len(found.few.step.arguments)
+def _nests(scan: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[list[str]], list[bool], int]:
+    """Return the nests of a step, the lines of each, which have threads that wait for each other, and the threads of a block. keep:
+    what a thread reads in each turn stays in its registers. Raises NotLowered."""
+    sliced, arguments = len(scan.turns.carries) + len(scan.turns.sliced), len(scan.few.step.arguments)
     lasting = [f"x{k}" for k in range(sliced, arguments)] if keep else []
-    cuda = _Cuda(found.program, aligned, "step", True, lasting, _copies(found))
+    cuda = _Cuda(scan.program, aligned, "step", True, lasting, _copies(scan))
     bodies = cuda.bodies()
     if cuda.long_rows:
         raise NotLowered("a row of its step is in scratch")
@@ -178,11 +173,11 @@ def _nests(found: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[
     return cuda, bodies, waits, _block(cuda.launches, waits)
 
 
-def _copies(found: _RowsInTurns) -> dict[str, list[str]]:
+def _copies(scan: _RowsInTurns) -> dict[str, list[str]]:
     """Parameters of nests for what a step returns more than once: what has a value first, and those that have it again."""
     again: dict[str, list[str]] = {}
-    for k, u in enumerate(found.places):
-        if found.places.index(u) != k:
+    for k, u in enumerate(scan.places):
+        if scan.places.index(u) != k:
             again.setdefault(f"y{u}", []).append(f"again{k}")
     return again
 
@@ -191,8 +186,8 @@ _WAITS = re.compile(r"__syncthreads|__shared__|reduced<(64|128|256|512|1024)>")
 
 
 def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
-    """Threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest nest have.
-    Raises NotLowered."""
+    """Return the threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest
+    nest have. Raises NotLowered."""
     fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
     wanted = max(map(_threads, launches))
     if len(fixed) > 1:
@@ -218,26 +213,24 @@ def _padded(nbytes: int) -> int:
 
 
 class _Room:
-    """Where a block's shared memory has what: each carry twice (a, b: one turn reads what the other has written), slices of some
-    turns (s), and scratch of a step. The rows that nests keep there themselves come behind.
+    """The layout of a block's shared memory: each carry twice (a, b: one turn reads what the other has written), slices of some
+    turns (s), and scratch of a step; the rows that nests keep there come after. ahead: bytes that are copied at once, by the number
+    of the operand; slices of other sizes are read where they lie."""
 
-    ahead: bytes that are copied at once, by the number of the operand; slices of other sizes are read where they lie.
-    """
-
-    def __init__(self, found: _RowsInTurns, aligned: bool, slots: int) -> None:
+    def __init__(self, scan: _RowsInTurns, aligned: bool, slots: int) -> None:
         self.at: dict[str, tuple[str, int]] = {}
         self.slots = slots
         self.ahead: dict[int, int] = {}
         self.nbytes = 0
-        carries = len(found.turns.carries)
-        for k, x in enumerate(found.few.step.arguments[:carries + len(found.turns.sliced)]):
+        carries = len(scan.turns.carries)
+        for k, x in enumerate(scan.few.step.arguments[:carries + len(scan.turns.sliced)]):
             nbytes, at_once = _size(x) * x.dtype.itemsize, ALIGNED if aligned else x.dtype.itemsize
             for place in "ab" if k < carries else "":
                 self._put(f"{place}{k}", STORED[x.dtype.name], nbytes)
             if k >= carries and slots and nbytes and at_once >= 4:
                 self.ahead[k] = at_once
                 self._put(f"s{k}", STORED[x.dtype.name], slots * _padded(nbytes))
-        for a in (a for a in found.program.scratch if a.level == 0):
+        for a in (a for a in scan.program.scratch if a.level == 0):
             dtype = computed_in(a.dtype)
             self._put(a.name, STORED[dtype.name], int(d.evaluate(a.size, {})) * dtype.itemsize)
 
@@ -252,24 +245,24 @@ class _Room:
 def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
     """The nests of a step, each as a function of one of its blocks."""
     types = {a.name: STORED[a.dtype.name] for a in cuda.program.outputs}
-    given = [cuda.parameters(), *(f"{types[of]} *{name}" for of, names in cuda.copies.items() for name in names)]
+    parameters = [cuda.parameters(), *(f"{types[of]} *{name}" for of, names in cuda.copies.items() for name in names)]
     lines = []
     if cuda.kept:
-        lines += ["\nstruct Kept {", *(f"    {each}" for each in cuda.kept), "};"]
-        given += ["Kept &kept", "const bool first"]
+        lines += ["\nstruct Kept {", *(f"    {field}" for field in cuda.kept), "};"]
+        parameters += ["Kept &kept", "const bool first"]
     for k, (launch, body) in enumerate(zip(cuda.launches, bodies, strict=True)):
-        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({', '.join(given)}, char *own_rows, index_t sub_block, "
+        lines += [(f"\nstatic __device__ __forceinline__ void turn{k}({', '.join(parameters)}, char *own_rows, index_t sub_block, "
                   "int sub_thread) {"),
                   f"    const index_t sub_blocks = {int(d.evaluate(launch.grid, {}))};", "    (void)own_rows, (void)sub_blocks;",
                   *map(_of_a_group, body[body.index(f"    {WAIT}") + 1:-1]), "}"]
     return lines
 
 
-def _places(found: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str], dict[int, str]]:
-    """What stands for each operand and value of a step in a turn, where each of its outputs goes, and where slices come from that
-    are copied ahead."""
-    few, carries, sliced = found.few, len(found.turns.carries), len(found.turns.carries) + len(found.turns.sliced)
-    row_of_slice = f"(slice * (all_rows / {found.count}) + row)"
+def _places(scan: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str], dict[int, str]]:
+    """Return the text for each operand and value of a step in a turn, the destination of each output, and the source of each slice
+    that is copied ahead."""
+    few, carries, sliced = scan.few, len(scan.turns.carries), len(scan.turns.carries) + len(scan.turns.sliced)
+    row_of_slice = f"(slice * (all_rows / {scan.count}) + row)"
     values, sources = {}, {}
     for k, (x, has) in enumerate(zip(few.step.arguments, few.of_arguments, strict=True)):
         begin = (row_of_slice if has else "slice") if k < sliced else "row" if has else "0"
@@ -278,7 +271,7 @@ def _places(found: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str]
             sources[k], values[f"x{k}"] = values[f"x{k}"], _slot(x, k, room)
     into = [f"(turn % 2 ? a{k} : b{k})" if k < carries else f"out{k} + {row_of_slice} * {_size(x)}"
             for k, x in enumerate(few.step.outputs)]
-    values |= {f"y{u}": into[found.places.index(u)] for u in set(found.places)}
+    values |= {f"y{u}": into[scan.places.index(u)] for u in set(scan.places)}
     return values, into, sources
 
 
@@ -286,28 +279,28 @@ def _slot(x: Node, k: int, room: _Room) -> str:
     return f"(s{k} + (int)(turn & {room.slots - 1}) * {_padded(_size(x) * x.dtype.itemsize) // x.dtype.itemsize})"
 
 
-def _ahead(found: _RowsInTurns, room: _Room, sources: Mapping[int, str], block: int) -> list[str]:
-    """Asks for the slices that a turn reads, as one group of copies, which may be empty."""
+def _ahead(scan: _RowsInTurns, room: _Room, sources: Mapping[int, str], block: int) -> list[str]:
+    """Return the lines that request the slices of a turn, as one group of copies, which may be empty."""
     lines = ["    const auto ahead = [&](int64_t turn) {", "        if (turn < turns) {",
-             f"            const int64_t slice = {_slice(found)};"]
+             f"            const int64_t slice = {_slice(scan)};"]
     for k, source in sources.items():
-        x, at_once = found.few.step.arguments[k], room.ahead[k]
-        each, count = at_once // x.dtype.itemsize, _size(x) * x.dtype.itemsize // at_once
+        x, at_once = scan.few.step.arguments[k], room.ahead[k]
+        step, count = at_once // x.dtype.itemsize, _size(x) * x.dtype.itemsize // at_once
         lines += [f"            for (int i = threadIdx.x; i < {count}; i += {block})",
-                  f"                copy_ahead<{at_once}>({_slot(x, k, room)} + i * {each}, {source} + i * {each});"]
+                  f"                copy_ahead<{at_once}>({_slot(x, k, room)} + i * {step}, {source} + i * {step});"]
     return [*lines, "        }", "        copies_end();", "    };"]
 
 
-def _slice(found: _RowsInTurns) -> str:
-    return "turns - 1 - turn" if found.turns.reverse else "turn"
+def _slice(scan: _RowsInTurns) -> str:
+    return "turns - 1 - turn" if scan.turns.reverse else "turn"
 
 
-def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
-    """The kernel: what a block carries comes to shared memory, then turn after turn, and at the end goes from there."""
-    program, carried = found.program, found.few.step.arguments[:len(found.turns.carries)]
-    values, into, sources = _places(found, room)
+def _loop(spec: Spec, scan: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
+    """Return the kernel: carries are copied to shared memory, turns run one after another, and the carries are copied back."""
+    program, carried = scan.program, scan.few.step.arguments[:len(scan.turns.carries)]
+    values, into, sources = _places(scan, room)
     values |= {f"again{k}": to for k, to in enumerate(into)}
-    given = ", ".join([*(values.get(a.name, a.name) for a in (
+    arguments = ", ".join([*(values.get(a.name, a.name) for a in (
         *program.outputs, *program.operands, *(a for a in program.scratch if a.level == 0))),
         *(values[name] for names in cuda.copies.values() for name in names), *(["kept", "turn == 0"] if cuda.kept else [])])
 
@@ -321,16 +314,16 @@ def _loop(spec: Spec, found: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], b
              "const int64_t *__restrict__ sizes) {"),
              "    extern __shared__ __align__(16) char rows[];", f"    {WAIT}",
              "    const int64_t turns = sizes[0], all_rows = sizes[1], row = blockIdx.x;", *room.lines(),
-             *(["    Kept kept;"] if cuda.kept else []), *(_ahead(found, room, sources, block) if sources else []),
+             *(["    Kept kept;"] if cuda.kept else []), *(_ahead(scan, room, sources, block) if sources else []),
              *(f"    ahead({turn});" for turn in range(room.slots - 1) if sources),
              *(f"    {copied(_size(x), f'a{k}', f'in{k} + row * {_size(x)}')}" for k, x in enumerate(carried)),
              *(f"    {line}" for line in arrived),
              "    __syncthreads();", "    for (int64_t turn = 0; turn < turns; turn++) {",
-             f"        const int64_t slice = {_slice(found)};", *([f"        ahead(turn + {room.slots - 1});"] if sources else [])]
+             f"        const int64_t slice = {_slice(scan)};", *([f"        ahead(turn + {room.slots - 1});"] if sources else [])]
     for k, (launch, one) in enumerate(zip(cuda.launches, waits, strict=True)):
         group = f"threadIdx.x / {launch.block}"
         lines += [f"        for (int sub = {group}; sub < {int(d.evaluate(launch.grid, {}))}; sub += {block // launch.block}) {{",
-                  (f"            turn{k}({given}, rows + {room.nbytes} + {group} * {launch.shared}, sub, "
+                  (f"            turn{k}({arguments}, rows + {room.nbytes} + {group} * {launch.shared}, sub, "
                   f"threadIdx.x % {launch.block});")]
         if one or launch.shared:                                    # the next one writes where this one still reads
             lines.append(f"            {'__syncthreads' if one else '__syncwarp'}();")
