@@ -38,7 +38,7 @@ def number(value: int, dtype: DType, device: Device) -> Memory:
 
 
 def array_of(frame: Frame, w: Window) -> np.ndarray:
-    """What an operand holds: a view on the host, a copy of what is on another device (there it is contiguous)."""
+    """Return the value of an operand: a view on the host, a copy of what is on another device (there it is contiguous)."""
     memory, (offset, shape, strides) = frame.memory[w.base], frame.shape_of(w)
     assert memory is not None
     if memory.device is HOST or 0 in shape:

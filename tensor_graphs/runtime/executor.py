@@ -7,6 +7,7 @@ values go from device to device. What depends on dims is evaluated once per run 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tensor_graphs.devices.device import Device, Memory, transfer
@@ -51,7 +52,10 @@ class Executor:
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
         """how often `fixed` has changed"""
-        self._make_constants()
+        for base, b in enumerate(self.program.buffers, self.lookup.first):
+            if b.kind == "constant":
+                assert b.dtype is not None
+                self.fixed[base] = constant(b.value, b.dtype, device_named(b.device))
 
     def _bases_of(self, kind: BufferKind) -> dict[str, int]:
         return {b.name: self.lookup.first + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
@@ -60,12 +64,6 @@ class Executor:
         return {b.name: device_named(b.device) for b in self.program.buffers if b.kind == kind}
 
     # ---- binding ----
-
-    def _make_constants(self) -> None:
-        for base, b in enumerate(self.program.buffers, self.lookup.first):
-            if b.kind == "constant":
-                assert b.dtype is not None
-                self.fixed[base] = constant(b.value, b.dtype, device_named(b.device))
 
     def bind(self, parameters: Mapping[str, Memory], changed: set[str] | None = None,
              shared: dict[Hashable, Memory] | None = None) -> None:
@@ -192,23 +190,20 @@ class Executor:
                 frame.set_base(base, memory)
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """What runs a frame that is ready in one native call (0: all went well); None where a run is more than that."""
+        """Return the one native call that runs a ready frame (its result 0: no error); None where a run is more than that."""
         return self.segments[0].native_call(frame) if len(self.segments) == 1 else None
 
     @property
     def one_native_call(self) -> bool:
-        """Whether a run is one list of native calls."""
+        """True where a run is one list of native calls."""
         return len(self.segments) == 1 and self.segments[0].native
 
     def silence(self) -> Callable[[], None]:
-        """Make every call do nothing (to price the walk itself); returns what undoes it."""
-        undos = [segment.silence() for segment in self.segments]
-
-        def undo() -> None:
-            for each in undos:
-                each()
-
-        return undo
+        """Make every call do nothing, to measure the walk itself; return the function that undoes it."""
+        undo = ExitStack()
+        for segment in self.segments:
+            undo.callback(segment.silence())
+        return undo.close
 
     def watch(self, clock: Callable[[], float], taken: list[float]) -> list[int]:
         """Put a watch around every call (segments/segment.py); returns the instructions that are timed without one."""

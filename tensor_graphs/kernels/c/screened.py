@@ -36,7 +36,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def rows(x: TensorType) -> Dim:
-    """How many rows of x there are."""
+    """Number of rows of x."""
     total: Dim = 1
     for s in x.shape[:-1]:
         total = total * s

@@ -80,10 +80,10 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
     rows = rows_of(x)
-    beside = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
+    together = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
     bias = spec.role("bias")
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
-    blocks = -(-columns // (ROW_WARPS * beside))
+    blocks = -(-columns // (ROW_WARPS * together))
     blocks = min(blocks, BEST_RESIDENT * MULTIPROCESSORS) if best else blocks
     several = d.dim_min(1, rows // 2)
     launches = [Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
@@ -97,7 +97,7 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
 
     def text(pack: int) -> str:
         of_x = min(pack, ALIGNED // x.dtype.itemsize)
-        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": beside, "K": k, "N": columns}
+        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": together, "K": k, "N": columns}
         return text_of("few_rows.cu", {**numbers, **more}, types)
 
     single = LaunchCall(text(1), tuple(launches), (rows,), pieces)
@@ -105,7 +105,7 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
 
 
 def linear_argmax_takes(spec: Spec) -> str | None:
-    """Of narrower outputs, which elements are equal is another question."""
+    """f32 values only: in narrower outputs other elements are equal."""
     return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
 
 
@@ -114,7 +114,7 @@ def linear_argmax(spec: Spec) -> LaunchCall:
 
 
 def linear_traffic(spec: Spec) -> Dim:
-    """All of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
+    """Bytes of all of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
     x, w = spec.inputs[:2]
     rows = rows_of(x)
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
@@ -123,10 +123,10 @@ def linear_traffic(spec: Spec) -> Dim:
 
 
 def linear_steps(spec: Spec) -> Dim:
-    """Of several rows, which are multiplied number by number, an eighth of what the units for floats do."""
+    """Operations of a linear; several rows are multiplied number by number, at an eighth of the rate of the units for floats."""
     rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
-    each = 2 * int(w.shape[0]) * int(w.shape[1])
-    return each + (d.dim_max(1, rows) - 1) * (each * 8)
+    of_row = 2 * int(w.shape[0]) * int(w.shape[1])
+    return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
 
 
 # ---- sums of all before ------------------------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ def cumsum(spec: Spec) -> LaunchCall:
     longest = d.bounds(count)[1]
 
     def call(pack: int) -> LaunchCall:
-        beside = 1 if inner == 1 else 32
+        lines_together = 1 if inner == 1 else 32
         lanes = min(32, 1 << max(0, -(-longest // pack) - 1).bit_length())
         turns = -(-longest // (lanes * pack if inner == 1 else 8))
-        parts = max(1, min(WARPS_WANTED * beside // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
+        parts = max(1, min(WARPS_WANTED * lines_together // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
         numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts, "LANES": lanes,
                                       "TURNS": max(1, min(TURNS_TOGETHER, turns))}
         types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
@@ -208,22 +208,22 @@ def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
 
 
 def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
-    """Whether its elements follow each other from an axis on."""
+    """Return whether its elements follow each other from an axis on."""
     axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
     return all(size == 1 or lies == follows for size, lies, follows in axes)
 
 
 def _written(spec: Spec, step: int) -> LaunchCall:
-    """step: elements from one row of the value to the next."""
+    """The call. step: elements from one row of the value to the next."""
     base, value = spec.inputs
-    itemsize, given = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
+    itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
     width, step = _width(spec) * itemsize, step * itemsize
 
     def call(unit: int, kind: str) -> LaunchCall:
         count = width // unit
-        said = {"WIDTH": max(1, count), "STEP": step // unit}
-        text = text_of("write_rows.cu", said, {"U": kind})
-        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), given)
+        numbers = {"WIDTH": max(1, count), "STEP": step // unit}
+        text = text_of("write_rows.cu", numbers, {"U": kind})
+        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), ints)
 
     single = call(itemsize, OF_SIZE[itemsize])
     if width % ALIGNED or step % ALIGNED:
@@ -235,7 +235,7 @@ def _written(spec: Spec, step: int) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Operations of tiles on tensor cores, so that guesses fit: these are made for kernels that reach a third of what a device can
+    """Operations of tiles on tensor cores, scaled for the estimates: these assume kernels that reach a third of a device's peak
     (roofline.BACKEND_RATES), and tiles reach nearly all of it."""
     return d.ceil_div(arithmetic(spec), 3)
 
@@ -313,21 +313,21 @@ def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Seq
     """The call that copies a strided window into another."""
     axes = _fewest_axes([axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)])
     sizes, count = tuple(x for column in zip(*axes, strict=True) for x in column), d.product(shape)
-    each, known = 4, {}
+    of_thread, numbers = 4, {}
     if all(d.is_static(x) for x in sizes) and d.bounds(count)[0] >= WORTH_A_TEXT:
-        each, known = max(4, ALIGNED // itemsize), {"SIZES": ", ".join(f"{int(d.evaluate(x, {}))}LL" for x in sizes)}
+        of_thread, numbers = max(4, ALIGNED // itemsize), {"SIZES": ", ".join(f"{int(d.evaluate(x, {}))}LL" for x in sizes)}
     dense = tuple(out_strides) == contiguous_strides(shape)
-    text = text_of("copy.cu", {"RANK": len(axes), "EACH": each, "DENSE": int(dense), **known}, {"T": OF_SIZE[itemsize]})
-    return LaunchCall(text, (Launch("copy", d.ceil_div(count, each * 256), 256, waits=True),), sizes)
+    text = text_of("copy.cu", {"RANK": len(axes), "EACH": of_thread, "DENSE": int(dense), **numbers}, {"T": OF_SIZE[itemsize]})
+    return LaunchCall(text, (Launch("copy", d.ceil_div(count, of_thread * 256), 256, waits=True),), sizes)
 
 
 def _fewest_axes(axes: Sequence[tuple[Dim, Dim, Dim]]) -> list[tuple[Dim, Dim, Dim]]:
     """(size, and strides of both) of axes; those that lie behind each other in both are one."""
-    found = [axes[0]]
+    merged = [axes[0]]
     for size, to, by in axes[1:]:
-        before, *strides = found[-1]
+        before, *strides = merged[-1]
         if strides == [size * to, size * by]:
-            found[-1] = before * size, to, by
+            merged[-1] = before * size, to, by
         else:
-            found.append((size, to, by))
-    return found
+            merged.append((size, to, by))
+    return merged

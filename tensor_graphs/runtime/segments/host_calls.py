@@ -55,13 +55,13 @@ class HostCalls(Segment):
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
         numbers = [self.lookup.n_exprs + w.pointer for w in windows] + [i for w in windows for i in (*w.shape, *w.strides)]
-        self._bases, self._numbers = (np.array(sorted(each), np.int64) for each in ({w.base for w in windows}, set(numbers)))
+        self._bases, self._numbers = (np.array(sorted(indices), np.int64) for indices in ({w.base for w in windows}, set(numbers)))
         self._named = any(step.dynamic_attrs for step in self.steps)
 
     def key(self, frame: Frame) -> bytes:
-        """What decides about what these calls do on a frame that is ready: how operands lie where, and sizes that calls name."""
-        said = str(sorted(frame.sizes.items())).encode() if self._named else b""
-        return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + said
+        """Return what these calls depend on in a ready frame: places and strides of operands, and sizes that calls name."""
+        sizes = str(sorted(frame.sizes.items())).encode() if self._named else b""
+        return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + sizes
 
     def run(self, frame: Frame) -> None:
         for step in self.steps:
@@ -107,14 +107,14 @@ class HostCalls(Segment):
 
 def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
     """Operands as a backend reads them, at the sizes of this frame; as they were made, where their memory is the same."""
-    found = []
+    arrays = []
     for w in windows:
         held = frame.views[w.base]
-        made = held.get(id(w))
-        if made is None:
-            made = held[id(w)] = make(frame.memory[w.base], *frame.shape_of(w), w.dtype)
-        found.append(made)
-    return found
+        array = held.get(id(w))
+        if array is None:
+            array = held[id(w)] = make(frame.memory[w.base], *frame.shape_of(w), w.dtype)
+        arrays.append(array)
+    return arrays
 
 
 def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -47,13 +47,13 @@ class Segment(ABC):
         return ()
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        """Memory that calls on other devices are given beside their arguments, and where in it they may write: (offset, bytes)."""
+        """Scratch memory of calls on other devices, and the parts that they may write: (offset, bytes)."""
         return []
 
     def sizes_changed(self, frame: Frame) -> bool:
-        """Whether sizes that lie on other devices are others than they were given."""
+        """Return whether sizes that lie on other devices are others than they were given."""
         return False
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """What runs it in one native call on a frame that is ready (0: all went well); None where there is no such call."""
+        """Return the one native call that runs it on a ready frame (its result 0: no error); None where there is none."""
         return None

@@ -47,19 +47,19 @@ class Transfers(Segment):
             transfer(source, into, HOST)
 
     def silence(self) -> Callable[[], None]:
-        """They stay: no kernel does them, they are part of the way from one to the next."""
+        """Change nothing: transfers are no kernels, they are part of the walk from one to the next."""
         return lambda: None
 
     @staticmethod
     def _part(frame: Frame, w: Window, step: _Copy) -> Memory:
-        found: Memory | None = frame.views[w.base].get(id(w))
-        if found is not None:
-            return found
+        part: Memory | None = frame.views[w.base].get(id(w))
+        if part is not None:
+            return part
         memory = frame.memory[w.base]
         assert memory is not None
         nbytes = w.dtype.itemsize
         for size in step.sizes:
             nbytes *= int(frame.values[size])
-        found = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
-        frame.views[w.base][id(w)] = found
-        return found
+        part = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
+        frame.views[w.base][id(w)] = part
+        return part
