@@ -49,7 +49,7 @@ OURS: dict[str, str] = {
     "gencuda": "tensor_graphs.codegen.backend_cuda",
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
-    "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
+    "torchcuda": "tensor_graphs.kernels.torch.backend_cuda",
     "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")

@@ -50,7 +50,7 @@ from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from tensor_graphs.runtime.tapped import Tapped
+    from tensor_graphs.runtime.node_values import NodeValues
 
 log = logging.getLogger(__name__)
 
@@ -604,12 +604,12 @@ class CompiledGraph:
         """Sizes of the dims in a run on these inputs."""
         return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
 
-    def _tapped(self, binding: Mapping[str, int]) -> Tapped:
+    def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
         """The values of the variant that serves these sizes."""
-        from tensor_graphs.runtime.tapped import Tapped  # most callers never look inside
+        from tensor_graphs.runtime.node_values import NodeValues  # most callers never look inside
 
         index = self._cells.index(binding)
-        return Tapped(self.plan, self.plan.variants[index].path, self.executors[index].program)
+        return NodeValues(self.plan, self.plan.variants[index].path, self.executors[index].program)
 
     @contextmanager
     def no_op(self) -> Iterator[None]:

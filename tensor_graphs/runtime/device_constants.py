@@ -14,8 +14,8 @@ from tensor_graphs.devices.known import HOST
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue
 from tensor_graphs.runtime.device_array import DeviceArray
+from tensor_graphs.runtime.dim_tables import Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Window
 
 
 def constant(value: Any, dtype: DType, device: Device) -> Memory:

@@ -1,7 +1,7 @@
 """executor: one variant of a plan, made concrete. Addresses are base + offset; both come from tables that are filled per run.
 
 Instructions run as segments (segments/): consecutive native calls are one call of the native runner, host calls are made on views,
-values go from device to device. What depends on dims is evaluated once per run (lookup.py), and not at all where no size changed.
+values go from device to device. What depends on dims is evaluated once per run (dim_tables.py), and not at all where no size changed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tensor_graphs.paths.bind_time import BindTime
 from tensor_graphs.paths.lower import BufferKind, Instruction, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
+from tensor_graphs.runtime.bind_time_cache import CachedValues, places_of
 from tensor_graphs.runtime.device_constants import array_of, constant, number
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.kept_values import KeptValues, places_of
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of
 
 
@@ -34,7 +34,7 @@ class Executor:
         self.bind_time = BindTime(variant.program)
         self.layout: ArenaLayout = variant.layout
         self.dims = tuple(dims)
-        self.lookup = Lookup(self.program, self.dims)
+        self.lookup = DimTables(self.program, self.dims)
         self.bind_segments = segments_of(self.program.bind_instructions, self.lookup)
         self.segments = segments_of(self.program.instructions, self.lookup, variant.path.all_steps)
         self._outs = [[self.lookup.window(o) for o in ins.outs] for ins in self.program.instructions]
@@ -96,9 +96,9 @@ class Executor:
         shared.update((key, self.fixed[self.lookup.first + home]) for key, home in keys if key is not None)
 
     def _restore(self, parameters: Mapping[str, Memory], stale: Sequence[int], shared: dict[Hashable, Memory],
-                 ) -> dict[int, KeptValues]:
-        """Take the kept values that another executor has made, or an earlier process (kept_values.py; those are put into `shared`).
-        Returns where the outputs of the other instructions may be kept, by index."""
+                 ) -> dict[int, CachedValues]:
+        """Take the kept values that another executor has made, or an earlier process (bind_time_cache.py; those are put into
+        `shared`). Returns where the outputs of the other instructions may be kept, by index."""
         own = {index: homes for index in stale if (homes := self.bind_time.kept_outs(index))}
         places = places_of(self.bind_time, [i for i, homes in own.items() if not self.bind_time.all_in(homes, shared)], parameters)
         for index, place in list(places.items()):

@@ -10,16 +10,16 @@ from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.known import HOST, device_named
 
 if TYPE_CHECKING:
+    from tensor_graphs.runtime.dim_tables import Window
     from tensor_graphs.runtime.executor import Executor
-    from tensor_graphs.runtime.lookup import Window
 
 LARGE_ARENA = 1 << 20
 """bytes, from which on an arena is given back when another variant of the plan runs"""
 
 
 class Frame:
-    """values: what a run looks up (lookup.py). bases: addresses by base number. memory: what lies there (None: memory of the host
-    of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
+    """values: what a run looks up (dim_tables.py). bases: addresses by base number. memory: what lies there (None: memory of the
+    host of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
     memory is other memory, and all of them when a size changes. rooms: `room`'s, by base."""
 
     def __init__(self, executor: Executor) -> None:

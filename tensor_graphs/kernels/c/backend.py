@@ -210,8 +210,14 @@ def _dot_refuse(*dtypes: DType) -> Refusal:
     return refuse
 
 
-def _dense(spec: Spec) -> list[Strides]:
-    return [contiguous_strides(t.shape) for t in spec.inputs]
+def _dense(strided: Strided) -> Build:
+    """The call of contiguous operands."""
+    def build(spec: Spec) -> NativeCall:
+        call = strided(spec, [contiguous_strides(t.shape) for t in spec.inputs])
+        assert call is not None
+        return call
+
+    return build
 
 
 def _only_first(spec: Spec, strides: Sequence[Strides]) -> bool:
@@ -254,12 +260,6 @@ def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], l
     return (run, group, *(x for pair in outer for x in pair)), [int(s) for s in within]
 
 
-def _dot(spec: Spec) -> NativeCall:
-    call = _strided_dot(spec, _dense(spec))
-    assert call is not None
-    return call
-
-
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     """The call for matrices of any strides, transposed ones too; their leading axes are one axis."""
     m, n = spec.outputs[0].shape[-2:]
@@ -272,12 +272,6 @@ def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         ints += [steps[0] if lead else 0, *s[-2:]]
     dtype = spec.inputs[0].dtype
     return NativeCall(f"tg_matmul_{dtype.name}", (0, 1), tuple(ints), scratch=scratch.matmul(k, dtype.itemsize))
-
-
-def _amx_dot(spec: Spec) -> NativeCall:
-    call = _strided_amx_dot(spec, _dense(spec))
-    assert call is not None
-    return call
 
 
 def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -315,12 +309,6 @@ def _attention_refuse(a: DType) -> Refusal:
     return refuse
 
 
-def _attention(spec: Spec) -> NativeCall:
-    call = _strided_attention(spec, _dense(spec))
-    assert call is not None
-    return call
-
-
 def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     """The call for gaps between positions, and between their heads; also for arrays that are stored head by head."""
     q, k = spec.inputs[:2]
@@ -341,7 +329,7 @@ def _narrow_attention(spec: Spec) -> NativeCall:
     (n, hq, d), (s, hkv, _) = spec.inputs[0].shape, spec.inputs[1].shape
     floats = 2 * (n * hq * d + s * hkv * d)
     needs = scratch.attention(n * (hq // hkv), hkv, d, f32.itemsize) + floats * f32.itemsize + scratch.PAGE
-    return replace(_attention(spec), symbol="tg_attention_bf16", scratch=needs)
+    return replace(_dense(_strided_attention)(spec), symbol="tg_attention_bf16", scratch=needs)
 
 
 def _write_rows(spec: Spec) -> NativeCall:
@@ -447,11 +435,11 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
-        row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),
+        row("dot", "matmul.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
         by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
-        row("attention", "attention.c", _attention_refuse(a), _attention, strided=_strided_attention),
+        row("attention", "attention.c", _attention_refuse(a), _dense(_strided_attention), strided=_strided_attention),
     )
 
 
@@ -460,8 +448,8 @@ ROWS: tuple[CRow, ...] = (
     CRow("linear", "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
          arch=("avx512_bf16",)),
     CRow("linear", "amx_product.c", _amx_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps, arch=("amx_bf16",)),
-    CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _amx_dot, mark="_amx", strided=_strided_amx_dot, arithmetic=_amx_steps,
-         arch=("amx_bf16",)),
+    CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _dense(_strided_amx_dot), mark="_amx", strided=_strided_amx_dot,
+         arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),

@@ -33,17 +33,9 @@ _DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|TABLE)\((tg_\w+)", r
 class Step(ctypes.Structure):
     """One step of the runner's flat list: the mirror of `tg_step` in tg.h (its size is compared when the library loads)."""
 
-    _fields_ = (
-        ("fn", ctypes.c_void_p),
-        ("n_ptr", ctypes.c_int32),
-        ("n_int", ctypes.c_int32),
-        ("n_float", ctypes.c_int32),
-        ("_pad", ctypes.c_int32),
-        ("ptr_base", ctypes.c_int32 * MAX_PTR),
-        ("ptr_offset", ctypes.c_int32 * MAX_PTR),
-        ("ints", ctypes.c_int32 * MAX_INT),
-        ("floats", ctypes.c_double * MAX_FLOAT),
-    )
+    _fields_ = (("fn", ctypes.c_void_p), *((name, ctypes.c_int32) for name in ("n_ptr", "n_int", "n_float", "_pad")),
+                ("ptr_base", ctypes.c_int32 * MAX_PTR), ("ptr_offset", ctypes.c_int32 * MAX_PTR),
+                ("ints", ctypes.c_int32 * MAX_INT), ("floats", ctypes.c_double * MAX_FLOAT))
 
 
 CORE = ""
@@ -143,17 +135,11 @@ class NativeLibrary:
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
-            ("tg_threads", ctypes.c_int, []),
-            ("tg_default_threads", ctypes.c_int, []),
-            ("tg_set_threads", None, [ctypes.c_int]),
-            ("tg_step_size", ctypes.c_int64, []),
-            ("tg_scratch_watch", ctypes.c_int64, []),
-            ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]),
-            ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
-            ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]),
-            ("tg_run_at", ctypes.c_int, [pointer]),
-            ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)]),
-        ):
+            ("tg_threads", ctypes.c_int, []), ("tg_default_threads", ctypes.c_int, []), ("tg_set_threads", None, [ctypes.c_int]),
+            ("tg_step_size", ctypes.c_int64, []), ("tg_scratch_watch", ctypes.c_int64, []),
+            ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]), ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
+            ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]), ("tg_run_at", ctypes.c_int, [pointer]),
+            ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)])):
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
         size = int(self._lib.tg_step_size())
@@ -237,24 +223,13 @@ class NativeLibrary:
         """Run a flat list once. Raises ValueError naming the first malformed step."""
         base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
         value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
-        self._check(self._lib.tg_run(steps, len(steps), base_array, value_array))
-
-    def run_profiled(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> list[float]:
-        """Run a flat list once; return the wall time of each step [s]."""
-        base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
-        value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
-        seconds = (ctypes.c_double * max(1, len(steps)))()
-        self._check(self._lib.tg_run_profiled(steps, len(steps), base_array, value_array, seconds))
-        return list(seconds)[: len(steps)]
+        status = self._lib.tg_run(steps, len(steps), base_array, value_array)
+        if status:
+            raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
 
     def runner(self, name: str = "tg_run") -> Any:
         """The native runner itself, or another of runner.c, for a runtime that keeps its own prepared arrays."""
         return getattr(self._lib, name)
-
-    @staticmethod
-    def _check(status: int) -> None:
-        if status:
-            raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
 
     def threads(self) -> int:
         """The number of threads of the process's pool, the calling one included."""
@@ -340,9 +315,7 @@ def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False
     return toolchain.build_library(sources(part), name=name, against=against, portable=portable, cache=cache, cc=cc)
 
 
-_KERNEL = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
-)
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))
 _LOCK = threading.Lock()
 _COMPILERS = threading.BoundedSemaphore(2)
 """of libraries that are compiled beside each other"""
@@ -412,16 +385,6 @@ def available() -> tuple[bool, str]:
         return False, str(error)
 
 
-def address(symbol: str) -> int:
-    """The address of a kernel in the process's library."""
-    return load().address(symbol)
-
-
 def set_threads(count: int) -> None:
     """Set the number of threads of the process's pool; 0 means the default."""
     load().set_threads(count)
-
-
-def identity(symbol: str) -> str:
-    """The identity of one kernel: of the sources that its code comes from, flags, compiler and processor."""
-    return identity_of(symbol_sources()[symbol])

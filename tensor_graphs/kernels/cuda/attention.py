@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import (
-    ALIGNED,
-    FLOATS,
-    MULTIPROCESSORS,
-    SHARE,
-    TILES_BYTES,
-    static,
-    text_of,
-)
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -179,10 +171,6 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
                 Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
     return LaunchCall(text, launches, ints, (512,), ALIGNED, _row_by_row(spec, text))
-
-
-def near_attention(spec: Spec) -> LaunchCall:
-    return tensor_attention(spec, near=True)
 
 
 def near_attention_steps(spec: Spec) -> Dim:

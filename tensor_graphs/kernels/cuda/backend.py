@@ -1,6 +1,6 @@
 """backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; products.py, conv.py, attention.py and scatter.py have theirs. A text is files of this
-folder behind the numbers of one spec (text_cache.py)."""
+of a state in place, and the list of all; matrix_products.py, conv.py, attention.py and scatter.py have theirs. A text is files of
+this folder behind the numbers of one spec (text_cache.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.cuda import attention, conv, products
+from tensor_graphs.kernels.cuda import attention, conv, matrix_products
 from tensor_graphs.kernels.cuda.scatter import scatter, scatter_takes
-from tensor_graphs.kernels.cuda.texts import (
+from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
     FLOATS,
     FROM_80,
@@ -27,13 +28,13 @@ from tensor_graphs.kernels.cuda.texts import (
     stored_as,
     text_of,
 )
-from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Preparation, Spec
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.meaning.precision import TF32, Precision
+from tensor_graphs.meaning.precision import TF32
 
 NAME = "cuda"
 DEVICE = "cuda"
@@ -71,11 +72,8 @@ def linear_takes(spec: Spec) -> str | None:
     return None if int(w.shape[0]) < 1 << 30 else "too many columns"
 
 
-def linear(spec: Spec) -> LaunchCall:
-    return _few_rows(spec)
-
-
-def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
+def linear(spec: Spec, best: bool = False) -> LaunchCall:
+    """The call of few_rows.cu. best: of linear_argmax."""
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
@@ -107,10 +105,6 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
 def linear_argmax_takes(spec: Spec) -> str | None:
     """f32 values only: in narrower outputs other elements are equal."""
     return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
-
-
-def linear_argmax(spec: Spec) -> LaunchCall:
-    return _few_rows(spec, best=True)
 
 
 def linear_traffic(spec: Spec) -> Dim:
@@ -188,10 +182,6 @@ def write_rows_takes(spec: Spec) -> str | None:
     return static(*base.shape[1:])
 
 
-def write_rows(spec: Spec) -> LaunchCall:
-    return _written(spec, _width(spec))
-
-
 def _width(spec: Spec) -> int:
     """Elements of a row."""
     return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
@@ -204,7 +194,7 @@ def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
         return None
     step = int(d.evaluate(theirs[0], {}))
-    return _written(spec, step) if step >= 0 else None
+    return write_rows(spec, step) if step >= 0 else None
 
 
 def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
@@ -213,11 +203,12 @@ def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
     return all(size == 1 or lies == follows for size, lies, follows in axes)
 
 
-def _written(spec: Spec, step: int) -> LaunchCall:
-    """The call. step: elements from one row of the value to the next."""
+def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
+    """The call. step: elements from one row of the value to the next, where there are gaps."""
     base, value = spec.inputs
     itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
-    width, step = _width(spec) * itemsize, step * itemsize
+    width = _width(spec) * itemsize
+    step = width if step is None else step * itemsize
 
     def call(unit: int, kind: str) -> LaunchCall:
         count = width // unit
@@ -242,28 +233,20 @@ def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
 
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, *,
-             traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
-             prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
-             strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
-             arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER,
-             precision: Precision | None = None) -> Kernel:
-        return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=read(files), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
-                      traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
-                      arithmetic=arithmetic, prepare=prepare, precision=precision,
-                      requirements={"arch": arch} if arch else {})
+             mark: str = "", arch: tuple[str, ...] = (), header: Path = HEADER, **fields: Any) -> Kernel:
+        return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts, source=read(files),
+                      module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
+                      requirements={"arch": arch} if arch else {}, **fields)
 
     def by_tiles(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, mark: str,
                  traffic: Callable[[Spec], Dim] | None, arithmetic: Callable[[Spec], Dim] | None,
-                 arch: tuple[str, ...] = ("sm_90",), prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
-                 precision: Precision | None = None) -> Kernel:
-        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, prepare=prepare, header=TENSOR_CORES,
-                    precision=precision,
-                    arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic))
+                 arch: tuple[str, ...] = ("sm_90",), **fields: Any) -> Kernel:
+        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, header=TENSOR_CORES,
+                    arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic), **fields)
 
-    a, p = attention, products
+    a, p = attention, matrix_products
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
-            made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+            made("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
@@ -273,7 +256,7 @@ def kernels() -> list[Kernel]:
             by_tiles("linear", partial(p.turned, tf32=True), partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
                      partial(p.turned_steps, tf32=True), precision=TF32),
             *(by_tiles("scaled_linear", build, p.scaled_takes, p.TILED, f"_tensor{mark}", p.product_traffic, p.product_steps)
-              for mark, build in (("", p.product), ("_fast", p.fast_product))),
+              for mark, build in (("", p.product), ("_fast", partial(p.product, fast=True)))),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
                      p.product_traffic, p.turned_steps),
             by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
@@ -285,15 +268,15 @@ def kernels() -> list[Kernel]:
                  arithmetic=a.attention_steps),
             by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor",
                      a.tensor_attention_traffic, a.tensor_attention_steps),
-            by_tiles("attention", a.near_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor_near",
-                     a.tensor_attention_traffic, a.near_attention_steps),
+            by_tiles("attention", partial(a.tensor_attention, near=True), a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu",
+                     "_tensor_near", a.tensor_attention_traffic, a.near_attention_steps),
             by_tiles("attention", a.float_attention, a.float_attention_takes, f"{a.MANY} float_attention.cu", "_floats",
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
-            replace(made("scatter", scatter, scatter_takes, "scatter.cu"), in_place=((0, 0),)),
-            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
+            made("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
+            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True, strided=rows_apart)]
 
 
 WORTH_A_TEXT = 1 << 18

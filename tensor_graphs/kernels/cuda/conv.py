@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensor_graphs.kernels.cuda.products import (
+from tensor_graphs.kernels.cuda.matrix_products import (
     MAPS_BYTES,
     MOST_STAGES,
     PIECE_OF_FLOATS,
@@ -13,7 +13,7 @@ from tensor_graphs.kernels.cuda.products import (
     split_sums,
     tile_launch,
 )
-from tensor_graphs.kernels.cuda.texts import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import ALIGNED, text_of
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim

@@ -16,20 +16,8 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.decoder.one_kernel import (
-    MULTIPROCESSORS,
-    PACKING,
-    TEXT,
-    Attention,
-    DecoderSizes,
-    HeadRows,
-    Kind,
-    Likeliest,
-    NormRows,
-    OneKernel,
-    PlainRows,
-    require,
-)
+from tensor_graphs.kernels.decoder import one_kernel
+from tensor_graphs.kernels.decoder.one_kernel import Attention, HeadRows, Kind, NormRows, OneKernel, PlainRows, require
 from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -82,7 +70,7 @@ class Decoder:
     table: str
     last_norm: str
     layers: tuple[DecoderLayer, ...]
-    sizes: DecoderSizes
+    sizes: one_kernel.DecoderSizes
     ffn: int
     offset: float
     rotations: tuple[tuple[float, float], ...]
@@ -95,7 +83,7 @@ class Decoder:
         for i, layer in enumerate(self.layers):
             kinds += [NormRows((s.heads + 2) * s.dim), Attention(i, layer.window, layer.rotation), HeadRows(s.hidden),
                       NormRows(2 * self.ffn, parts=s.heads, pairs=True), PlainRows(s.hidden)]
-        return [*kinds, Likeliest()]
+        return [*kinds, one_kernel.Likeliest()]
 
     @property
     def held_bytes(self) -> int:
@@ -134,9 +122,9 @@ class Decoder:
 def all_steps() -> Kernel:
     """The kernel that runs all steps of a decoder's run of one token. All its blocks have to be on the device at once."""
     return Kernel(name=f"{NAME}.all_steps", backend=NAME, op=ALL_STEPS, build=_no_call, accepts=_of_no_step, module=__name__,
-                  source="a decoder's steps, one after the other", sources=[TEXT.name, PACKING.name],
+                  source="a decoder's steps, one after the other", sources=[one_kernel.TEXT.name, one_kernel.PACKING.name],
                   toolchain=f"nvrtc {nvrtc.version()}", whole=decoder_of,
-                  requirements={"arch": "sm_90", "multiprocessors_min": MULTIPROCESSORS})
+                  requirements={"arch": "sm_90", "multiprocessors_min": one_kernel.MULTIPROCESSORS})
 
 
 def _no_call(spec: Spec) -> LaunchCall:
@@ -185,11 +173,12 @@ class _ReadDecoder:
         states = {name for layer in layers for name in (layer.keys, layer.values)}
         require(states == set(self.graph.updates) and len(states) == 2 * len(layers), "states beside caches of layers")
         require(bool(layers) and list(self.graph.inputs) == [ids.attrs["name"]], "inputs beside the tokens, or no layers")
-        known = self.known
-        sizes = DecoderSizes(hidden=_number(x.shape[1]), heads=known["heads"], dim=known["dim"], room=known["room"],
-                             vocabulary=_number(table.shape[0]), eps=known["eps"], scale=known["scale"], embedded=x.attrs["scale"])
+        shared = self.known
+        sizes = one_kernel.DecoderSizes(
+            hidden=_number(x.shape[1]), heads=shared["heads"], dim=shared["dim"], room=shared["room"],
+            vocabulary=_number(table.shape[0]), eps=shared["eps"], scale=shared["scale"], embedded=x.attrs["scale"])
         return Decoder(ids.attrs["name"], ends[1][0], ends[0][0], self.table, last_norm, tuple(reversed(layers)), sizes,
-                       known["ffn"], known["offset"], tuple(self.rotations), (known["new tokens"], asked), known["position"])
+                       shared["ffn"], shared["offset"], tuple(self.rotations), (shared["new tokens"], asked), shared["position"])
 
     # ---- a layer, from its end ----
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.numpy.composites import operand
+from tensor_graphs.kernels.numpy.composites import only_floats, operand
 
 Function = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], Mapping[str, Any]], None]
 Accepts = Callable[[Spec], str | None]
@@ -38,10 +38,6 @@ torch: Any = _Torch()
 
 def anything(spec: Spec) -> str | None:
     return None
-
-
-def floats(spec: Spec) -> str | None:
-    return None if all(t.dtype.kind == "float" for t in spec.inputs) else "floats only"
 
 
 def wide_floats(spec: Spec) -> str | None:
@@ -78,7 +74,7 @@ def tensor(array: np.ndarray) -> Any:
     return result.view(getattr(torch, array.dtype.name)) if foreign else result
 
 
-def _elementwise(op: str, name: str, accepts: Accepts = floats) -> None:
+def _elementwise(op: str, name: str, accepts: Accepts = only_floats) -> None:
     def run(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
         tensor(outs[0]).copy_(getattr(torch, name)(*(tensor(i) for i in ins)))
 
@@ -92,7 +88,7 @@ for _op, _name in {"add": "add", "mul": "mul", "sub": "sub", "div": "div", "exp"
     _elementwise(_op, _name)
 
 
-@row("erf", floats)
+@row("erf", only_floats)
 def erf(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     """bf16 by way of f32: torch's own erf makes zeros of numbers below the smallest normal one there."""
     x = tensor(ins[0])

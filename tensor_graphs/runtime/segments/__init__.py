@@ -13,7 +13,7 @@ from itertools import groupby
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.paths.lower import Instruction
-from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.native import NativeList
@@ -35,7 +35,7 @@ def _engine(ins: Instruction) -> tuple[str, str]:
     return ins.call.engine, ""
 
 
-def segments_of(instructions: Sequence[Instruction], lookup: Lookup, all_steps: str = "") -> list[Segment]:
+def segments_of(instructions: Sequence[Instruction], lookup: DimTables, all_steps: str = "") -> list[Segment]:
     """Consecutive instructions of one engine are one segment; so are launches and what is captured with them. all_steps: the name
     of a kernel that runs all launches at once, at the sizes that it takes."""
     segments: list[Segment] = []

@@ -21,8 +21,8 @@ from tensor_graphs.kernels.decoder.one_kernel import MODEL, SHARED, OneKernel, p
 from tensor_graphs.kernels.decoder.read_graph import Decoder
 from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.paths.lower import Instruction, Operand, Program
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.launches import Launches
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class _Exchange:
     fits: bool = False
 
 
-def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, kernel: Kernel) -> Launches | None:
+def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, kernel: Kernel) -> Launches | None:
     """The segment of a program's launches and the kernel; None where what that needs is not on its device."""
     assert kernel.whole is not None
     try:
@@ -100,7 +100,7 @@ def _left(program: Program, name: str) -> Operand | None:
 class AllSteps(Launches):
     """The launches of a program, and a kernel for the sizes at which it does the same."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, decoder: Decoder) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, decoder: Decoder) -> None:
         super().__init__(indices, instructions, lookup)
         self.decoder, self.made = decoder, OneKernel(decoder.kinds, decoder.sizes)
         (self.device,) = self.devices

@@ -16,8 +16,8 @@ from tensor_graphs.kernels.registry import View, door_of, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables, Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup, Window
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 Order = Callable[[str], AbstractContextManager[Any]]
@@ -43,7 +43,7 @@ class HostStep:
 class HostCalls(Segment):
     """Host calls, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps: list[HostStep] = []
         for index, ins in zip(indices, instructions, strict=True):
@@ -122,17 +122,15 @@ def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) 
 
 
 def _timed(run: Callable[..., None], clock: Clock, taken: list[float], device: Device) -> Callable[..., None]:
-    if device.is_host:                                              # a call that has returned is done: nothing to wait for
-        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-            start = clock()
-            run(outs, ins, attrs)
-            taken.append(clock() - start)
-    else:
-        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    elsewhere = not device.is_host                                  # on the host a call that has returned is done
+
+    def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        if elsewhere:
             device.synchronise()
-            start = clock()
-            run(outs, ins, attrs)
+        start = clock()
+        run(outs, ins, attrs)
+        if elsewhere:
             device.synchronise()
-            taken.append(clock() - start)
+        taken.append(clock() - start)
 
     return call

@@ -21,8 +21,8 @@ from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.replays import Replays
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
@@ -75,7 +75,7 @@ class _LaunchTable:
 class Launches(Segment):
     """Launches of one device or of several, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps: list[_LaunchStep] = []
         self.silent = False

@@ -13,8 +13,8 @@ from tensor_graphs.devices.address import address
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.paths.lower import Instruction, Operand
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 STEP = np.dtype([("fn", "<u8"), ("n_ptr", "<i4"), ("n_int", "<i4"), ("n_float", "<i4"), ("_pad", "<i4"),
@@ -65,7 +65,7 @@ class NativeList(Segment):
 
     native = True
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self._runner = _runner()
         self.steps = np.zeros(len(instructions), dtype=STEP)

@@ -16,8 +16,8 @@ from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.registry import door_of
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.replays import Replays
@@ -27,7 +27,7 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 class OnDevice(Segment):
     """parts: launches, and host calls of backends that can capture, in their order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup,
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables,
                  engines: Mapping[str, type[Segment]]) -> None:
         super().__init__(indices, instructions, lookup)
         self.parts: list[Launches | HostCalls] = []

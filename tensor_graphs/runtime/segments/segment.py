@@ -8,8 +8,8 @@ from typing import Any
 
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 
 Clock = Callable[[], float]
 
@@ -20,7 +20,7 @@ class Segment(ABC):
 
     native = False
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         self.indices, self.lookup = list(indices), lookup
 
     def prepare(self) -> None:  # noqa: B027 - a segment whose steps are made with it has nothing left to do

@@ -9,8 +9,8 @@ from typing import Any
 from tensor_graphs.devices.device import Memory, transfer, transfer_all
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables, Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup, Window
 from tensor_graphs.runtime.segments.segment import Segment
 
 
@@ -25,7 +25,7 @@ class _Copy:
 class Transfers(Segment):
     """Copies of whole values from one device to another, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps = [_Copy(index, lookup.window(ins.ins[0]), lookup.window(ins.outs[0]), tuple(map(lookup.expr, ins.ins[0].shape)))
                       for index, ins in zip(indices, instructions, strict=True)]

@@ -1,4 +1,5 @@
-"""kept_values: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps it.
+"""bind_time_cache: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps
+it.
 
     place = places_of(bind_time, [index], parameters).get(index)    # None: nothing is kept of this instruction's outputs
     memories = place.read()                                         # None: make them, then place.write(memories)
@@ -41,7 +42,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class KeptValues:
+class CachedValues:
     """The cache file of the outputs of one instruction of bind time. sizes: in bytes, of each."""
 
     path: Path
@@ -73,7 +74,7 @@ class KeptValues:
                  MOST_BYTES)
 
 
-def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, KeptValues]:
+def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, CachedValues]:
     """The cache files, existing or not, of the outputs of bind-time instructions, by the instructions' indices, where outputs are
     large enough. Their operands may be made by other such calls, which are not needed where the file exists."""
     program = values.program
@@ -88,7 +89,7 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
     code = native_library().path.name                               # a digest of all sources, of flags, compiler and processor
     names = {i: hashlib.sha256(f"{code} {digest}".encode()).hexdigest() for i, digest in digests.items()}
     places = {i: user_place("bound", f"{name}.values") for i, name in names.items()}
-    return {i: KeptValues(path, sizes[i]) for i, path in places.items() if path is not None}
+    return {i: CachedValues(path, sizes[i]) for i, path in places.items() if path is not None}
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""lookup: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
+"""dim_tables: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
 
 What calls are given is one table of integers per run: the values of expressions, then the offsets of operands from their bases. A
 number of a step is an index into it. Everything is evaluated by one compiled function per run.
@@ -19,7 +19,8 @@ from tensor_graphs.paths.lower import Operand, Program, arena_buffers
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An operand as numbers of the tables: its base, its offset (a pointer of `Lookup`), the expressions of shape and strides."""
+    """An operand as numbers of the tables: its base, its offset (a pointer of `DimTables`), the expressions of shape and
+    strides."""
 
     base: int
     pointer: int
@@ -28,7 +29,7 @@ class Window:
     dtype: DType
 
 
-class Lookup:
+class DimTables:
     """Collects what a program looks up; `close` when all is known. Base 0 is the null pointer, then comes an arena per device, and
     buffer b of the program is base `first` + b."""
 

@@ -1,11 +1,11 @@
-"""products: of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
+"""matrix_products: those of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import (
+from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
     FLOATS,
     MULTIPROCESSORS,
@@ -169,17 +169,9 @@ def _piece(spec: Spec, tf32: bool = False) -> int:
     return PIECE_OF_FLOATS if spec.inputs[0].dtype is f32 else 0
 
 
-def product(spec: Spec, tf32: bool = False) -> LaunchCall:
-    """The call. tf32: floats are rounded to that."""
-    return _product(spec, _piece(spec, tf32), tf32)
-
-
-def fast_product(spec: Spec) -> LaunchCall:
-    """The call for eight bits, with sums that stay in tensor cores."""
-    return _product(spec, 0)
-
-
-def _product(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
+def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:
+    """The call. tf32: floats are rounded to that. fast: sums, of eight bits, stay in tensor cores."""
+    piece = 0 if fast else _piece(spec, tf32)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
     wide = _columns_of_a_tile(spec, down, piece, tf32)

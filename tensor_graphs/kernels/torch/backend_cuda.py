@@ -1,4 +1,4 @@
-"""on_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
+"""backend_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
 
 torch uses the primary context, as our device does, and is called with its default stream as the current one (`in_order`), so that
 what either has begun is done before what the other begins. Narrow floats are taken where torch computes in f32 inside of one
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from tensor_graphs.devices.device import DeviceError, Memory
-from tensor_graphs.kernels.cuda.texts import FROM_80
+from tensor_graphs.kernels.cuda.source_text import FROM_80
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops

@@ -1,4 +1,5 @@
-"""tapped: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is computed.
+"""node_values: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is
+computed.
 
 A node is followed through what the compiler did to its graph (`Plan.images`, rewrites/widen.py, what the path chose for it), then
 looked for among the values of the program.
@@ -20,7 +21,7 @@ from tensor_graphs.rewrites.recognise import Classes
 from tensor_graphs.rewrites.widen import WIDER, widened_values
 
 
-class Tapped:
+class NodeValues:
     """The values of one variant of a plan."""
 
     def __init__(self, plan: Plan, path: Path, program: Program) -> None:
