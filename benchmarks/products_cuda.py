@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.kernels_cuda import captured, memory_of_tensor, microseconds
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import products
+from tensor_graphs.kernels.cuda import matrix_products
 from tensor_graphs.kernels.kernel import Spec
 from tests.codegen.launched import Launched
 
@@ -40,11 +40,12 @@ SHAPES = [("linear", 4096, 4096, 4096), ("dot", 4096, 4096, 4096), ("linear", 81
 KINDS = {"bf16": (tg.bf16, tg.bf16), "f16": (tg.f16, tg.f16), "f32": (tg.f32, tg.f32), "f32 by bf16": (tg.f32, tg.bf16),
          "f8": (tg.f8e4m3, tg.f8e4m3)}
 ROUNDED = {tg.bf16: 4e-3, tg.f16: 5e-4, tg.f32: 1e-6}
-PLAIN = {"tiles": (products.product, products.product_takes),
-         "turned": (products.turned, partial(products.turned_takes, products.product_takes)),
-         "skinny": (products.skinny, products.skinny_takes)}
-EIGHT = {"tiles": (products.product, products.scaled_takes), "fast": (products.fast_product, products.scaled_takes),
-         "turned": (products.turned, partial(products.turned_takes, products.scaled_takes))}
+PLAIN = {"tiles": (matrix_products.product, matrix_products.product_takes),
+         "turned": (matrix_products.turned, partial(matrix_products.turned_takes, matrix_products.product_takes)),
+         "skinny": (matrix_products.skinny, matrix_products.skinny_takes)}
+EIGHT = {"tiles": (matrix_products.product, matrix_products.scaled_takes),
+         "fast": (partial(matrix_products.product, fast=True), matrix_products.scaled_takes),
+         "turned": (matrix_products.turned, partial(matrix_products.turned_takes, matrix_products.scaled_takes))}
 OURS = ("tiles", "fast", "turned", "skinny")
 BYTES, MOST = 200 << 20, 8
 """of all copies, at least; copies, at most"""
@@ -83,7 +84,7 @@ def main() -> int:
             outs = [torch.full((rows, columns), float("nan"), device="cuda", dtype=dtypes[of_y]) for _ in sets]
             given_to = [[memory_of_tensor(device, t) for t in s] for s in sets]
             for each in given_to:
-                for prepared in () if eight else products.product_prepares(spec):     # as a weight's is when it is bound
+                for prepared in () if eight else matrix_products.product_prepares(spec):     # as a weight's is when it is bound
                     outputs = [device.allocate(int(t.nbytes())) for t in prepared.outputs]
                     Launched(device, prepared.call, outputs, [each[i] for i in prepared.operands], {})()
                     each += outputs
@@ -92,7 +93,7 @@ def main() -> int:
             right = x @ (w if across else w.T)
             size, errors, kept = right.square().mean().sqrt(), [], []
             for name, (build, takes) in (EIGHT if eight else PLAIN).items():
-                if takes(spec) is not None or (name in ("turned", "skinny") and (across or rows > products.MOST_TURNED)):
+                if takes(spec) is not None or (name in ("turned", "skinny") and (across or rows > matrix_products.MOST_TURNED)):
                     continue
                 count = None if name != "skinny" else 2              # it has parts of no weight
                 launched = [Launched(device, build(spec), [memory_of_tensor(device, o)], s[:count], {})

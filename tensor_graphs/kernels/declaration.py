@@ -32,7 +32,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 
 
 def require_computed(op: Any) -> str | CompositeOp:
-    """What a kernel is declared for, a graph as its part. Raises KernelError for anything else, GraphError for what is no part."""
+    """Return the op that a kernel is declared for, of a graph its part. Raises KernelError for anything else, GraphError for no
+    part."""
     if isinstance(op, Graph):
         if not any(map(is_step, op.nodes)):
             raise KernelError(f"this graph has views alone: its values lie otherwise, and no kernel runs\n  fix: {_READER}")
@@ -55,13 +56,13 @@ def own_composite(op: str | CompositeOp) -> CompositeOp | None:
 
 
 def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
-    """An op that there is, and a name that a kernel of the backend can have."""
+    """Require an op that exists, and a name that a kernel of the backend can have."""
     require_op(name, op)
     require_name(name, backend)
 
 
 def require_op(name: Any, op: str | CompositeOp) -> None:
-    """An op of the library or a composite, not another word."""
+    """Require an op of the library or a composite."""
     if isinstance(op, str) and op not in ATOMIC and op not in LIBRARY:
         near = close_to(op, [*ATOMIC, *LIBRARY])
         raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
@@ -72,7 +73,7 @@ def require_op(name: Any, op: str | CompositeOp) -> None:
 
 
 def require_name(name: Any, backend: str) -> None:
-    """The name begins with that of its backend, as measurements are filed under it: numpy.my_softmax."""
+    """Require a name that begins with that of its backend, as measurements are filed under it: numpy.my_softmax."""
     if isinstance(name, str) and name.startswith(f"{backend}.") and _NAME.fullmatch(name.removeprefix(f"{backend}.")):
         return
     if not isinstance(name, str):
@@ -86,7 +87,7 @@ def require_name(name: Any, backend: str) -> None:
 
 
 def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tuple[int, int], ...]:
-    """Pairs (output, operand) of numbers that the op has."""
+    """Return in_place as pairs (output, operand) of numbers that the op has."""
     fix = "in_place=((0, 0),) where output 0 may lie in the memory of operand 0"
     if not isinstance(in_place, (tuple, list)) or not all(
             isinstance(pair, (tuple, list)) and len(pair) == 2 and all(type(i) is int for i in pair) for pair in in_place):
@@ -102,28 +103,28 @@ def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tup
 
 
 def counts_of(op: str | CompositeOp) -> tuple[int | None, int | None]:
-    """How many outputs and operands an op has; None where that differs from call to call, or is not known."""
-    found = op if isinstance(op, CompositeOp) else ATOMIC.get(op) or LIBRARY.get(op)
-    if found is None:
+    """Numbers of outputs and operands of an op; None where that differs from call to call, or is not known."""
+    definition = op if isinstance(op, CompositeOp) else ATOMIC.get(op) or LIBRARY.get(op)
+    if definition is None:
         return None, None
-    if isinstance(found, DefinedOp):
-        return len(found.written.outputs), len(found.written.arguments)
-    if isinstance(found, CompositeOp):
-        one = found.__annotations__.get("return") in (Node, "Node")
-        return 1 if one else None, None if found.variadic else len(found.operands)
-    return 1, found.arity
+    if isinstance(definition, DefinedOp):
+        return len(definition.written.outputs), len(definition.written.arguments)
+    if isinstance(definition, CompositeOp):
+        one = definition.__annotations__.get("return") in (Node, "Node")
+        return 1 if one else None, None if definition.variadic else len(definition.operands)
+    return 1, definition.arity
 
 
-def require_function(name: str, what: str, given: Any, parameters: Sequence[str]) -> None:
-    """A function that can be called with so many positional arguments, and then runs."""
+def require_function(name: str, what: str, value: Any, parameters: Sequence[str]) -> None:
+    """Require a function that can be called with these positional arguments, and then runs."""
     called = f"{what}=lambda {', '.join(parameters)}: …"
-    if not callable(given):
-        raise KernelError(f"kernel {name!r}: {what} is {given!r}, which is no function\n  fix: {called}")
-    if inspect.isgeneratorfunction(given) or inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+    if not callable(value):
+        raise KernelError(f"kernel {name!r}: {what} is {value!r}, which is no function\n  fix: {called}")
+    if inspect.isgeneratorfunction(value) or inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
         raise KernelError(f"kernel {name!r}: {what} is a generator or a coroutine, so that a call of it runs nothing\n"
                           "  fix: a plain def, without yield and async")
     try:
-        signature = inspect.signature(given)
+        signature = inspect.signature(value)
     except (TypeError, ValueError):                                 # of a builtin: nothing is known
         return
     try:
@@ -133,35 +134,35 @@ def require_function(name: str, what: str, given: Any, parameters: Sequence[str]
                           f"({', '.join(parameters)}), and takes {signature}\n  fix: {called}") from None
 
 
-def require_flag(name: str, what: str, given: Any) -> None:
-    """True or False."""
-    if not isinstance(given, bool):
-        raise KernelError(f"kernel {name!r}: {what} is {given!r}\n  fix: {what}=True or {what}=False")
+def require_flag(name: str, what: str, value: Any) -> None:
+    """Require True or False."""
+    if not isinstance(value, bool):
+        raise KernelError(f"kernel {name!r}: {what} is {value!r}\n  fix: {what}=True or {what}=False")
 
 
 def precision_of(name: str, precision: Any) -> Precision | None:
-    """What a declaration says that operands are rounded to."""
+    """The precision to which a declaration says that operands are rounded."""
     if precision is None or (isinstance(precision, str) and precision in PRECISIONS):
         return None if precision is None else PRECISIONS[precision]
-    named = " or ".join(f"precision={each!r}" for each in PRECISIONS)
+    named = " or ".join(f"precision={option!r}" for option in PRECISIONS)
     raise KernelError(f"kernel {name!r}: precision is {precision!r}\n  fix: {named}, or leave it out")
 
 
 def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:
     """The conditions on values that a declaration takes for granted, one or several."""
-    given = assuming if isinstance(assuming, (tuple, list)) else (assuming,)
-    names = tuple(each.replace(">=", "≥") if isinstance(each, str) else each for each in given)
-    wrong = [each for each in names if each not in OF_KERNELS]
+    conditions = assuming if isinstance(assuming, (tuple, list)) else (assuming,)
+    names = tuple(condition.replace(">=", "≥") if isinstance(condition, str) else condition for condition in conditions)
+    wrong = [condition for condition in names if condition not in OF_KERNELS]
     if wrong:
         raise KernelError(f"kernel {name!r} assumes {wrong[0]!r}, which is no condition that can be checked\n"
                           f"  fix: assuming= one or several of {', '.join(map(repr, OF_KERNELS))}")
     return tuple(dict.fromkeys(names))
 
 
-def require_text(name: str, what: str, given: Any, fix: str) -> None:
-    """A text."""
-    if not isinstance(given, str):
-        raise KernelError(f"kernel {name!r}: {what} is {given!r}, of type {type(given).__name__}\n  fix: {fix}")
+def require_text(name: str, what: str, value: Any, fix: str) -> None:
+    """Require a text."""
+    if not isinstance(value, str):
+        raise KernelError(f"kernel {name!r}: {what} is {value!r}, of type {type(value).__name__}\n  fix: {fix}")
 
 
 def dtypes_of(name: str, dtypes: Any) -> frozenset[DType]:
@@ -172,7 +173,7 @@ def dtypes_of(name: str, dtypes: Any) -> frozenset[DType]:
                           f"  fix: dtypes=[{dtypes.name if isinstance(dtypes, DType) else dtypes!r}]")
     if not isinstance(dtypes, (Sequence, set, frozenset)):
         raise KernelError(f"kernel {name!r}: dtypes is {dtypes!r}\n  fix: {fix}")
-    strange = next((each for each in dtypes if not isinstance(each, (str, DType))), None)
+    strange = next((dtype for dtype in dtypes if not isinstance(dtype, (str, DType))), None)
     if strange is not None:
         raise KernelError(f"kernel {name!r}: {strange!r} is among its dtypes, a {type(strange).__name__}\n  fix: {fix}")
-    return frozenset(parse_dtype(each) if isinstance(each, str) else each for each in dtypes)
+    return frozenset(parse_dtype(dtype) if isinstance(dtype, str) else dtype for dtype in dtypes)

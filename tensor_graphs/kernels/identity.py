@@ -69,7 +69,7 @@ class File:
     tree: str = ""
 
     def changed(self) -> bool:
-        """Whether it says something else by now, or is gone."""
+        """Return whether it says something else by now, or is gone."""
         try:
             if _stamp(os.stat(self.path)) == self.stamp:
                 return False
@@ -97,7 +97,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Code:
-    """What a kernel is made of. digest: of all of it. files: that were read."""
+    """The code of a kernel. digest: of all of it. files: that were read."""
 
     digest: str
     files: tuple[File, ...]
@@ -108,23 +108,23 @@ class Code:
 
 
 def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text: str) -> Code:
-    """What a kernel is made of that `module` defines, that is built by these functions (None where it has none), and that names
+    """Return the code of a kernel that `module` defines, that is built by these functions (None where it has none), and that names
     these files. text: its source.
 
     Raises OSError when one of the files cannot be read.
     """
     bound = _Bound(module)
-    forms = [bound.form(each) for each in functions]
-    found: dict[str, str] = {}
+    forms = [bound.form(function) for function in functions]
+    digests: dict[str, str] = {}
     files: dict[str, File] = {}
     for root in (module, *sorted(bound.modules - {module})):
         reads = reached(root)
-        found |= reads.digests
+        digests |= reads.digests
         files |= reads.files
     for path in sources:
-        for each in (path, *(headers_of(path) if path.suffix in C_CODE else ())):
-            files[str(each)] = file = _read_file(str(each))[0]
-            found[f"source {each.name} {file.digest}"] = ""
+        for part in (path, *(headers_of(path) if path.suffix in C_CODE else ())):
+            files[str(part)] = file = _read_file(str(part))[0]
+            digests[f"source {part.name} {file.digest}"] = ""
     own = _module(module)
     before, inside, _ = own.text.partition(text.strip()) if own is not None and text.strip() else ("", "", "")
     begins = own.lines.get(before.count("\n") + 1) if own is not None and inside else None
@@ -132,15 +132,15 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
         text = repr(begins)
     if any(path.endswith(C_CODE) for path in files):
         compiler, _ = find_compiler()
-        found[f"compiler {compiler.version if compiler else 'none'}"] = ""
-    modules = {("" if name == module else name): digest for name, digest in found.items()}
+        digests[f"compiler {compiler.version if compiler else 'none'}"] = ""
+    modules = {("" if name == module else name): digest for name, digest in digests.items()}
     return Code(_digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass")), tuple(files.values()))
 
 
 def base_folder(module: str) -> Path:
     """The folder to which names of files in a module are relative; the current one where there is no file."""
-    found = _locate(module)
-    return Path(found.origin).resolve().parent if found is not None and found.origin else Path.cwd()
+    place = _locate(module)
+    return Path(place.origin).resolve().parent if place is not None and place.origin else Path.cwd()
 
 
 # ---- which modules ---------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def base_folder(module: str) -> Path:
 
 @dataclass(frozen=True)
 class _Found:
-    """Where a module is. origin: its file, None for a namespace package, which has none. path: of a package."""
+    """The place of a module. origin: its file, None for a namespace package, which has none. path: of a package."""
 
     name: str
     origin: str | None
@@ -177,9 +177,9 @@ def _running(name: str) -> tuple[Any, Any]:
 def reached(root: str) -> Reached:
     """The modules that a module is made of, itself first; read once by a process and those forked from it."""
     running, spec = _running(root)
-    known = _closures.get(root)
-    if known is not None and running is not None and known[0] is running and known[1] is spec:
-        return known[2]
+    remembered = _closures.get(root)
+    if remembered is not None and running is not None and remembered[0] is running and remembered[1] is spec:
+        return remembered[2]
     own = root.partition(".")[0]
     digests: dict[str, str] = {}
     files: dict[str, File] = {}
@@ -203,35 +203,35 @@ def reached(root: str) -> Reached:
         digests[name] = module.digest
         if module.file is not None:
             files[module.file.path] = module.file
-            for each in () if HOUSE in Path(_real(module.file.path)).parents else _named_files(module):   # ours say it themselves
-                files[each.path] = each
-                digests[f"file {os.path.basename(each.path)} {each.digest}"] = ""
+            for named in () if HOUSE in Path(_real(module.file.path)).parents else _named_files(module):   # ours say it themselves
+                files[named.path] = named
+                digests[f"file {os.path.basename(named.path)} {named.digest}"] = ""
         todo += [*_imported(module), *_held(name)]
-    found = Reached(digests, files)
+    result = Reached(digests, files)
     if running is not None:
-        _closures[root] = running, spec, found
-    return found
+        _closures[root] = running, spec, result
+    return result
 
 
 def _kind(name: str, own: str) -> str:
     """"user" for a module to be read; else what counts of it: the distribution, or nothing ("")."""
-    found = _locate(name)
-    if found is None:
+    place = _locate(name)
+    if place is None:
         above = name.rpartition(".")[0]
         parent = _locate(above) if above else None
         if above and (parent is None or parent.path is None):       # what is imported from a module that is none itself
             return ""
         return "user" if not above or _kind(above, own) == "user" else ""
-    if found.origin is None:                                        # of Python itself, or a namespace, which holds no code
+    if place.origin is None:                                        # of Python itself, or a namespace, which holds no code
         return ""
-    file, real = Path(os.path.abspath(found.origin)), Path(_real(found.origin))
+    file, real = Path(os.path.abspath(place.origin)), Path(_real(place.origin))
     if HOUSE in real.parents:
         return "user" if BACKENDS in real.parent.parents or GENERATOR == real.parent else ""
     if name.partition(".")[0] == own:
         return "user"
     if not any(site in real.parts for site in SITES) and any(standard in real.parents for standard in STANDARD):
         return ""
-    folder = file.parents[min(name.count(".") + (found.path is not None), len(file.parents) - 1)]
+    folder = file.parents[min(name.count(".") + (place.path is not None), len(file.parents) - 1)]
     distribution = _distribution(str(folder), file.relative_to(folder).as_posix())
     return f"distribution {distribution}" if distribution else "user"
 
@@ -246,30 +246,30 @@ def _imported(module: Module) -> Iterator[str]:
                 continue                                            # it fails when it runs
             base = ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
         yield base
-        for each in names or ():
-            if each != "*":
-                yield f"{base}.{each}"
+        for member in names or ():
+            if member != "*":
+                yield f"{base}.{member}"
                 continue
             listed = _module(base) if _kind(base, "") == "user" else None
-            yield from (f"{base}.{each}" for each in (listed.listed if listed else ()))
+            yield from (f"{base}.{public}" for public in (listed.listed if listed else ()))
 
 
 def _held(name: str) -> set[str]:
     """The user's modules that a module holds in its names, itself or a function or class of theirs, however they came there. Not
     what is inside a package: whoever imports that, puts it there."""
     holding, _ = _running(name)
-    found = set()
+    names = set()
     for value in list(vars(holding).values()) if isinstance(holding, ModuleType) else ():
         held: Any = value.__name__ if isinstance(value, ModuleType) else None
         if isinstance(value, (FunctionType, type)):
             held = value.__module__
         if isinstance(held, str) and held.rpartition(".")[0] != name and _is_users(held, name):
-            found.add(held)
-    return found
+            names.add(held)
+    return names
 
 
 def _locate(name: str) -> _Found | None:
-    """Where the module is that is imported under this name, or would be; nothing is imported to find out."""
+    """Find the module that is imported under this name, or would be; nothing is imported for it."""
     module, spec = _running(name)
     if module is None and name in sys.modules:
         return None
@@ -301,11 +301,11 @@ def _distribution(folder: str, file: str) -> str | None:
     metadata = _metadata(folder)
     if re.sub(r"[-_.]+", "_", top).lower() in metadata:
         return metadata[re.sub(r"[-_.]+", "_", top).lower()][0]
-    for known, path in metadata.values():                           # a module of another name: yaml of PyYAML
+    for title, path in metadata.values():                           # a module of another name: yaml of PyYAML
         for listing, line in (("RECORD", f"\n{file},"), ("top_level.txt", f"\n{top}\n")):
             try:
                 if line in f"\n{Path(path, listing).read_text(encoding='utf-8', errors='replace')}\n":
-                    return known
+                    return title
             except OSError:
                 continue
     return None
@@ -313,13 +313,13 @@ def _distribution(folder: str, file: str) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _metadata(folder: str) -> dict[str, tuple[str, str]]:
-    """Of the distributions installed into a folder: normal name -> ("name version", where their metadata is)."""
-    found = {}
+    """The distributions installed into a folder: normal name -> ("name version", where their metadata is)."""
+    distributions = {}
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         match = re.fullmatch(r"([^-]+)-([^-]+)(-.*)?\.(dist-info|egg-info)", entry)
         if match:
-            found[re.sub(r"[-_.]+", "_", match[1]).lower()] = f"{match[1]} {match[2]}", os.path.join(folder, entry)
-    return found
+            distributions[re.sub(r"[-_.]+", "_", match[1]).lower()] = f"{match[1]} {match[2]}", os.path.join(folder, entry)
+    return distributions
 
 
 # ---- what a file says ------------------------------------------------------------------------------------------------
@@ -328,47 +328,47 @@ def _metadata(folder: str) -> dict[str, tuple[str, str]]:
 def _module(name: str) -> Module | None:
     """A module's text, as it was first read since it was imported."""
     running, spec = _running(name)
-    known = _modules.get(name)
-    if known is not None and running is not None and known[0] is running and known[1] is spec:
-        return known[2]
-    found = _locate(name)
-    module = None if found is None else _read_module(found)
+    remembered = _modules.get(name)
+    if remembered is not None and running is not None and remembered[0] is running and remembered[1] is spec:
+        return remembered[2]
+    place = _locate(name)
+    module = None if place is None else _read_module(place)
     _modules[name] = running, spec, module
     return module
 
 
-def _read_module(found: _Found) -> Module | None:
-    if found.origin is None:
+def _read_module(place: _Found) -> Module | None:
+    if place.origin is None:
         return None
-    path, text = found.origin, None
+    path, text = place.origin, None
     try:
         file, data = _read_file(path)
         if not path.endswith(".py"):
-            return Module(found.name, file, found.package, file.digest)
+            return Module(place.name, file, place.package, file.digest)
     except OSError:
-        path = str(getattr(found.loader, "archive", ""))             # of a zip file
+        path = str(getattr(place.loader, "archive", ""))             # of a zip file
         try:
             file, _ = _read_file(path)
-            text = found.loader.get_source(found.name)
+            text = place.loader.get_source(place.name)
         except Exception:                                           # anyone's loader
             return None
         if text is None:
-            return Module(found.name, file, found.package, file.digest)
+            return Module(place.name, file, place.package, file.digest)
         data = text.encode("utf-8", "surrogatepass")
     try:
         read = _said(data)
     except (SyntaxError, ValueError, RecursionError):
-        return Module(found.name, file, found.package, file.digest)
+        return Module(place.name, file, place.package, file.digest)
     if read.computed:
         log.info("%s: line %s imports by a name that is computed, or runs text; no identity covers that (name the file in sources)",
                  path, ", ".join(map(str, read.computed)))
-    file = dataclasses.replace(file, tree=read.digest) if path == found.origin else file
+    file = dataclasses.replace(file, tree=read.digest) if path == place.origin else file
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    return Module(found.name, file, found.package, read.digest, text, read.imports, read.lines, read.strings, read.listed)
+    return Module(place.name, file, place.package, read.digest, text, read.imports, read.lines, read.strings, read.listed)
 
 
 def _said(data: bytes) -> ModuleText:
-    """What a text says. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    """Return the facts of a text (text_cache.py). Raises SyntaxError, ValueError or RecursionError for what is no Python."""
     from tensor_graphs.kernels.text_cache import text_of  # a door: importing asks for no identity
 
     return text_of(data, _digest(data))
@@ -383,14 +383,14 @@ def _tree(data: bytes) -> str | None:
 
 
 def _named_files(module: Module) -> Iterator[File]:
-    """The files of code that a module names in a string, beside it."""
+    """Yield the files of code next to a module that it names in a string."""
     assert module.file is not None
     folder = os.path.dirname(_real(module.file.path))
     for name in sorted(set(module.strings)):
         path = os.path.join(folder, name)
         if os.path.isfile(path) and _real(path) != _real(module.file.path):
-            for each in (Path(path), *(headers_of(Path(path)) if name.endswith(C_CODE) else ())):
-                yield _read_file(str(each))[0]
+            for file in (Path(path), *(headers_of(Path(path)) if name.endswith(C_CODE) else ())):
+                yield _read_file(str(file))[0]
 
 
 _real = functools.lru_cache(maxsize=4096)(os.path.realpath)
@@ -404,7 +404,7 @@ def _read_file(path: str) -> tuple[File, bytes]:
 
 
 def _stamp(facts: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written to, renamed over, or linked elsewhere."""
+    """Return numbers that change when a file is written to, renamed over, or linked elsewhere."""
     return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_dev
 
 
@@ -474,7 +474,7 @@ class _Bound:
             return "around", kind, self.form(value.__wrapped__)
         if _is_users(type(value).__module__, self.module) and hasattr(value, "__dict__"):
             self.modules.add(type(value).__module__)
-            return (kind, *((name, self.form(each)) for name, each in sorted(vars(value).items())))
+            return (kind, *((name, self.form(attribute)) for name, attribute in sorted(vars(value).items())))
         return "only the type", kind
 
     def _named(self, value: Any) -> str:

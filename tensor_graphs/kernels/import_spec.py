@@ -28,7 +28,8 @@ class Origin(NamedTuple):
 
 
 def origin_of(kernel: Kernel) -> Origin:
-    """Where a worker gets this kernel. Raises ParcelError for one of a session that uses what no other process can be given."""
+    """Return the place from which a worker gets this kernel. Raises ParcelError for one of a session that no other process can
+    get."""
     if kernel.remade:
         return Origin(kernel.module, made=(kernel.remade, kernel.source))
     place = registry.place_of(kernel)
@@ -48,7 +49,7 @@ def out_of_reach(kernel: Kernel) -> str | None:
     """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
     nor measured)."""
     texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
-    if not all(type(each) is str and _encodes(each) for each in texts) or type(kernel.in_place) is not tuple:
+    if not all(type(text) is str and _encodes(text) for text in texts) or type(kernel.in_place) is not tuple:
         return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
     changed = kernel.code.changed()
     if changed is not None:

@@ -52,7 +52,8 @@ class ParcelError(TensorGraphsError):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a kernel is built for: an op with its attributes, and the types (dims may be symbolic) of operands and outputs."""
+    """The call that a kernel is built for: an op with its attributes, and the types (dims may be symbolic) of operands and
+    outputs."""
 
     op: Op
     attrs: Mapping[str, Any]
@@ -265,7 +266,7 @@ class Kernel:
 
     @property
     def ours(self) -> bool:
-        """Whether it belongs to this package."""
+        """Return whether it belongs to this package."""
         return self.module.startswith("tensor_graphs.")
 
     def run(self, arrays: Sequence[Any] | Mapping[str, Any], **attributes: Any) -> Any:
@@ -279,11 +280,11 @@ class Kernel:
         return importlib.import_module(RUNNER).run_alone(self, arrays, attributes)
 
     def sharing(self, spec: Spec) -> Sharing:
-        """Which outputs may lie in the memory of which operands."""
+        """Return which outputs may lie in the memory of which operands."""
         return Sharing(self.in_place, ((0, 0),) if self.updates else ()) if self.shares is None else self.shares(spec)
 
     def computes(self, spec: Spec) -> bool:
-        """Whether it is a kernel of this spec's op, and not of a namesake."""
+        """Return whether it is a kernel of this spec's op, and not of a namesake."""
         if self.op == ANY_OP or self.remade:
             return self.op in (ANY_OP, spec.op.name)
         if self.composite is None or self.composite is spec.op:
@@ -307,20 +308,20 @@ class Kernel:
 
     @cached_property
     def code(self) -> Code:
-        """What the kernel was made of when it was declared. Raises KernelError."""
+        """The code of the kernel when it was declared. Raises KernelError."""
         return self.read_code()
 
     def read_code(self) -> Code:
-        """What the kernel is made of now, as far as it is no module, which runs as it was imported. Raises KernelError."""
+        """Read the code of the kernel as it is now; modules count as they were imported. Raises KernelError."""
         named = [self.sources] if isinstance(self.sources, (str, Path)) else self.sources
         folder = base_folder(self.module)
-        files = [folder / each for each in named]
-        for each, file in zip(named, files, strict=True):
+        files = [folder / name for name in named]
+        for name, file in zip(named, files, strict=True):
             if not file.is_file():
-                raise KernelError(f"kernel {self.name!r} names {str(each)!r} in its sources, and there is no such file: {file}\n"
+                raise KernelError(f"kernel {self.name!r} names {str(name)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
         functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided,
-                     *(each for each in (self.together, self.shares) if each is not None))
+                     *(function for function in (self.together, self.shares) if function is not None))
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:
@@ -331,13 +332,13 @@ class Kernel:
 def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
     """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
     cannot be built."""
-    found: list[str | None] = [None] * len(wanted)
+    reasons: list[str | None] = [None] * len(wanted)
 
     def make(kernel: Kernel) -> None:
         at = [i for i, (other, _) in enumerate(wanted) if other is kernel]
         assert kernel.together is not None
         for i, why in zip(at, kernel.together([wanted[i][1] for i in at]), strict=True):
-            found[i] = why
+            reasons[i] = why
 
     kernels = list(dict.fromkeys(kernel for kernel, _ in wanted if kernel.together is not None))
     if len(kernels) > 1:                                            # each waits for compilers of its own
@@ -345,7 +346,7 @@ def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
             list(pool.map(make, kernels))
     else:
         list(map(make, kernels))
-    return found
+    return reasons
 
 
 def source_of(function: Callable[..., Any]) -> str:

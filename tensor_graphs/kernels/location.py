@@ -33,7 +33,7 @@ class Place:
         return f"{self.file or self.shown}:{self.line}"
 
     def follows(self, earlier: Place) -> bool:
-        """Whether what is declared here is the later state of what was declared there, and not another kernel."""
+        """Return whether what is declared here is the later state of what was declared there, and not another kernel."""
         if self.file is None:
             return self.module == earlier.module                    # a later cell, or text that is run again
         if self.file != earlier.file:
@@ -66,7 +66,7 @@ def _of_the_house(frame: FrameType) -> bool:
 
 
 def _is_text(frame: FrameType) -> bool:
-    """Whether the code of a frame is in no file that Python would import."""
+    """Return whether the code of a frame is in no file that Python would import."""
     file, space = frame.f_code.co_filename, frame.f_globals
     if file.startswith("<frozen "):
         return False
@@ -81,7 +81,7 @@ def _imported(space: Mapping[str, Any]) -> bool:
 
 
 def is_importable(module: ModuleType) -> bool:
-    """Whether another process with the same path finds this module by its name."""
+    """Return whether another process with the same path finds this module by its name."""
     if module.__name__ in ("__main__", "__mp_main__"):
         return False
     return isinstance(getattr(module, "__file__", None), str) or module.__name__ in sys.builtin_module_names \

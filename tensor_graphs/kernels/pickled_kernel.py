@@ -105,8 +105,8 @@ class _Packer(pickle.Pickler):
         cells = tuple(tuple(_Named(name, value) for value in _content(cell))
                       for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True))
         state = used, cells, function.__defaults__, function.__kwdefaults__
-        made = function.__module__ or "", whole, marshal.dumps(code), function.__qualname__
-        return _function, made, state, None, None, _fill
+        arguments = function.__module__ or "", whole, marshal.dumps(code), function.__qualname__
+        return _function, arguments, state, None, None, _fill
 
 
 class _Named:
@@ -129,14 +129,14 @@ def _content(cell: CellType) -> tuple[Any, ...]:
 
 
 def _found(value: Any) -> bool:
-    """Whether importing its module is enough to find a function or a class."""
+    """Return whether importing its module is enough to find a function or a class."""
     module = sys.modules.get(value.__module__ or "")
     if module is None or not is_importable(module):
         return False
-    found: Any = module
+    member: Any = module
     for part in value.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is value
+        member = getattr(member, part, None)
+    return member is value
 
 
 # ---- in the process that receives it ---------------------------------------------------------------------------------
@@ -156,16 +156,16 @@ def _function(module: str, whole: bool, code: bytes, qualname: str) -> FunctionT
         space = vars(importlib.import_module(module))
     else:
         space = _spaces.setdefault(module, {"__name__": SESSION, "__builtins__": builtins})
-    made = FunctionType(loaded, space, closure=tuple(CellType() for _ in loaded.co_freevars))
-    made.__qualname__ = qualname
-    made.__module__ = module if whole else SESSION
-    return made
+    function = FunctionType(loaded, space, closure=tuple(CellType() for _ in loaded.co_freevars))
+    function.__qualname__ = qualname
+    function.__module__ = module if whole else SESSION
+    return function
 
 
 def _fill(function: FunctionType, state: Any) -> None:
     used, cells, defaults, keywords = state
-    function.__globals__.update((each.name, each.value) for each in used)
+    function.__globals__.update((named.name, named.value) for named in used)
     for cell, content in zip(function.__closure__ or (), cells, strict=True):
-        for each in content:
-            cell.cell_contents = each.value
+        for named in content:
+            cell.cell_contents = named.value
     function.__defaults__, function.__kwdefaults__ = defaults, keywords

@@ -28,7 +28,7 @@ class ModuleText:
 
 
 def parsed(data: bytes) -> ModuleText:
-    """What a text says. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    """Parse a text. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
     read = _TreeReader(ast.parse(data))
     return ModuleText(read.digest, tuple(read.imports), {line: tuple(numbers) for line, numbers in read.lines.items()},
                 tuple(read.strings), tuple(read.listed), tuple(read.computed))

@@ -49,7 +49,7 @@ OURS: dict[str, str] = {
     "gencuda": "tensor_graphs.codegen.backend_cuda",
     "numpy": "tensor_graphs.kernels.numpy.backend",
     "torch": "tensor_graphs.kernels.torch.backend",
-    "torchcuda": "tensor_graphs.kernels.torch.on_cuda",
+    "torchcuda": "tensor_graphs.kernels.torch.backend_cuda",
     "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")
@@ -60,7 +60,7 @@ GENERATORS = ("gen", "gencuda")
 
 
 def writes_kernels(backends: Sequence[str]) -> bool:
-    """Whether one of these backends writes kernels for whatever it is given, here."""
+    """Return whether one of these backends writes kernels for whatever it is given, here."""
     return any(name in backends and why_missing(name) is None for name in GENERATORS)
 
 
@@ -83,13 +83,13 @@ _added: dict[str, str] = {}
 @lru_cache(maxsize=1)
 def _installed() -> Mapping[str, str]:
     """Backend name -> module, of the distributions installed here. A name that is ours is left out, with a warning."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
-        if point.name in OURS or not point.name.isidentifier() or found.get(point.name, point.value) != point.value:
+        if point.name in OURS or not point.name.isidentifier() or modules.get(point.name, point.value) != point.value:
             log.warning("the backend %r (%s) is left out: its name is taken, or is no name", point.name, point.value)
         else:
-            found[point.name] = point.value
-    return found
+            modules[point.name] = point.value
+    return modules
 
 
 class _Backends(Mapping[str, str]):
@@ -98,8 +98,8 @@ class _Backends(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         with _lock:
-            found = OURS.get(name) or _added.get(name)
-        return found if found is not None else _installed()[name]
+            module = OURS.get(name) or _added.get(name)
+        return module if module is not None else _installed()[name]
 
     def __iter__(self) -> Iterator[str]:
         with _lock:
@@ -154,7 +154,8 @@ def backend_module(name: str) -> Any:
 
 
 def door_of(backend: str, name: str) -> Any:
-    """What a backend's module has under a name that not all have; None where it lacks it, and of kernels that belong to none."""
+    """Return the member of a backend's module under a name that not all have; None where it lacks it or there is no such
+    backend."""
     return getattr(backend_module(backend), name, None) if backend in BACKENDS else None
 
 
@@ -163,7 +164,7 @@ View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
 
 
 def view_of(name: str) -> View:
-    """How a backend looks at memory of its device; of one that does not say so, and of kernels that belong to none, arrays."""
+    """Return the function by which a backend views memory of its device; without one, and for unknown backends, numpy's."""
     return door_of(name, "view") or array_view
 
 
@@ -174,11 +175,11 @@ def kind_of(name: str) -> str:
 
 def device_of(name: str) -> Device:
     """The device on which a backend computes here. Raises KernelError where there is none of its kind."""
-    found = of_kind(kind_of(name))
-    if found is None:
+    device = of_kind(kind_of(name))
+    if device is None:
         raise KernelError(f"the backend {name!r} computes on a device of the kind {kind_of(name)!r}, and there is none; "
                           f"this machine has {said()}")
-    return found
+    return device
 
 
 def lacking(kernel: Kernel) -> str | None:
@@ -216,8 +217,8 @@ def load_backend(name: str) -> list[Kernel]:
                 if name in OURS or name not in BACKENDS:
                     raise
                 log.debug("the backend %s cannot be loaded", name, exc_info=True)
-                said = str(e) if isinstance(e, TensorGraphsError) else f"{BACKENDS[name]} raised {type(e).__name__}: {e}"
-                reason, kernels = said, []
+                text = str(e) if isinstance(e, TensorGraphsError) else f"{BACKENDS[name]} raised {type(e).__name__}: {e}"
+                reason, kernels = text, []
             if reason is not None:
                 _missing[name] = reason
                 log.info("backend %s is missing: %s", name, reason)
@@ -293,13 +294,13 @@ def put(kernel: Kernel, place: Place) -> Kernel:
 
 
 def know(kernel: Kernel) -> Kernel:
-    """Make a kernel known that its generator has made for one question, or made anew."""
+    """Register a kernel that its generator has made for one question, or made again; return the first of its name."""
     with _lock:
         return made.setdefault(kernel.name, kernel)
 
 
 def place_of(kernel: Kernel) -> Place | None:
-    """Where a kernel was registered; None for one of a backend."""
+    """Return the place where a kernel was registered; None for one of a backend."""
     with _lock:
         return _places[kernel.name] if any(k is kernel for k in _registered) else None
 
@@ -318,26 +319,26 @@ def parts() -> tuple[PartOp, ...]:
 
 def kernels_of_graphs(backends: Collection[str]) -> dict[str, list[str]]:
     """By the digest of a part's definition, the kernels of these backends that are registered for it."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     with _lock:
         for k in _registered:
             if isinstance(k.composite, PartOp) and k.backend in backends:
-                found.setdefault(k.composite.written.digest, []).append(k.name)
-    return found
+                names.setdefault(k.composite.written.digest, []).append(k.name)
+    return names
 
 
 def is_registered(name: str) -> bool:
-    """Whether a kernel of this name was registered here, and is none of a backend's own."""
+    """Return whether a kernel of this name was registered here, and is none of a backend's own."""
     with _lock:
         return any(k.name == name for k in _registered)
 
 
 def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
     """Every kernel of these backends, registered ones included; of a backend that is missing, none."""
-    found = [k for name in backends for k in load_backend(name)]
+    kernels = [k for name in backends for k in load_backend(name)]
     with _lock:
-        found += [k for k in (*_registered, *made.values()) if k.backend in backends and k.backend not in _missing]
-    return found
+        kernels += [k for k in (*_registered, *made.values()) if k.backend in backends and k.backend not in _missing]
+    return kernels
 
 
 def by_op(kernels: Iterable[Kernel]) -> Mapping[str, list[Kernel]]:
@@ -355,10 +356,10 @@ PARTS = "(parts)"
 
 def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
     """The kernels that may compute this spec's op, by its name; of a part, those of all parts, which may be the same."""
-    found = [*table.get(spec.op.name, ()), *table.get(ANY_OP, ())]
+    kernels = [*table.get(spec.op.name, ()), *table.get(ANY_OP, ())]
     if isinstance(spec.op, DefinedOp):
-        found = [*found, *(k for k in table.get(PARTS, ()) if k not in found)]
-    return [k for k in found if k.computes(spec)]
+        kernels = [*kernels, *(k for k in table.get(PARTS, ()) if k not in kernels)]
+    return [k for k in kernels if k.computes(spec)]
 
 
 def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:

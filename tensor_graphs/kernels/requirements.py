@@ -20,8 +20,8 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _arch_problem(value: Any) -> str | None:
-    found = value if isinstance(value, (str, list, tuple)) else ()
-    if found and all(isinstance(name, str) and name for name in _names(found)):
+    names = value if isinstance(value, (str, list, tuple)) else ()
+    if names and all(isinstance(name, str) and name for name in _names(names)):
         return None
     return f"is {value!r}\n  fix: the name of an architecture or instruction set, or a list of them, like [\"avx512f\"]"
 
@@ -50,8 +50,8 @@ def _count_problem(value: Any) -> str | None:
 
 
 def _count_unmet(value: Any, device: Device) -> str | None:
-    found = int(dict(device.hardware()[2]).get("multiprocessors", "0"))
-    return None if found >= value else f"it needs {value} multiprocessors, and this device ({device.name}) has {found}"
+    count = int(dict(device.hardware()[2]).get("multiprocessors", "0"))
+    return None if count >= value else f"it needs {value} multiprocessors, and this device ({device.name}) has {count}"
 
 
 KNOWN: Mapping[str, tuple[Callable[[Any], str | None], Callable[[Any, Device], str | None]]] = {

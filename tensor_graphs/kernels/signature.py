@@ -59,9 +59,9 @@ def signature_of(node: Node) -> Signature:
     """The signature of an atomic or composite node; the same object for nodes that ask the same in the same dims."""
     types: tuple[TensorType, ...] = tuple(i.type for i in node.inputs)
     key = (node.op, types, node.key[2])
-    found = _cache.get(key)
-    if found is None:
+    signature = _cache.get(key)
+    if signature is None:
         spec = Spec(node.op, node.attrs, types, node.types)
         g = spec.single_node_graph()
-        found = _cache[key] = Signature(g.structural_key, spec, g, g.dim_order)
-    return found
+        signature = _cache[key] = Signature(g.structural_key, spec, g, g.dim_order)
+    return signature

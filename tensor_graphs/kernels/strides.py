@@ -56,7 +56,7 @@ def merged(shape: Sequence[Dim], *operands: Sequence[Dim]) -> tuple[Strides, lis
 
 
 def rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> tuple[Dim, Dim, Dim] | None:
-    """Where the rows (the last axis) of an array begin: (group, far, near), with `near` elements from one row of a group to the
+    """The begins of the rows (the last axis) of an array: (group, far, near), with `near` elements from one row of a group to the
     next and `far` from one group to the next; zeros where each row begins where the one before ends. None: there is no saying it
     so, or the elements of a row do not follow each other.
 

@@ -24,7 +24,8 @@ MOST_BYTES = 8 << 20
 
 
 def text_of(data: bytes, digest: str) -> ModuleText:
-    """What a text says. digest: sha256 of its bytes. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    """Return the parsed text, from the cache if it is there. digest: sha256 of its bytes. Raises SyntaxError, ValueError or
+    RecursionError for what is no Python."""
     path = user_place("texts", f"{hashlib.sha256(f'{digest} {_parser()}'.encode()).hexdigest()}.json")
     content = None if path is None else read(path)
     if content is not None:
@@ -39,7 +40,7 @@ def text_of(data: bytes, digest: str) -> ModuleText:
 
 @functools.cache
 def _parser() -> str:
-    """Of the code that parses, with Python's own."""
+    """Digest of the code that parses, with Python's version."""
     return hashlib.sha256(Path(__file__).with_name("python_text.py").read_bytes()).hexdigest() + sys.version
 
 

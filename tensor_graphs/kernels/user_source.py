@@ -25,27 +25,27 @@ LARGEST_INT = 2**63 - 1
 """a kernel gets its whole numbers as 64 bits each"""
 
 
-def require_numbers(name: str, what: str, given: Any, called: str) -> tuple[Any, ...]:
-    """What a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints (bytes of
-    scratch, too), or of floats."""
+def require_numbers(name: str, what: str, value: Any, called: str) -> tuple[Any, ...]:
+    """Return the numbers that a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints
+    (bytes of scratch, too), or of floats."""
     whole = what in ("ints", "scratch")
     kinds = (int, np.integer, Expr) if whole else (int, float, np.integer, np.floating)
     fix = (f"{what}=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if whole else
            f"{what}=lambda spec: [spec.attrs[\"eps\"]], or a list of numbers")
-    if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
         wanted = "neither a sequence of numbers nor a function of the spec" if called == what else "no sequence of numbers"
-        raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is {wanted}\n  fix: {fix}")
-    for i, each in enumerate(given):
-        if isinstance(each, bool) or not isinstance(each, kinds):
-            raise KernelError(f"kernel {name!r}: number {i} of {called} is {each!r}, a {type(each).__name__}\n  fix: {fix}")
-        if whole and isinstance(each, (int, np.integer)) and not -LARGEST_INT - 1 <= each <= LARGEST_INT:
-            raise KernelError(f"kernel {name!r}: number {i} of {called} is {shown_int(int(each))}, which does not fit 64 bits")
-    return tuple(given)
+        raise KernelError(f"kernel {name!r}: {called} is {value!r}, which is {wanted}\n  fix: {fix}")
+    for i, number in enumerate(value):
+        if isinstance(number, bool) or not isinstance(number, kinds):
+            raise KernelError(f"kernel {name!r}: number {i} of {called} is {number!r}, a {type(number).__name__}\n  fix: {fix}")
+        if whole and isinstance(number, (int, np.integer)) and not -LARGEST_INT - 1 <= number <= LARGEST_INT:
+            raise KernelError(f"kernel {name!r}: number {i} of {called} is {shown_int(int(number))}, which does not fit 64 bits")
+    return tuple(value)
 
 
 def require_dims(name: str, what: str, numbers: Sequence[Any], spec: Spec) -> None:
     """Raise KernelError for a dim in numbers that the call has not: only its own have sizes."""
-    used = {n for each in numbers if isinstance(each, Expr) for n in each.symbols}
+    used = {n for number in numbers if isinstance(number, Expr) for n in number.symbols}
     own = {n for t in (*spec.inputs, *spec.outputs) for size in t.shape if isinstance(size, Expr) for n in size.symbols}
     strange = sorted(used - own - set(spec.single_node_graph().dims)) if used - own else []
     if strange:
@@ -53,20 +53,20 @@ def require_dims(name: str, what: str, numbers: Sequence[Any], spec: Spec) -> No
                           f"  fix: {what}=lambda spec: …, of spec.inputs[0].shape and its like")
 
 
-def require_given(name: str, what: str, given: Any, kind: str) -> tuple[Any, ...] | None:
-    """What is given at the declaration: numbers, which are returned; or a function of the spec: None. Raises KernelError."""
-    if callable(given):
-        require_function(name, what, given, ("spec",))
+def require_given(name: str, what: str, value: Any, kind: str) -> tuple[Any, ...] | None:
+    """Check an option of the declaration: numbers, which are returned; or a function of the spec: None. Raises KernelError."""
+    if callable(value):
+        require_function(name, what, value, ("spec",))
         return None
-    return require_numbers(name, kind, given, what)
+    return require_numbers(name, kind, value, what)
 
 
-def require_count(name: str, what: str, given: Any, called: str) -> Any:
+def require_count(name: str, what: str, value: Any, called: str) -> Any:
     """One whole number that is not negative, or an expression of dims. Raises KernelError."""
-    if not isinstance(given, (int, np.integer, Expr)) or isinstance(given, bool) or (not isinstance(given, Expr) and given < 0):
-        raise KernelError(f"kernel {name!r}: {called} is {given!r}\n"
+    if not isinstance(value, (int, np.integer, Expr)) or isinstance(value, bool) or (not isinstance(value, Expr) and value < 0):
+        raise KernelError(f"kernel {name!r}: {called} is {value!r}\n"
                           f"  fix: {what}=lambda spec: …, a whole number or an expression of dims, or such a number")
-    return given
+    return value
 
 
 def named_after(name: str | None, backend: str, entry: Any, language: str) -> str:
@@ -90,10 +90,10 @@ def require_declared(name: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
 
 def files_of(name: str, folder: Path, sources: Any) -> tuple[Path, ...]:
     """Further files that a kernel is made of. Raises KernelError for what names none."""
-    each = [sources] if isinstance(sources, (str, Path)) else sources
-    if not isinstance(each, (list, tuple)) or not all(isinstance(one, (str, Path)) for one in each):
+    names = [sources] if isinstance(sources, (str, Path)) else sources
+    if not isinstance(names, (list, tuple)) or not all(isinstance(one, (str, Path)) for one in names):
         raise KernelError(f"kernel {name!r}: sources is {sources!r}\n  fix: sources=[\"table.npy\"], names of files")
-    return tuple(folder / one for one in each)
+    return tuple(folder / one for one in names)
 
 
 def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
@@ -104,22 +104,23 @@ def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
                               f"  fix: a path from the folder of its module ({folder}), or an absolute one")
 
 
-def refusal(backend: str, known: frozenset[DType], accepts: Callable[[Spec], str | None] | None) -> Callable[[Spec], str | None]:
-    """What tells whether a spec is taken: the backend is there, all dtypes are among the known ones, if any, and then `accepts`."""
+def refusal(backend: str, accepted: frozenset[DType], accepts: Callable[[Spec], str | None] | None) -> Callable[[Spec], str | None]:
+    """Return the function that refuses specs: the backend is missing, a dtype is not among `accepted` (if any), or `accepts`
+    refuses."""
     def refuse(spec: Spec) -> str | None:
         missing = registry.why_missing(backend)
         if missing is not None:
             return missing
-        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if known and t.dtype not in known), None)
+        strange = next((t.dtype for t in (*spec.inputs, *spec.outputs) if accepted and t.dtype not in accepted), None)
         if strange is not None:
-            return f"{strange.name} is not among {', '.join(sorted(each.name for each in known))}"
+            return f"{strange.name} is not among {', '.join(sorted(dtype.name for dtype in accepted))}"
         return accepts(spec) if accepts is not None else None
 
     return refuse
 
 
 def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[c_code.Source, tuple[Path, ...]]:
-    """What is compiled, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
+    """Return the text to compile, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
     if not isinstance(source, (str, Path)):
         decode = ".decode(), or" if isinstance(source, bytes) else "…,"
         raise KernelError(f"kernel {name!r}: source is of type {type(source).__name__}, and neither a text nor a file\n"
@@ -131,14 +132,14 @@ def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix:
 
 
 def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
-    """Where a text stands in the file that declares the kernel, if it stands there once and letter by letter."""
+    """Find a text in the file that declares the kernel: the line, if it is there once and literally."""
     if place.file is None or not text.strip():
         return None
     try:
-        before, found, after = Path(place.file).read_text(encoding="utf-8").partition(text)
+        before, middle, after = Path(place.file).read_text(encoding="utf-8").partition(text)
     except (OSError, UnicodeDecodeError):
         return None
-    return (Path(place.file), before.count("\n") + 1) if found and text not in after else None
+    return (Path(place.file), before.count("\n") + 1) if middle and text not in after else None
 
 
 def text_of(source: c_code.Source) -> str:
@@ -146,15 +147,15 @@ def text_of(source: c_code.Source) -> str:
     return source.text if isinstance(source, c_code.Text) else source.read_text(encoding="utf-8", errors="replace")
 
 
-def given_for(given: Any, spec: Spec) -> Any:
-    """What was given as it is, or as a function of the spec."""
-    return given(spec) if callable(given) else given
+def of_spec(what: str, option: Any, spec: Spec) -> tuple[Any, str]:
+    """The value of an option for a spec, of which it may be a function; how messages call it."""
+    return (option(spec), f"what {what} returns") if callable(option) else (option, what)
 
 
 def registered(kernel: Kernel, place: Place, why: str | None) -> Kernel:
     """The kernel, registered. Why it is no candidate is logged after that: where it cannot be registered, that is all there is to
     say."""
-    made = registry.put(kernel, place)
+    result = registry.put(kernel, place)
     if why is not None:
         log.warning("kernel %s is no candidate: %s", kernel.name, why)
-    return made
+    return result

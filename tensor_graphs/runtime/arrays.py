@@ -44,9 +44,9 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
         raise RunError(f"{what} {name!r} is a {type(value).__name__}; numpy arrays, DLPack tensors and lists are accepted\n"
                        f"  fix: np.asarray(…, {t.dtype.numpy.name!r})")
     if array.dtype != t.dtype.numpy:
-        known = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
+        dtype = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
         fix = f"array.astype({t.dtype.numpy.name!r})" if isinstance(value, (np.ndarray, np.generic)) else f"one of {t.dtype.name}"
-        raise RunError(f"{what} {name!r} is {t}, the array holds {known}\n  fix: {fix}")
+        raise RunError(f"{what} {name!r} is {t}, the array holds {dtype}\n  fix: {fix}")
     if array.ndim != t.rank:
         raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}\n"
                        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
@@ -64,10 +64,10 @@ def device_array(values: Any, device: str) -> DeviceArray:
     if there is HOST:
         raise RunError(f"{device} is the host, whose arrays are numpy's\n  fix: np.asarray(…)")
     if lies_elsewhere(values):
-        found = _read_where_it_lies("the array", values)
-        if found.device is there:
-            return found
-        values = found.numpy()
+        tensor = _read_where_it_lies("the array", values)
+        if tensor.device is there:
+            return tensor
+        values = tensor.numpy()
     if isinstance(values, np.ndarray):
         array = values
     else:
@@ -77,10 +77,10 @@ def device_array(values: Any, device: str) -> DeviceArray:
     dtype = next((t for t in DTYPES.values() if t.numpy == array.dtype), None)
     if dtype is None:
         raise RunError(f"the array holds {array.dtype.name}, a dtype that graphs do not have\n  fix: one of {listed(DTYPES)}")
-    made = empty(there, array.shape, dtype)
+    result = empty(there, array.shape, dtype)
     if array.nbytes:
-        transfer(memory_of(np.array(array, order="C", copy=None)), made.memory, HOST)
-    return made
+        transfer(memory_of(np.array(array, order="C", copy=None)), result.memory, HOST)
+    return result
 
 
 def _listed(values: Any) -> np.ndarray:
@@ -97,15 +97,15 @@ def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
 
 def _shared(name: str, value: Any, t: TensorType, what: str) -> DeviceArray:
     """A tensor on another device, with the dtype and the rank of t."""
-    found = _read_where_it_lies(f"{what} {name!r}", value)
-    if found.type is not t.dtype:
-        raise RunError(f"{what} {name!r} is {t}, the array on {found.device.name} holds {found.type}\n  fix: the same in {t.dtype}")
-    if found.ndim != t.rank:
-        raise RunError(f"{what} {name!r} is {t}, the array has shape {found.shape}: {found.ndim} axes instead of {t.rank}\n"
+    array = _read_where_it_lies(f"{what} {name!r}", value)
+    if array.type is not t.dtype:
+        raise RunError(f"{what} {name!r} is {t}, the array on {array.device.name} holds {array.type}\n  fix: the same in {t.dtype}")
+    if array.ndim != t.rank:
+        raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}\n"
                        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
-    if found.memory.address % t.dtype.itemsize:
+    if array.memory.address % t.dtype.itemsize:
         raise RunError(f"{what} {name!r} begins within an element\n  fix: a copy of it")
-    return found
+    return array
 
 
 def _read_where_it_lies(what: str, value: Any) -> DeviceArray:
@@ -140,8 +140,8 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
         raise RunError(f"out[{name!r}] is a masked array, and masks are not written\n  fix: np.empty({t.shape}, …)")
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != t.dtype.numpy:
         order = "" if not isinstance(array, np.ndarray) or array.dtype.isnative else "big-endian "
-        given = f"{order}{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-        raise RunError(f"out[{name!r}] must be {t}, and is {given}\n"
+        what = f"{order}{array.dtype.name}{list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise RunError(f"out[{name!r}] must be {t}, and is {what}\n"
                        f"  fix: np.empty({t.shape}, {t.dtype.numpy.name!r})")
     if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
         raise RunError(f"out[{name!r}] must be writeable and C-contiguous, its elements aligned\n"
@@ -183,7 +183,7 @@ def _from_dlpack(called: str, value: Any) -> np.ndarray:
 
 
 def _int_of(value: Any, bits: int) -> Any:
-    """The integer dtype of so many bits of the library that a tensor comes from."""
+    """The integer dtype with this number of bits of the library that a tensor comes from."""
     import sys
 
     library = sys.modules[type(value).__module__.split(".")[0]]
@@ -191,38 +191,38 @@ def _int_of(value: Any, bits: int) -> Any:
 
 
 def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, d.Expr],
-               given: Mapping[str, int]) -> dict[str, int]:
+               fixed: Mapping[str, int]) -> dict[str, int]:
     """A size for every dim, from the given ones and the inputs' shapes; every axis is then checked. Raises RunError."""
-    if not isinstance(given, Mapping):
-        raise RunError(f"dims are given by name, this is a {type(given).__name__}\n"
+    if not isinstance(fixed, Mapping):
+        raise RunError(f"dims are given by name, this is a {type(fixed).__name__}\n"
                        f"  fix: dims={{{', '.join(f'{n!r}: …' for n in dims)}}}")
-    unknown = sorted(map(str, set(given) - set(dims)))
+    unknown = sorted(map(str, set(fixed) - set(dims)))
     if unknown:
         raise RunError(d.unknown_dims(unknown, dims))
-    for name, value in given.items():
+    for name, value in fixed.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise RunError(f"dim {d.why_no_size(name, value, dims[name])}")
-    found = {n: int(v) for n, v in given.items()}
+    sizes = {n: int(v) for n, v in fixed.items()}
     by_dim = {s: n for n, s in dims.items()}
     for name, t in types.items():
         for axis, s in enumerate(t.shape):
             if isinstance(s, d.Expr) and s in by_dim:
                 size = shapes[name][axis]
-                before = found.setdefault(by_dim[s], size)
+                before = sizes.setdefault(by_dim[s], size)
                 if before != size:
                     raise RunError(f"input {name!r} has size {size} at axis {axis}, dim {s} is {before} already\n"
                                    f"  fix: one size of {s} in dims= and in all inputs")
-    missing = sorted(set(dims) - set(found))
+    missing = sorted(set(dims) - set(sizes))
     if missing:
         raise RunError(f"dim {', '.join(missing)} follows from no input\n  fix: run(…, dims={{{missing[0]!r}: …}})")
-    for name, value in found.items():
+    for name, value in sizes.items():
         why = d.why_no_size(name, value, dims[name])
         if why is not None:
             raise RunError(f"dim {why}")
     for name, t in types.items():
         for axis, s in enumerate(t.shape):
-            wanted = int(d.evaluate(s, found))
+            wanted = int(d.evaluate(s, sizes))
             if shapes[name][axis] != wanted:
                 raise RunError(f"input {name!r} is {t}: axis {axis} must be {wanted}, the array has shape {shapes[name]}\n"
-                               f"  fix: an array of shape {tuple(int(d.evaluate(s, found)) for s in t.shape)}")
-    return found
+                               f"  fix: an array of shape {tuple(int(d.evaluate(s, sizes)) for s in t.shape)}")
+    return sizes

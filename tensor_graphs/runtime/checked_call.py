@@ -22,7 +22,7 @@ Array = np.ndarray | DeviceArray
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A run that was checked: who does it, at which sizes, on which arrays (by the name of the input, of the output)."""
+    """A checked run: its executor, its sizes, its arrays by the names of inputs and outputs."""
 
     variant: int
     executor: Executor
@@ -33,18 +33,18 @@ class Placed:
     def bases(self, frame: Frame) -> dict[int, Memory]:
         """The memory of inputs and outputs, by base number; of what the host has and a run wants elsewhere, room of the frame's."""
         e = self.executor
-        found = {}
+        memories = {}
         for bases, arrays, devices in ((e.input_bases, self.arrays, e.input_devices),
                                        (e.output_bases, self.results, e.output_devices)):
             for name, base in bases.items():
                 array = arrays[name]
                 if isinstance(array, DeviceArray):
-                    found[base] = array.memory
+                    memories[base] = array.memory
                 elif devices[name] is HOST:
-                    found[base] = memory_of(array)
+                    memories[base] = memory_of(array)
                 else:
-                    found[base] = frame.room(base, devices[name], array.nbytes)
-        return found
+                    memories[base] = frame.room(base, devices[name], array.nbytes)
+        return memories
 
     def elsewhere(self) -> list[int]:
         """The bases of arrays that lie on other devices: a frame keeps none of them, so that their memory can be had again."""
@@ -61,7 +61,7 @@ class Placed:
         transfer_all([(there, here) for here, there in _apart(self.executor.output_bases, self.results, bases)], HOST)
 
     def state_bases(self, session: Session) -> dict[int, Memory]:
-        """Where a session holds the states that this run reads and writes: on their devices."""
+        """The memory of the session's states that this run reads and writes, by base number, on their devices."""
         on = self.executor.state_devices
         return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
 

@@ -13,8 +13,8 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,7 +50,7 @@ from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from tensor_graphs.runtime.tapped import Tapped
+    from tensor_graphs.runtime.node_values import NodeValues
 
 log = logging.getLogger(__name__)
 
@@ -61,15 +61,15 @@ FILLABLE = WHOLE | 0x400
 """those, and the one that says writeable"""
 
 ROOMY = 256
-"""sizes of a dim that are asked for together whether they fit, at least"""
+"""sizes of a dim that are checked together whether they fit, at least"""
 
 MOST_KNOWN = 256
 """combinations of input shapes that are remembered"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What a run at some input shapes needs. inputs: the base of each; outputs: name, shape, dtype and base of each."""
+class _CheckedShapes:
+    """The facts that a run at known input shapes needs. inputs: the base of each; outputs: name, shape, dtype and base of each."""
 
     variant: int
     executor: Executor
@@ -129,7 +129,7 @@ class CompiledGraph:
         self._planned: Cell | None = plan.cells.box          # the sizes that kernels were chosen for; None once others were logged
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
-        self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], _CheckedShapes] = {}
         self._held: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
 
     def __repr__(self) -> str:
@@ -160,10 +160,9 @@ class CompiledGraph:
 
     # ---- running ----
 
-    def __call__(self, *given: object, **named: object) -> NoReturn:
-        """Not how it is run. Raises CallError."""
-        inputs = ", ".join(f"{n!r}: …" for n in self._input_types)
-        raise CallError("a compiled graph is not called", fix=f"model.run({{{inputs}}})")
+    def __call__(self, *arguments: object, **named: object) -> NoReturn:
+        """Raise CallError: it is run by `run`."""
+        raise CallError("a compiled graph is not called", fix=f"model.run({_by_name(self._input_types)})")
 
     @worded
     def session(self) -> Session:
@@ -184,9 +183,9 @@ class CompiledGraph:
         if unknown:
             raise self._no_argument("run", unknown)
         if session is None and not dims and type(inputs) is dict:
-            found = self._again(inputs, out)
-            if found is not None:
-                return found
+            results = self._again(inputs, out)
+            if results is not None:
+                return results
         return self._run({} if inputs is None else inputs, dims or {}, session, out)
 
     def prepared(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
@@ -200,20 +199,19 @@ class CompiledGraph:
         if unknown:
             raise self._no_argument("prepared", unknown)
         if inputs is None and self._input_types:
-            named = ", ".join(f"{n!r}: …" for n in self._input_types)
             raise RunError("a prepared run keeps the arrays that it reads, and none are given\n"
-                           f"  fix: prepared({{{named}}}), then write into them before each run()")
+                           f"  fix: prepared({_by_name(self._input_types)}), then write into them before each run()")
         return Prepared(self, {} if inputs is None else inputs, dims or {}, session, out)
 
     def _no_argument(self, name: str, unknown: Mapping[str, Any]) -> CallError:
         """The error for keywords that `run` or `prepared` does not have: the names of inputs, most often."""
         inputs = [word for word in unknown if word in self._input_types]
         if inputs:
-            given = ", ".join(f"{n!r}: …" for n in self._input_types)
-            return CallError(f"{name}({inputs[0]}=…): inputs are one argument, by name", fix=f"{name}({{{given}}})")
+            return CallError(f"{name}({inputs[0]}=…): inputs are one argument, by name",
+                             fix=f"{name}({_by_name(self._input_types)})")
         signature = inspect.signature(getattr(type(self), name))
-        known = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        return misfit(name, signature.replace(parameters=known), unknown, TypeError())
+        parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        return misfit(name, signature.replace(parameters=parameters), unknown, TypeError())
 
     def _again(self, inputs: dict[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case, and where
@@ -228,34 +226,35 @@ class CompiledGraph:
                 return None
             shapes.append(array.shape)
             places.append(address(array))
-        known = self._known.get(tuple(shapes))
-        if known is None or (out is not None and not self._may_receive(out, known, inputs, places)):
+        checked = self._known.get(tuple(shapes))
+        if checked is None or (out is not None and not self._may_receive(out, checked, inputs, places)):
             return None
         try:
-            frame = self._frames[known.variant].pop()
+            frame = self._frames[checked.variant].pop()
         except IndexError:
             return None
         try:
-            if frame.binding != known.sizes or frame.bound != known.executor.bound:
+            if frame.binding != checked.sizes or frame.bound != checked.executor.bound:
                 return None
             bases = frame.bases                                     # and `_run` has let go of the memory that it put there
-            for base, place in zip(known.inputs, places, strict=True):
+            for base, place in zip(checked.inputs, places, strict=True):
                 bases[base] = place
             results = {}
-            for name, shape, dtype, base in known.outputs:
-                made = results[name] = np.empty(shape, dtype) if out is None or name not in out else out[name]
-                bases[base] = address(made)
+            for name, shape, dtype, base in checked.outputs:
+                result = results[name] = np.empty(shape, dtype) if out is None or name not in out else out[name]
+                bases[base] = address(result)
             assert frame.call is not None                           # `_note` has looked
             check(frame.call())
         finally:
-            self._frames[known.variant].append(frame)
+            self._frames[checked.variant].append(frame)
         return results
 
-    def _may_receive(self, out: Mapping[str, np.ndarray], known: _Known, inputs: dict[str, Any], places: list[int]) -> bool:
-        """Whether these arrays receive outputs as they are: of the right types, apart from each other, inputs and parameters."""
+    def _may_receive(self, out: Mapping[str, np.ndarray], checked: _CheckedShapes, inputs: dict[str, Any],
+                     places: list[int]) -> bool:
+        """True where these arrays receive outputs directly: of the right types, apart from each other, inputs and parameters."""
         if type(out) is not dict:
             return False
-        wanted = {name: (shape, dtype) for name, shape, dtype, _ in known.outputs}
+        wanted = {name: (shape, dtype) for name, shape, dtype, _ in checked.outputs}
         taken = [(place, place + inputs[name].nbytes) for place, (name, _) in zip(places, self._plain_inputs, strict=True)]
         if self._held is None:
             self._held = _joined(self.parameters.values())
@@ -275,25 +274,21 @@ class CompiledGraph:
         return True
 
     def _note(self, call: Placed) -> None:
-        """Remember that arrays of these shapes may run, for `_again`: not where outputs are so large that memory is looked at."""
+        """Remember that arrays of these shapes may run, for `_again`, unless outputs are large: then free memory is checked."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
         if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
             return
-        if set(ins) != set(call.arrays) or set(outs) != set(call.results):
+        if set(ins) != set(call.arrays) or set(outs) != set(call.results) or sum(a.nbytes for a in call.results.values()) >= LARGE:
             return
-        if not all(isinstance(a, np.ndarray) for a in (*call.arrays.values(), *call.results.values())):
+        if not all(isinstance(a, np.ndarray) and a.size for a in (*call.arrays.values(), *call.results.values())):
             return
-        if not all(a.size for a in (*call.arrays.values(), *call.results.values())):
-            return
-        if sum(a.nbytes for a in call.results.values()) >= LARGE:
-            return
-        self._known[tuple(a.shape for a in call.arrays.values())] = _Known(
+        self._known[tuple(a.shape for a in call.arrays.values())] = _CheckedShapes(
             call.variant, call.executor, call.sizes, tuple(ins[n] for n in call.arrays),
             tuple((n, a.shape, a.dtype, outs[n]) for n, a in call.results.items()))
 
     def placed(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
                out: Mapping[str, Any] | None) -> Placed:
-        """What a run was asked for, checked, and the arrays that it reads and writes. Raises RunError."""
+        """Check the arguments of a run; return the run with the arrays that it reads and writes. Raises RunError."""
         if session is not None and not isinstance(session, Session):
             raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
         arrays = self._inputs(inputs)
@@ -324,10 +319,10 @@ class CompiledGraph:
         """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
         shapes, and a larger size that no input has. Raises RunError."""
         key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
-        known = self._shaped.get(key)
-        if known is not None and isinstance(dims, Mapping) and all(
+        sizes = self._shaped.get(key)
+        if sizes is not None and isinstance(dims, Mapping) and all(
                 type(size) is int and self._ranges[n][0] <= size <= self._ranges[n][1] for n, size in dims.items()):
-            return {**known, **dims}
+            return {**sizes, **dims}
         binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
         if not self._input_dims & set(dims) and len(self._shaped) < MOST_KNOWN:
             self._shaped[key] = {n: size for n, size in binding.items() if n not in dims}
@@ -360,9 +355,9 @@ class CompiledGraph:
         return call.results
 
     def _check_room(self, sizes: tuple[int, ...]) -> None:
-        """Raise PlanError where a device has too little. Asked for all sizes of a box at once, at its corners, between which no
-        buffer's size turns: of all sizes, else of twice as many as lie before these, else of ROOMY. So a step over a state that
-        grows does not ask at each length."""
+        """Raise PlanError where a device has too little. All sizes of a box are checked at once, at its corners, between which the
+        size of every buffer is monotonic: of all sizes, else of twice as many as lie before these, else of ROOMY. So a step over a
+        growing state is not checked at each length."""
         if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
             return
         bounds = [d.bounds(self.graph.dims[n]) for n in self.dims]
@@ -388,9 +383,9 @@ class CompiledGraph:
                                f"{c}; here {at}\n  fix: sizes with {c.wanted}, or {c.otherwise}")
         if self._planned is not None and not self._planned.holds(binding := dict(zip(self.dims, sizes, strict=True))):
             beyond = {name: binding[name] for name, low, high in self._planned.ranges if not low <= binding[name] <= high}
-            said = ", ".join(f"{n} = {s}" for n, s in beyond.items())
+            text = ", ".join(f"{n} = {s}" for n, s in beyond.items())
             log.warning("a run at %s takes the kernels that were chosen for %s, and may be slow; other such runs are not logged\n"
-                        "  fix: tg.compile(graph, largest=%s)", said, self._planned, beyond)
+                        "  fix: tg.compile(graph, largest=%s)", text, self._planned, beyond)
             self._planned = None
         self._allowed = sizes
 
@@ -422,31 +417,27 @@ class CompiledGraph:
     def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         types = self._input_types
         if not isinstance(inputs, Mapping):
-            named = ", ".join(f"{n!r}: …" for n in types)
-            raise RunError(f"inputs are given by name, this is a {type(inputs).__name__}\n  fix: run({{{named}}})")
+            raise RunError(f"inputs are given by name, this is a {type(inputs).__name__}\n  fix: run({_by_name(types)})")
         missing = [n for n in types if n not in inputs]
         extra = [n for n in inputs if n not in types]
         if missing or extra:
-            named = ", ".join(f"{n!r}: …" for n in types)
             raise RunError(f"the graph takes the inputs {', '.join(f'{n}: {t}' for n, t in types.items()) or 'none'}"
                            + (f"; missing: {', '.join(missing)}" if missing else "")
-                           + (f"; unknown: {', '.join(map(str, extra))}" if extra else "") + f"\n  fix: run({{{named}}})")
+                           + (f"; unknown: {', '.join(map(str, extra))}" if extra else "") + f"\n  fix: run({_by_name(types)})")
         return {n: as_input(n, inputs[n], t) for n, t in types.items()}
 
-    def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], given: Mapping[str, Any] | None,
+    def _outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], out: Mapping[str, Any] | None,
                  devices: Mapping[str, Device]) -> dict[str, Array]:
-        if self.plan.reuse_outputs and given is None:
-            found = self._reused.get(sizes)
-            if found is None:
+        if self.plan.reuse_outputs and out is None:
+            if sizes not in self._reused:
                 if len(self._reused) > 8:
                     self._reused.clear()
-                found = self._reused[sizes] = self._new_outputs(sizes, binding, {}, devices)
-            return dict(found)
-        if given is not None and not isinstance(given, Mapping):
-            named = ", ".join(f"{n!r}: …" for n in self._output_types)
-            raise RunError(f"outputs are given by name, this is a {type(given).__name__}\n  fix: out={{{named}}}")
+                self._reused[sizes] = self._new_outputs(sizes, binding, {}, devices)
+            return dict(self._reused[sizes])
+        if out is not None and not isinstance(out, Mapping):
+            raise RunError(f"outputs are given by name, this is a {type(out).__name__}\n  fix: out={_by_name(self._output_types)}")
         arrays: dict[str, Array] = {}
-        for name, array in ({} if given is None else given).items():
+        for name, array in ({} if out is None else out).items():
             if name not in self._output_types:
                 near = close_to(name, self._output_types)
                 raise RunError(f"the graph has no output {name!r}; it has {', '.join(self._output_types)}"
@@ -454,29 +445,25 @@ class CompiledGraph:
             arrays[name] = as_output(name, array, self._output_types[name].at(binding))
         return self._new_outputs(sizes, binding, arrays, devices)
 
-    def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], given: Mapping[str, Array],
+    def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], callers: Mapping[str, Array],
                      devices: Mapping[str, Device]) -> dict[str, Array]:
-        out: dict[str, Array] = {}
         key = tuple(sizes[i] for i in self._output_sizes)
-        if not given and key in self._made:
+        if not callers and key in self._made:
             return {n: np.empty(shape, dtype) for n, shape, dtype in self._made[key]}
-        types = {n: t.at(binding) for n, t in self._output_types.items() if n not in given}
+        types = {n: t.at(binding) for n, t in self._output_types.items() if n not in callers}
         there = {n: empty(device, [int(s) for s in types[n].shape], types[n].dtype) for n, device in devices.items()
                  if device is not HOST and n in types}
         if (nbytes := sum(int(t.nbytes()) for n, t in types.items() if n not in there)) >= LARGE:
             require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
-        for n in self._output_types:
-            out[n] = given[n] if n in given else there[n] if n in there else np.empty(types[n].shape, dtype=types[n].dtype.numpy)
-        if not given and not there and nbytes < LARGE and len(self._made) < MOST_KNOWN:
+        out: dict[str, Array] = {n: callers[n] if n in callers else there[n] if n in there else
+                                 np.empty(types[n].shape, dtype=types[n].dtype.numpy) for n in self._output_types}
+        if not callers and not there and nbytes < LARGE and len(self._made) < MOST_KNOWN:
             self._made[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
         return out
 
     def _take(self, index: int) -> Frame:
         with self._lock:
-            if self._frames[index]:
-                frame = self._frames[index].pop()
-            else:
-                frame = Frame(self.executors[index])
+            frame = self._frames[index].pop() if self._frames[index] else Frame(self.executors[index])
             for other, frames in enumerate(self._frames):       # one arena in all between runs: others give theirs back
                 if other != index:
                     for f in frames:
@@ -484,7 +471,7 @@ class CompiledGraph:
         return frame
 
     def wait(self) -> None:
-        """Until what was begun on the plan's devices is done; outputs there are, then. Those on the host are when a run returns."""
+        """Wait until the plan's devices have done what was begun on them. Outputs on the host are complete when a run returns."""
         for device in self._elsewhere:
             device.synchronise()
 
@@ -504,9 +491,9 @@ class CompiledGraph:
 
     # ---- looking inside ----
 
-    def memory(self, *given: object, **dims: int) -> MemoryUse:
+    def memory(self, *arguments: object, **dims: int) -> MemoryUse:
         """Bytes at these dims; see Plan.memory."""
-        return self.plan.memory(*given, **dims)
+        return self.plan.memory(*arguments, **dims)
 
     @worded
     def profile(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
@@ -558,83 +545,79 @@ class CompiledGraph:
         binding = self._sizes_of(inputs, dims)
         tapped = self._tapped(binding)
         program = tapped.program
-        made = {ins.label: ins for ins in program.instructions}
-        known = ", ".join(list(made)[:8]) + (", …" if len(made) > 8 else "")
+        instructions = {ins.label: ins for ins in program.instructions}
+        labels = ", ".join(list(instructions)[:8]) + (", …" if len(instructions) > 8 else "")
         taps: dict[str | Node, tuple[str, int, Operand]] = {}
         for w in wanted:
             if isinstance(w, Node):
                 found_at = tapped.at(w)
                 if found_at is None:
                     why, fix = tapped.why_not(w)
-                    raise RunError(f"no instruction of a run makes the value of {w!r}{why}; there are {known}{fix}")
+                    raise RunError(f"no instruction of a run makes the value of {w!r}{why}; there are {labels}{fix}")
                 taps[w] = found_at
             else:
                 label, _, number = str(w).partition("/")
-                outs = made[label].outs if label in made else ()
+                outs = instructions[label].outs if label in instructions else ()
                 if not (number or "0").isdecimal() or not int(number or 0) < len(outs):
-                    near = close_to(label, made)
+                    near = close_to(label, instructions)
                     meant = f"\n  fix: did you mean {near[0]}?" if near else ""
-                    raise RunError(f"no instruction is named {w!r}; there are {known}{meant}" if not outs else
+                    raise RunError(f"no instruction is named {w!r}; there are {labels}{meant}" if not outs else
                                    f"{label} has {len(outs)} output{'s' if len(outs) > 1 else ''}, {w!r} asks for another")
                 taps[w] = (label, int(number or 0), outs[int(number or 0)])
-        found: dict[str | Node, np.ndarray] = {}
+        values: dict[str | Node, np.ndarray] = {}
 
         def keep(ins: Instruction, arrays: list[np.ndarray]) -> None:
             for asked, (label, i, operand) in taps.items():
                 if ins.label == label:
-                    found[asked] = _window(operand, np.ascontiguousarray(arrays[i]), binding)
+                    values[asked] = _window(operand, np.ascontiguousarray(arrays[i]), binding)
 
         self._run(inputs, dims or {}, session, None, after=keep)
-        return found
+        return values
 
     @worded
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
-        """Where a NaN comes from; None when there is none. Moves the session on, like a run.
+        """Name the source of a NaN; None when there is none. Moves the session on, like a run.
 
         An input, a parameter or a state that holds one already, else the first instruction whose output does, with its line.
         """
-        given: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
+        sources: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
                  ("state", {} if session is None else session.snapshot())]
-        for kind, arrays in given:
+        for kind, arrays in sources:
             for name, array in arrays.items():
                 if _has_nan(np.asarray(array)):
                     return f"{kind} {name}"
-        found: list[Instruction] = []
+        first: list[Instruction] = []
 
         def look(ins: Instruction, arrays: list[np.ndarray]) -> None:
-            if not found and any(map(_has_nan, arrays)):
-                found.append(ins)
+            if not first and any(map(_has_nan, arrays)):
+                first.append(ins)
 
         self._run(inputs, dims or {}, session, None, after=look)
-        if not found:
+        if not first:
             return None
-        (ins,) = found
+        (ins,) = first
         at = ins.written_at or self._tapped(self._sizes_of(inputs, dims)).written_at(ins.label)
         return f"{ins.label} ({ins.kernel})" + (f", written at {at}" if at else "")
 
     def _sizes_of(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
-        """Of the dims in a run on these inputs."""
+        """Sizes of the dims in a run on these inputs."""
         return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
 
-    def _tapped(self, binding: Mapping[str, int]) -> Tapped:
+    def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
         """The values of the variant that serves these sizes."""
-        from tensor_graphs.runtime.tapped import Tapped  # a door: few look inside
+        from tensor_graphs.runtime.node_values import NodeValues  # most callers never look inside
 
         index = self._cells.index(binding)
-        return Tapped(self.plan, self.plan.variants[index].path, self.executors[index].program)
+        return NodeValues(self.plan, self.plan.variants[index].path, self.executors[index].program)
 
     @contextmanager
     def no_op(self) -> Iterator[None]:
         """Inside this context every kernel does nothing: what a run costs then is the walk itself. Outputs are garbage."""
-        undo: list[Callable[[], None]] = []
-        for e in self.executors:
-            undo.append(e.silence())
-        try:
+        with ExitStack() as undo:
+            for e in self.executors:
+                undo.callback(e.silence())
             yield
-        finally:
-            for u in undo:
-                u()
 
     @worded
     def time(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
@@ -647,6 +630,11 @@ class CompiledGraph:
             self.wait()
             samples.append(time.perf_counter() - start)
         return statistics.median(samples[1:])
+
+
+def _by_name(names: Iterable[str]) -> str:
+    """Return the text of a dict of arrays by these names, for messages."""
+    return f"{{{', '.join(f'{n!r}: …' for n in names)}}}"
 
 
 def _joined(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
@@ -690,5 +678,5 @@ def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGra
                        + ("\n  fix: tg.bind(tg.compile(graph), parameters)" if isinstance(plan, Graph) else ""))
     if parameters is not None and not isinstance(parameters, Mapping):
         raise RunError(f"parameters are given by name, this is a {type(parameters).__name__}\n"
-                       f"  fix: tg.bind(plan, {{{', '.join(f'{n!r}: …' for n in list(plan.graph.parameters)[:8])}}})")
+                       f"  fix: tg.bind(plan, {_by_name(list(plan.graph.parameters)[:8])})")
     return CompiledGraph(plan, parameters or {})

@@ -68,7 +68,7 @@ class DeviceArray:
         return self.size * self.type.itemsize
 
     def numpy(self) -> np.ndarray:
-        """Its values on the host, copied there once what was begun on the device is done."""
+        """Copy the values to the host, once what was begun on the device is done."""
         here = HOST.allocate(self.nbytes)
         if self.nbytes:
             transfer(self.memory, here, HOST)
@@ -76,16 +76,16 @@ class DeviceArray:
 
     def copy(self) -> DeviceArray:
         """The same values in other memory of the device."""
-        made = empty(self.device, self.shape, self.type)
+        result = empty(self.device, self.shape, self.type)
         if self.nbytes:
-            transfer(self.memory, made.memory, HOST)
-        return made
+            transfer(self.memory, result.memory, HOST)
+        return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError(f"an array on {self.device.name} cannot be read on the host without a copy")
-        found = self.numpy()
-        return found if dtype is None else found.astype(dtype, copy=False)
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     # ---- DLPack ----
 
@@ -113,7 +113,7 @@ def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
 
 
 def lies_elsewhere(value: Any) -> bool:
-    """Whether a value says, in the words of DLPack, that it is on another device than the host."""
+    """Return whether a value says, in the words of DLPack, that it is on another device than the host."""
     if isinstance(value, np.ndarray):
         return False
     where = getattr(value, "__dlpack_device__", None)
@@ -127,8 +127,8 @@ def why_not_read(value: Any) -> tuple[str, str] | None:
     """Why the memory of a tensor does not say what it holds, and what to do; None where it does. DLPack has no word for it."""
     for lazily, what, fix in (("is_neg", "its elements are negated when they are read", ".resolve_neg()"),
                               ("is_conj", "its elements are conjugated when they are read", ".resolve_conj()")):
-        said = getattr(value, lazily, None)
-        if callable(said) and said():
+        asked = getattr(value, lazily, None)
+        if callable(asked) and asked():
             return what, fix
     if type(value).__module__.startswith("torch._subclasses"):       # what torch traces with
         return f"a {type(value).__name__} holds no values", "a tensor that does"
@@ -152,7 +152,7 @@ def shared(value: Any) -> DeviceArray:
 
 
 def overlap(a: np.ndarray | DeviceArray, b: np.ndarray | DeviceArray) -> bool:
-    """Whether two arrays may share memory."""
+    """Return whether two arrays may share memory."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.may_share_memory(a, b)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a.device is not b.device or not (a.nbytes and b.nbytes):
@@ -171,7 +171,7 @@ class _DLTensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """Its fields hold a function of itself, and are told below."""
+    """DLManagedTensor; its fields are set below, as one is a function of itself."""
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
@@ -220,13 +220,13 @@ def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
     _drop_unread()
     sizes = (ctypes.c_int64 * max(1, array.ndim))
     shape, strides = sizes(*array.shape), sizes(*(int(s) for s in contiguous_strides(array.shape)))
-    made, t = _Managed(), array.type
-    made.tensor = _DLTensor(array.memory.address if array.nbytes else None, *device, array.ndim,
+    managed, t = _Managed(), array.type
+    managed.tensor = _DLTensor(array.memory.address if array.nbytes else None, *device, array.ndim,
                             _code(t), t.bits, 1, shape, strides, 0)
-    made.deleter = _on_end_of_reader
-    at = ctypes.addressof(made)
+    managed.deleter = _on_end_of_reader
+    at = ctypes.addressof(managed)
     capsule = _new(at, NAME, None)
-    _held[at] = (capsule, made, shape, strides, array)
+    _held[at] = (capsule, managed, shape, strides, array)
     return capsule
 
 
@@ -252,7 +252,7 @@ def _taken(capsule: Any, device: Device) -> DeviceArray:
 
 
 class _Lender:
-    """What keeps another library's tensor."""
+    """An owner whose end gives another library's tensor back."""
 
 
 def _let_go(managed: Any, capsule: Any) -> None:

@@ -14,8 +14,8 @@ from tensor_graphs.devices.known import HOST
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue
 from tensor_graphs.runtime.device_array import DeviceArray
+from tensor_graphs.runtime.dim_tables import Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Window
 
 
 def constant(value: Any, dtype: DType, device: Device) -> Memory:
@@ -38,7 +38,7 @@ def number(value: int, dtype: DType, device: Device) -> Memory:
 
 
 def array_of(frame: Frame, w: Window) -> np.ndarray:
-    """What an operand holds: a view on the host, a copy of what is on another device (there it is contiguous)."""
+    """Return the value of an operand: a view on the host, a copy of what is on another device (there it is contiguous)."""
     memory, (offset, shape, strides) = frame.memory[w.base], frame.shape_of(w)
     assert memory is not None
     if memory.device is HOST or 0 in shape:

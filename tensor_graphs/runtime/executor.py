@@ -1,12 +1,13 @@
 """executor: one variant of a plan, made concrete. Addresses are base + offset; both come from tables that are filled per run.
 
 Instructions run as segments (segments/): consecutive native calls are one call of the native runner, host calls are made on views,
-values go from device to device. What depends on dims is evaluated once per run (lookup.py), and not at all where no size changed.
+values go from device to device. What depends on dims is evaluated once per run (dim_tables.py), and not at all where no size changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tensor_graphs.devices.device import Device, Memory, transfer
@@ -17,10 +18,10 @@ from tensor_graphs.paths.bind_time import BindTime
 from tensor_graphs.paths.lower import BufferKind, Instruction, Program
 from tensor_graphs.paths.memory import ArenaLayout
 from tensor_graphs.paths.plan import Variant
+from tensor_graphs.runtime.bind_time_cache import CachedValues, places_of
 from tensor_graphs.runtime.device_constants import array_of, constant, number
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.kept_values import KeptValues, places_of
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments import segments_of
 
 
@@ -33,7 +34,7 @@ class Executor:
         self.bind_time = BindTime(variant.program)
         self.layout: ArenaLayout = variant.layout
         self.dims = tuple(dims)
-        self.lookup = Lookup(self.program, self.dims)
+        self.lookup = DimTables(self.program, self.dims)
         self.bind_segments = segments_of(self.program.bind_instructions, self.lookup)
         self.segments = segments_of(self.program.instructions, self.lookup, variant.path.all_steps)
         self._outs = [[self.lookup.window(o) for o in ins.outs] for ins in self.program.instructions]
@@ -51,7 +52,10 @@ class Executor:
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
         """how often `fixed` has changed"""
-        self._make_constants()
+        for base, b in enumerate(self.program.buffers, self.lookup.first):
+            if b.kind == "constant":
+                assert b.dtype is not None
+                self.fixed[base] = constant(b.value, b.dtype, device_named(b.device))
 
     def _bases_of(self, kind: BufferKind) -> dict[str, int]:
         return {b.name: self.lookup.first + i for i, b in enumerate(self.program.buffers) if b.kind == kind and b.alias is None}
@@ -60,12 +64,6 @@ class Executor:
         return {b.name: device_named(b.device) for b in self.program.buffers if b.kind == kind}
 
     # ---- binding ----
-
-    def _make_constants(self) -> None:
-        for base, b in enumerate(self.program.buffers, self.lookup.first):
-            if b.kind == "constant":
-                assert b.dtype is not None
-                self.fixed[base] = constant(b.value, b.dtype, device_named(b.device))
 
     def bind(self, parameters: Mapping[str, Memory], changed: set[str] | None = None,
              shared: dict[Hashable, Memory] | None = None) -> None:
@@ -98,9 +96,9 @@ class Executor:
         shared.update((key, self.fixed[self.lookup.first + home]) for key, home in keys if key is not None)
 
     def _restore(self, parameters: Mapping[str, Memory], stale: Sequence[int], shared: dict[Hashable, Memory],
-                 ) -> dict[int, KeptValues]:
-        """Take the kept values that another executor has made, or an earlier process (kept_values.py; those are put into `shared`).
-        Returns where the outputs of the other instructions may be kept, by index."""
+                 ) -> dict[int, CachedValues]:
+        """Take the kept values that another executor has made, or an earlier process (bind_time_cache.py; those are put into
+        `shared`). Returns where the outputs of the other instructions may be kept, by index."""
         own = {index: homes for index in stale if (homes := self.bind_time.kept_outs(index))}
         places = places_of(self.bind_time, [i for i, homes in own.items() if not self.bind_time.all_in(homes, shared)], parameters)
         for index, place in list(places.items()):
@@ -192,23 +190,20 @@ class Executor:
                 frame.set_base(base, memory)
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """What runs a frame that is ready in one native call (0: all went well); None where a run is more than that."""
+        """Return the one native call that runs a ready frame (its result 0: no error); None where a run is more than that."""
         return self.segments[0].native_call(frame) if len(self.segments) == 1 else None
 
     @property
     def one_native_call(self) -> bool:
-        """Whether a run is one list of native calls."""
+        """True where a run is one list of native calls."""
         return len(self.segments) == 1 and self.segments[0].native
 
     def silence(self) -> Callable[[], None]:
-        """Make every call do nothing (to price the walk itself); returns what undoes it."""
-        undos = [segment.silence() for segment in self.segments]
-
-        def undo() -> None:
-            for each in undos:
-                each()
-
-        return undo
+        """Make every call do nothing, to measure the walk itself; return the function that undoes it."""
+        undo = ExitStack()
+        for segment in self.segments:
+            undo.callback(segment.silence())
+        return undo.close
 
     def watch(self, clock: Callable[[], float], taken: list[float]) -> list[int]:
         """Put a watch around every call (segments/segment.py); returns the instructions that are timed without one."""

@@ -10,16 +10,16 @@ from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.known import HOST, device_named
 
 if TYPE_CHECKING:
+    from tensor_graphs.runtime.dim_tables import Window
     from tensor_graphs.runtime.executor import Executor
-    from tensor_graphs.runtime.lookup import Window
 
 LARGE_ARENA = 1 << 20
 """bytes, from which on an arena is given back when another variant of the plan runs"""
 
 
 class Frame:
-    """values: what a run looks up (lookup.py). bases: addresses by base number. memory: what lies there (None: memory of the host
-    of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
+    """values: what a run looks up (dim_tables.py). bases: addresses by base number. memory: what lies there (None: memory of the
+    host of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
     memory is other memory, and all of them when a size changes. rooms: `room`'s, by base."""
 
     def __init__(self, executor: Executor) -> None:
@@ -45,7 +45,7 @@ class Frame:
         self.call: Callable[[], int] | None = executor.native_call(self)
 
     def spread(self, apart: int, shift: int = 0) -> None:
-        """Leave so many bytes around whatever lies in an arena or in scratch, and move the former off their alignment
+        """Leave `apart` bytes around all that lies in an arena or in scratch, and move the former off their alignment by `shift`
         (`ArenaLayout.offsets`)."""
         if (apart, shift) != (self.apart, self.shift):
             self.apart, self.shift = apart, shift
@@ -72,19 +72,19 @@ class Frame:
 
     def shape_of(self, w: Window) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """(offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""
-        found = self.shapes.get(id(w))
-        if found is None:
+        shape_and_strides = self.shapes.get(id(w))
+        if shape_and_strides is None:
             values = self.values
             shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
-            found = self.shapes[id(w)] = int(values[self.n_exprs + w.pointer]), shape, strides
-        return found
+            shape_and_strides = self.shapes[id(w)] = int(values[self.n_exprs + w.pointer]), shape, strides
+        return shape_and_strides
 
     def forget_views(self) -> None:
         self.shapes.clear()
         self.views.clear()
 
     def give_arenas(self, needed: Mapping[str, int]) -> None:
-        """An arena of so many bytes on each device; one that is large enough, and not far too large, is kept."""
+        """Make an arena of the needed bytes on each device; one that is large enough, and not far too large, stays."""
         for device, nbytes in needed.items():
             held = self.arenas.get(device)
             if held is None or nbytes > held.nbytes or nbytes < held.nbytes // 4:
@@ -97,7 +97,7 @@ class Frame:
 
     @property
     def arena(self) -> Memory:
-        """The one on the host."""
+        """The arena on the host."""
         return self.arenas.get(HOST.name) or HOST.allocate(0)
 
     def release_large(self) -> None:

@@ -55,12 +55,12 @@ class Prepared:
         raise RunError("a prepared run is addresses of arrays in this process: it is neither pickled nor copied\n"
                        "  fix: pickle the bound model, and call prepared(…) where it is read")
 
-    def run(self, *given: object) -> dict[str, Any]:
+    def run(self, *arguments: object) -> dict[str, Any]:
         """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays.
 
         It takes no arguments. Raises CallError for one.
         """
-        if given:
+        if arguments:
             raise CallError("a prepared run takes no arguments: it reads the arrays that it was prepared with",
                             fix="write into those, x[...] = values, then run(); or run(inputs) of the bound model")
         frame, executor, session = self._frame, self._call.executor, self._session

@@ -38,18 +38,19 @@ class GivenRows:
 
 def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
     """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
-    found: dict[tuple[str, Dim], GivenRows] = {}
+    writes: dict[tuple[str, Dim], GivenRows] = {}
     for node in graph.nodes:
         rows = node.op.facts.writes
         if rows is None or rows.at is None or (state := written_state(node)) is None:
             continue
         first = _input_and_count(node.inputs[rows.at])
         if first is not None:
-            (given, count), axis = first, int(node.attrs["axis"]) % state.rank
-            made = GivenRows(str(state.attrs["name"]), axis, int(state.shape[axis]), str(given.attrs["name"]), count, node.location)
-            before = found.get((made.input, made.count))
-            found[made.input, made.count] = made if before is None or made.rows < before.rows else before
-    return tuple(found.values())
+            (source, count), axis = first, int(node.attrs["axis"]) % state.rank
+            rows_of_state = int(state.shape[axis])
+            write = GivenRows(str(state.attrs["name"]), axis, rows_of_state, str(source.attrs["name"]), count, node.location)
+            before = writes.get((write.input, write.count))
+            writes[write.input, write.count] = write if before is None or write.rows < before.rows else before
+    return tuple(writes.values())
 
 
 def _input_and_count(index: Node) -> tuple[Node, Dim] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ OPEN = -1
 
 @dataclass(slots=True)
 class Transcript:
-    """Which tokens a decoder's session has seen, as `stream` writes it down.
+    """The tokens that a decoder's session has seen, as `stream` records them.
 
     fed: the ids that were fed, in order; their keys and values are rows 0 … len(fed) − 1 of the caches. pending: the id that was
     generated last; no run has seen it, and the next one begins with it. Empty before anything is generated.
@@ -55,14 +56,14 @@ class Transcript:
 
 
 class Session:
-    """Holds the memory of each state, zero at the start. Runs on one session take turns, and so do calls of `generate`, each as a
-    whole (`turn`); different sessions run at once.
+    """Holds the memory of each state, zero at the start. Runs on one session are serialised, and so are calls of `generate`, each
+    as a whole (`turn`); different sessions run at once.
 
     A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
     it there, and it stays.
 
     transcript: the tokens that `stream` has fed; None once states were set from outside, since nobody knows what they hold then.
-    Runs made by hand are not written down.
+    Runs made by hand are not recorded.
     """
 
     @phase("bind")
@@ -102,7 +103,7 @@ class Session:
         finally:
             with self._turns:
                 self._holder = None
-                self._turns.notify_all()                   # who waits may find a stream open, and is told so
+                self._turns.notify_all()                   # a thread that waits may find a stream open, which is an error
 
     def __repr__(self) -> str:
         listed = [f"{n} {t}" for n, t in self.types.items()]
@@ -110,8 +111,7 @@ class Session:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, and copied, as its states and its transcript; where it is read they are on the host."""
-        said = self.transcript
-        return _read, (self.types, self.snapshot(), None if said is None else Transcript([*said.fed], [*said.pending]))
+        return _read, (self.types, self.snapshot(), copy.deepcopy(self.transcript))
 
     def reset(self) -> None:
         """Every state back to zero, in place when there is memory already. Raises RunError while a stream is open (`turn`)."""
@@ -189,7 +189,7 @@ class Session:
                 transfer(memory_of(array), self.memory[name], HOST)
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether an array is (a view of) the memory of a state."""
+        """Return whether an array is (a view of) the memory of a state."""
         return any(np.may_share_memory(array, a) for a in self.arrays.values())
 
     def check(self, graph: Graph) -> None:
@@ -201,8 +201,8 @@ class Session:
 
 def _read(types: Mapping[str, TensorType], states: Mapping[str, np.ndarray], transcript: Transcript | None) -> Session:
     """The session that was pickled."""
-    made = Session.__new__(Session)
-    made._begin(types)
-    made.restore(states)
-    made.transcript = transcript
-    return made
+    session = Session.__new__(Session)
+    session._begin(types)
+    session.restore(states)
+    session.transcript = transcript
+    return session

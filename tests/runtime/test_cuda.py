@@ -20,7 +20,7 @@ from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named, load_backend, why_missing
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.kernels.torch import on_cuda
+from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.judge import Judge
@@ -107,9 +107,9 @@ def test_without_nvrtc_their_kernels_are_named_as_missing_too(monkeypatch: pytes
 def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensor_graphs.devices.nvrtc.why_missing", lambda: "no NVRTC")
     monkeypatch.setattr(cuda, "_has_driver", lambda: False)
-    monkeypatch.setattr(on_cuda, "versions", lambda: {"torch": "9.9+cpu"})
+    monkeypatch.setattr(backend_cuda, "versions", lambda: {"torch": "9.9+cpu"})
     assert cuda.why_missing() == f"no NVRTC; {cuda.NO_DRIVER}"
-    assert on_cuda.available() == f"no NVRTC; {cuda.NO_DRIVER}; {on_cuda.HAS_NONE}"
+    assert backend_cuda.available() == f"no NVRTC; {cuda.NO_DRIVER}; {backend_cuda.HAS_NONE}"
 
 
 @absent

@@ -82,7 +82,7 @@ def only(*dtypes: DType) -> Refusal:
 
 
 def _mark(dtype: DType) -> str:
-    """What the symbols for these activations end in."""
+    """Suffix of the symbols for these activations."""
     return "_f64" if dtype == f64 else ""
 
 
@@ -150,13 +150,13 @@ def _narrow_linear(spec: Spec) -> NativeCall:
 
 
 def _narrow_linear_steps(spec: Spec) -> Dim:
-    """One multiply-add in two is left: a dot product makes both of a pair."""
+    """Count one multiply-add in two: a dot product makes both of a pair."""
     return product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
 
 
 def _amx_steps(spec: Spec) -> Dim:
-    """Tiles make sixteen products in the time of one: half of that is left, of products that are made of six, as measured, a
-    sixteenth of the time. Floats are taken apart before."""
+    """Count a sixteenth of the products, as measured where one is made of six: tiles make sixteen in the time of one, and half of
+    that is lost. Floats are taken apart before."""
     eighths = {(f32, f32): 15, (f32, bf16): 6, (bf16, bf16): 2}[spec.inputs[0].dtype, spec.inputs[1].dtype]
     apart = sum((product(t.shape) for t in spec.inputs[:2] if t.dtype == f32), 0)
     return ceil_div(product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * eighths, 8) + apart * PARTS
@@ -210,12 +210,18 @@ def _dot_refuse(*dtypes: DType) -> Refusal:
     return refuse
 
 
-def _dense(spec: Spec) -> list[Strides]:
-    return [contiguous_strides(t.shape) for t in spec.inputs]
+def _dense(strided: Strided) -> Build:
+    """The call of contiguous operands."""
+    def build(spec: Spec) -> NativeCall:
+        call = strided(spec, [contiguous_strides(t.shape) for t in spec.inputs])
+        assert call is not None
+        return call
+
+    return build
 
 
 def _only_first(spec: Spec, strides: Sequence[Strides]) -> bool:
-    """Whether all operands but the first are contiguous."""
+    """Return whether all operands but the first are contiguous."""
     return all(is_contiguous(t.shape, s) for t, s in zip(spec.inputs[1:], strides[1:], strict=True))
 
 
@@ -232,7 +238,7 @@ def _by_rows(build: Build) -> Strided:
 
 
 def _with_rows(build: Build) -> Build:
-    """The same call of rows one behind the other."""
+    """The same call of contiguous rows."""
     def dense(spec: Spec) -> NativeCall:
         call = build(spec)
         return replace(call, ints=(*call.ints, 0, 0, 0))
@@ -241,8 +247,8 @@ def _with_rows(build: Build) -> Build:
 
 
 def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], list[int]] | None:
-    """Where the runs of element-wise operands begin: (run, group, far and near of each), and the step of each within a run. None:
-    there are more axes to it, or the elements of a run lie apart."""
+    """Layout of element-wise operands as runs: (run, group, far and near of each), and the step of each within a run. None:
+    it takes more axes, or the elements of a run lie apart."""
     shape = spec.outputs[0].shape
     sizes, steps = merged(shape, contiguous_strides(shape), *strides)
     within = [1 if not s else s[-1] for s in steps[1:]]
@@ -254,14 +260,8 @@ def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], l
     return (run, group, *(x for pair in outer for x in pair)), [int(s) for s in within]
 
 
-def _dot(spec: Spec) -> NativeCall:
-    call = _strided_dot(spec, _dense(spec))
-    assert call is not None
-    return call
-
-
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Matrices may lie in any way, turned ones too; their leading axes as one axis."""
+    """The call for matrices of any strides, transposed ones too; their leading axes are one axis."""
     m, n = spec.outputs[0].shape[-2:]
     k = spec.inputs[0].shape[-1]
     ints: list[Dim] = [product(spec.outputs[0].shape[:-2]), m, n, k, m * n, n, 1]
@@ -272,12 +272,6 @@ def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         ints += [steps[0] if lead else 0, *s[-2:]]
     dtype = spec.inputs[0].dtype
     return NativeCall(f"tg_matmul_{dtype.name}", (0, 1), tuple(ints), scratch=scratch.matmul(k, dtype.itemsize))
-
-
-def _amx_dot(spec: Spec) -> NativeCall:
-    call = _strided_amx_dot(spec, _dense(spec))
-    assert call is not None
-    return call
 
 
 def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -315,14 +309,8 @@ def _attention_refuse(a: DType) -> Refusal:
     return refuse
 
 
-def _attention(spec: Spec) -> NativeCall:
-    call = _strided_attention(spec, _dense(spec))
-    assert call is not None
-    return call
-
-
 def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Gaps between positions, and between their heads; an array that is all there for one head after the other, too."""
+    """The call for gaps between positions, and between their heads; also for arrays that are stored head by head."""
     q, k = spec.inputs[:2]
     mask = spec.role_index().get("mask")
     a = spec.attrs
@@ -341,7 +329,7 @@ def _narrow_attention(spec: Spec) -> NativeCall:
     (n, hq, d), (s, hkv, _) = spec.inputs[0].shape, spec.inputs[1].shape
     floats = 2 * (n * hq * d + s * hkv * d)
     needs = scratch.attention(n * (hq // hkv), hkv, d, f32.itemsize) + floats * f32.itemsize + scratch.PAGE
-    return replace(_attention(spec), symbol="tg_attention_bf16", scratch=needs)
+    return replace(_dense(_strided_attention)(spec), symbol="tg_attention_bf16", scratch=needs)
 
 
 def _write_rows(spec: Spec) -> NativeCall:
@@ -351,7 +339,7 @@ def _write_rows(spec: Spec) -> NativeCall:
 
 
 def _strided_write_rows(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Written rows with gaps between them."""
+    """The call for written rows with gaps between them."""
     (base, value), (first, apart) = spec.inputs, strides
     if not is_contiguous(base.shape, first) or not is_contiguous(value.shape[1:], apart[1:]) or apart[0] == 0:
         return None
@@ -432,8 +420,8 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 
     def pair(op: str) -> CRow:
         def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-            found = _in_runs(spec, strides)
-            return None if found is None else call(spec, *found[1], *found[0])
+            runs = _in_runs(spec, strides)
+            return None if runs is None else call(spec, *runs[1], *runs[0])
 
         def call(spec: Spec, *at: Dim) -> NativeCall:
             return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *at))
@@ -447,11 +435,11 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
         row("linear", "linear.c", _linear_refuse(a), _linear(a)),
-        row("dot", "matmul.c", _dot_refuse(a), _dot, strided=_strided_dot),
+        row("dot", "matmul.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
         by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
-        row("attention", "attention.c", _attention_refuse(a), _attention, strided=_strided_attention),
+        row("attention", "attention.c", _attention_refuse(a), _dense(_strided_attention), strided=_strided_attention),
     )
 
 
@@ -460,8 +448,8 @@ ROWS: tuple[CRow, ...] = (
     CRow("linear", "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
          arch=("avx512_bf16",)),
     CRow("linear", "amx_product.c", _amx_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps, arch=("amx_bf16",)),
-    CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _amx_dot, mark="_amx", strided=_strided_amx_dot, arithmetic=_amx_steps,
-         arch=("amx_bf16",)),
+    CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _dense(_strided_amx_dot), mark="_amx", strided=_strided_amx_dot,
+         arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
     CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
@@ -495,7 +483,7 @@ def kernels() -> list[Kernel]:
 
 
 def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
-    """What has the library of a file compiled; for each spec None, or why it cannot be."""
+    """Return the function that has the library of a file compiled; for each spec None, or why it cannot be."""
     def made(specs: Sequence[Spec]) -> list[str | None]:
         return [library.why_missing(library.part_of(file))] * len(specs)
 

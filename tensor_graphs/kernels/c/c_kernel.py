@@ -14,39 +14,12 @@ from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.devices.sealed_files import holds
-from tensor_graphs.kernels import registry
+from tensor_graphs.kernels import declaration, registry, user_source
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.declaration import (
-    Computed,
-    assuming_of,
-    counts_of,
-    op_name,
-    own_composite,
-    pairs_in_place,
-    require_computed,
-    require_declaration,
-    require_flag,
-    require_function,
-)
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.location import here
 from tensor_graphs.kernels.strides import Strides
-from tensor_graphs.kernels.user_source import (
-    files_of,
-    given_for,
-    named_after,
-    refusal,
-    registered,
-    require_count,
-    require_declared,
-    require_dims,
-    require_files,
-    require_given,
-    require_numbers,
-    source_of,
-    text_of,
-)
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
@@ -78,8 +51,8 @@ class Image:
         return (*self.sources, c_code.Text("entry.c", declared, library.FOLDER))
 
     def identity(self) -> str:
-        """Of all that runs: the sources with their headers, ours among them, and the pool."""
-        own = (toolchain.source_identity(each, (library.FOLDER,)) for each in self._all())
+        """Return the identity of all that runs: the sources with their headers, ours among them, and the pool."""
+        own = (toolchain.source_identity(source, (library.FOLDER,)) for source in self._all())
         return " ".join([*own, library.identity_of(library.FOLDER / "pool.c")])
 
     def path(self) -> Path:
@@ -92,7 +65,7 @@ class Image:
     def compiled(self, more: Sequence[c_code.Source] = (), flags: Sequence[str] = ()) -> Path:
         """A library of the sources and of these, by the usual flags and these; unless the cache has it. Raises ToolchainError."""
         ours = library.load()
-        own = " ".join(c_code.content_of(each).decode(errors="replace") for each in self.sources)
+        own = " ".join(c_code.content_of(source).decode(errors="replace") for source in self.sources)
         name = re.sub(r"[^\w.-]", "_", self.name)
         try:
             return toolchain.build_library((*self._all(), *more), name=name, folders=(library.FOLDER,), against=ours.paths(own),
@@ -103,8 +76,8 @@ class Image:
             if f"undefined reference to `{self.entry}'" in str(error) or f"undefined symbol: {self.entry}\n" in str(error):
                 raise c_code.ToolchainError(f"the source of kernel {self.name!r} has no function {self.entry!r}\n"
                                                f"  fix: TG_KERNEL({self.entry}) {{ … }} in it, or another `entry`") from None
-            texts = [text_of(each) for each in self.sources]
-            bare = any("TG_KERNEL" in each for each in texts) and not any("#include \"" in each for each in texts)
+            texts = [user_source.text_of(source) for source in self.sources]
+            bare = any("TG_KERNEL" in text for text in texts) and not any("#include \"" in text for text in texts)
             fix = "\n  fix: #include \"tg.h\" at its beginning, which says what TG_KERNEL is" if bare else ""
             raise c_code.ToolchainError(f"kernel {self.name!r}: {error}{fix}") from None
 
@@ -119,7 +92,7 @@ def image_at(path: str) -> Image | None:
 
 
 @worded
-def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
+def c_kernel(op: declaration.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
              updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = (),
@@ -153,86 +126,86 @@ def c_kernel(op: Computed, *, source: str | Path, entry: str, name: str | None =
     not compile.
     """
     place = here()
-    op = require_computed(op)
-    name = named_after(name, BACKEND, entry, "C")
-    known = require_declared(name, dtypes, accepts)
-    require_declaration(name, BACKEND, op)
-    in_place = pairs_in_place(name, in_place, op)
-    require_flag(name, "updates", updates)
-    for what, each, most in (("ints", ints, library.MAX_INT), ("floats", floats, library.MAX_FLOAT)):
-        _require_at_most(name, require_given(name, what, each, what) or (), what, most)
+    op = declaration.require_computed(op)
+    name = user_source.named_after(name, BACKEND, entry, "C")
+    taken_dtypes = user_source.require_declared(name, dtypes, accepts)
+    declaration.require_declaration(name, BACKEND, op)
+    in_place = declaration.pairs_in_place(name, in_place, op)
+    declaration.require_flag(name, "updates", updates)
+    for what, numbers, most in (("ints", ints, library.MAX_INT), ("floats", floats, library.MAX_FLOAT)):
+        _require_at_most(name, user_source.require_given(name, what, numbers, what) or (), what, most)
     if pointers is not None:
         if callable(pointers):
-            require_function(name, "pointers", pointers, ("spec",))
+            declaration.require_function(name, "pointers", pointers, ("spec",))
         else:
-            _positions(name, pointers, counts_of(op)[1])
+            _positions(name, pointers, declaration.counts_of(op)[1])
     if callable(scratch):
-        require_function(name, "scratch", scratch, ("spec",))
+        declaration.require_function(name, "scratch", scratch, ("spec",))
     else:
-        require_count(name, "scratch", scratch, "scratch")
+        user_source.require_count(name, "scratch", scratch, "scratch")
     if strided is not None:
-        require_function(name, "strided", strided, ("spec", "strides"))
+        declaration.require_function(name, "strided", strided, ("spec", "strides"))
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
-    main, read = source_of(name, source, folder, place, ".c")
-    others = files_of(name, folder, sources)
-    require_files(name, folder, (*read, *others))
-    _require_kernel_of(name, entry, text_of(main))
-    image = Image(name, entry, (main, *(each for each in others if each.suffix == ".c")))
+    main, read = user_source.source_of(name, source, folder, place, ".c")
+    others = user_source.files_of(name, folder, sources)
+    user_source.require_files(name, folder, (*read, *others))
+    _require_kernel_of(name, entry, user_source.text_of(main))
+    image = Image(name, entry, (main, *(file for file in others if file.suffix == ".c")))
 
     def build(spec: Spec) -> NativeCall:
-        given = _operands(spec) if pointers is None else _positions(name, given_for(pointers, spec), len(spec.inputs))
-        wholes, reals = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
-                         for what, each in (("ints", ints), ("floats", floats)))
-        require_dims(name, "ints", wholes, spec)
-        own = require_count(name, "scratch", given_for(scratch, spec), "what scratch returns" if callable(scratch) else "scratch")
-        call = NativeCall(entry, tuple(given), wholes, tuple(map(float, reals)), own, str(image.path()))
-        _require_at_most(name, (*spec.outputs, *call.pointers), "arrays", library.MAX_PTR)
-        _require_at_most(name, call.ints, "ints", library.MAX_INT)
-        _require_at_most(name, call.floats, "floats", library.MAX_FLOAT)
+        positions = _operands(spec) if pointers is None else _positions(
+            name, pointers(spec) if callable(pointers) else pointers, len(spec.inputs))
+        wholes, reals = (user_source.require_numbers(name, what, *user_source.of_spec(what, option, spec))
+                         for what, option in (("ints", ints), ("floats", floats)))
+        user_source.require_dims(name, "ints", wholes, spec)
+        own = user_source.require_count(name, "scratch", *user_source.of_spec("scratch", scratch, spec))
+        call = NativeCall(entry, tuple(positions), wholes, tuple(map(float, reals)), own, str(image.path()))
+        for values, what, most in (((*spec.outputs, *call.pointers), "arrays", library.MAX_PTR), (wholes, "ints", library.MAX_INT),
+                                   (call.floats, "floats", library.MAX_FLOAT)):
+            _require_at_most(name, values, what, most)
         return call
 
     def lying(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         assert strided is not None
-        given = strided(spec, strides)
-        if given is None:
+        numbers = strided(spec, strides)
+        if numbers is None:
             return None
-        wholes = require_numbers(name, "ints", given, "what strided returns")
+        wholes = user_source.require_numbers(name, "ints", numbers, "what strided returns")
         _require_at_most(name, wholes, "ints", library.MAX_INT)
         return replace(build(spec), ints=wholes)
 
-    headers = (h for each in image.sources for h in c_code.headers_of(each, (library.FOLDER,)) if h.parent != library.FOLDER)
+    headers = (h for file in image.sources for h in c_code.headers_of(file, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
-        name=name, backend=BACKEND, op=op_name(op), composite=own_composite(op), build=build,
-        accepts=refusal(BACKEND, known, accepts),
-        source=text_of(main), module=place.module, toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
+        name=name, backend=BACKEND, op=declaration.op_name(op), composite=declaration.own_composite(op), build=build,
+        accepts=user_source.refusal(BACKEND, taken_dtypes, accepts), source=user_source.text_of(main), module=place.module,
+        toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
-        sources=tuple(str(each) for each in (*read, *others, *headers)),
-        assuming=assuming_of(name, assuming),
+        sources=tuple(map(str, (*read, *others, *headers))), assuming=declaration.assuming_of(name, assuming),
         crash_note="" if callable(ints) or len(ints) else
         "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
         "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")
     why = registry.why_missing(BACKEND) or registry.lacking(kernel)
     if why is None:
         image.path()                                                # an error is raised where the kernel is written
-    return registered(kernel, place, why)                           # nor does it compile where the device lacks what it requires
+    return user_source.registered(kernel, place, why)               # nor does it compile where the device lacks what it requires
 
 
-def _require_at_most(name: str, given: Sequence[Any], what: str, most: int) -> None:
-    if len(given) > most:
-        raise KernelError(f"kernel {name!r} is to be called with {len(given)} {what}; there are {most} at most")
+def _require_at_most(name: str, values: Sequence[Any], what: str, most: int) -> None:
+    if len(values) > most:
+        raise KernelError(f"kernel {name!r} is to be called with {len(values)} {what}; there are {most} at most")
 
 
-def _positions(name: str, given: Any, count: int | None = None) -> tuple[int | None, ...]:
+def _positions(name: str, pointers: Any, count: int | None = None) -> tuple[int | None, ...]:
     """Positions of operands, or None for NULL. count: of the operands of a call, where it is known. Raises KernelError."""
     fix = "pointers=[0, None, 1], positions of operands, and None for NULL"
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise KernelError(f"kernel {name!r}: pointers is {given!r}\n  fix: {fix}")
-    for each in given:
-        if each is not None and (type(each) is not int or each < 0 or (count is not None and each >= count)):
+    if isinstance(pointers, (str, bytes)) or not isinstance(pointers, Sequence):
+        raise KernelError(f"kernel {name!r}: pointers is {pointers!r}\n  fix: {fix}")
+    for position in pointers:
+        if position is not None and (type(position) is not int or position < 0 or (count is not None and position >= count)):
             has = "" if count is None else f"; there are {count}"
-            raise KernelError(f"kernel {name!r}: {each!r} is among its pointers, and is no position of an operand{has}\n"
+            raise KernelError(f"kernel {name!r}: {position!r} is among its pointers, and is no position of an operand{has}\n"
                               f"  fix: {fix}")
-    return tuple(given)
+    return tuple(pointers)
 
 
 def _require_kernel_of(name: str, entry: str, text: str) -> None:
@@ -248,9 +221,6 @@ def _operands(spec: Spec) -> tuple[int | None, ...]:
     if not isinstance(spec.op, CompositeOp):
         return tuple(range(len(spec.inputs)))
     at = spec.role_index()
-    named: list[int | None] = []
-    for role in spec.op.operands:
-        position = at.get(role)
-        named.append(position if isinstance(position, int) else None)
+    named = (position if isinstance(position := at.get(role), int) else None for role in spec.op.operands)
     rest = at.get(spec.op.variadic or "", [])
     return (*named, *(rest if isinstance(rest, list) else []))

@@ -31,7 +31,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a kernel is called with: arrays, outputs first (None: NULL), sizes and scalars."""
+    """Arguments of a kernel: arrays, outputs first (None: NULL), sizes and scalars."""
 
     arrays: Sequence[np.ndarray | None]
     ints: Sequence[int]
@@ -39,12 +39,12 @@ class Arguments:
 
     def call(self) -> _Call:
         """The call's tables; they live as long as it does."""
-        pointers = [None if each is None else each.__array_interface__["data"][0] for each in self.arrays]
+        pointers = [None if array is None else array.__array_interface__["data"][0] for array in self.arrays]
         tables = ((ctypes.c_void_p * max(1, len(pointers)))(*pointers), (ctypes.c_int64 * library.MAX_INT)(*self.ints),
                   (ctypes.c_double * max(1, len(self.floats)))(*self.floats))
-        made = _Call(*(ctypes.addressof(each) for each in tables))
-        made.tables = tables
-        return made
+        call = _Call(*(ctypes.addressof(table) for table in tables))
+        call.tables = tables
+        return call
 
 
 class Interleaved:

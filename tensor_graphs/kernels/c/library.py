@@ -33,17 +33,9 @@ _DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|TABLE)\((tg_\w+)", r
 class Step(ctypes.Structure):
     """One step of the runner's flat list: the mirror of `tg_step` in tg.h (its size is compared when the library loads)."""
 
-    _fields_ = (
-        ("fn", ctypes.c_void_p),
-        ("n_ptr", ctypes.c_int32),
-        ("n_int", ctypes.c_int32),
-        ("n_float", ctypes.c_int32),
-        ("_pad", ctypes.c_int32),
-        ("ptr_base", ctypes.c_int32 * MAX_PTR),
-        ("ptr_offset", ctypes.c_int32 * MAX_PTR),
-        ("ints", ctypes.c_int32 * MAX_INT),
-        ("floats", ctypes.c_double * MAX_FLOAT),
-    )
+    _fields_ = (("fn", ctypes.c_void_p), *((name, ctypes.c_int32) for name in ("n_ptr", "n_int", "n_float", "_pad")),
+                ("ptr_base", ctypes.c_int32 * MAX_PTR), ("ptr_offset", ctypes.c_int32 * MAX_PTR),
+                ("ints", ctypes.c_int32 * MAX_INT), ("floats", ctypes.c_double * MAX_FLOAT))
 
 
 CORE = ""
@@ -72,10 +64,10 @@ def sources(part: str | None = None) -> tuple[Path, ...]:
 
 
 def linked_with(part: str) -> list[str]:
-    """The libraries, beside the core, that one is linked against: of the products that its code is made of, say."""
+    """The libraries, besides the core, that one is linked against: of the products that its code uses, for example."""
     if part == CORE:
         return []
-    return sorted({part_of(each) for path in sources(part) for each in code_of(path)} - {part, CORE})
+    return sorted({part_of(file) for path in sources(part) for file in code_of(path)} - {part, CORE})
 
 
 @functools.cache
@@ -95,8 +87,8 @@ def _shared_sources() -> dict[str, Path]:
 def called_by(text: str) -> tuple[Path, ...]:
     """The C files, but for those of the core, of the functions of ours that a C text names."""
     shared = _shared_sources()
-    found = {shared[name] for name in re.findall(r"\btg_\w+", text) if name in shared}
-    return tuple(sorted(path for path in found if part_of(path) != CORE))
+    files = {shared[name] for name in re.findall(r"\btg_\w+", text) if name in shared}
+    return tuple(sorted(path for path in files if part_of(path) != CORE))
 
 
 ENTRY = "tg_entry"
@@ -108,11 +100,11 @@ def code_of(path: Path) -> tuple[Path, ...]:
     which cuts a kernel's work into parts and lends it memory.
 
     runner.c, which tg.h declares too, is left out: it calls kernels, and no kernel calls it."""
-    found = [path]
-    for file in found:
+    files = [path]
+    for file in files:
         declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in c_code.headers_of(file))
-        found += [c for c in declared if c.is_file() and c not in found]
-    return tuple(found)
+        files += [c for c in declared if c.is_file() and c not in files]
+    return tuple(files)
 
 
 def identity_of(path: Path, own: Callable[[Path], str] = toolchain.source_identity,
@@ -143,17 +135,11 @@ class NativeLibrary:
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
-            ("tg_threads", ctypes.c_int, []),
-            ("tg_default_threads", ctypes.c_int, []),
-            ("tg_set_threads", None, [ctypes.c_int]),
-            ("tg_step_size", ctypes.c_int64, []),
-            ("tg_scratch_watch", ctypes.c_int64, []),
-            ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]),
-            ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
-            ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]),
-            ("tg_run_at", ctypes.c_int, [pointer]),
-            ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)]),
-        ):
+            ("tg_threads", ctypes.c_int, []), ("tg_default_threads", ctypes.c_int, []), ("tg_set_threads", None, [ctypes.c_int]),
+            ("tg_step_size", ctypes.c_int64, []), ("tg_scratch_watch", ctypes.c_int64, []),
+            ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]), ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
+            ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]), ("tg_run_at", ctypes.c_int, [pointer]),
+            ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)])):
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
         size = int(self._lib.tg_step_size())
@@ -168,12 +154,12 @@ class NativeLibrary:
             return self._entry(image, symbol)
         if symbol not in symbol_sources():
             raise KeyError(f"no kernel {symbol!r} among the sources in {FOLDER.name}/; there are {sorted(symbol_sources())}")
-        found = ctypes.cast(getattr(self.part(part_of(symbol_sources()[symbol])), symbol), ctypes.c_void_p).value
-        assert found is not None
-        return found
+        place = ctypes.cast(getattr(self.part(part_of(symbol_sources()[symbol])), symbol), ctypes.c_void_p).value
+        assert place is not None
+        return place
 
     def begin(self, *parts: str) -> None:
-        """Have libraries compiled by threads, and those that they are linked against before, unless somebody has."""
+        """Start threads that compile libraries, first those that they are linked against, unless this was begun before."""
         for part in parts:
             self.begin(*linked_with(part))
             with _LOCK:
@@ -208,7 +194,7 @@ class NativeLibrary:
         return self._parts[name]
 
     def paths(self, text: str) -> list[Path]:
-        """What C code is linked against that calls functions of ours: the core, and the libraries of what its text names, compiled
+        """Link dependencies of C code that calls functions of ours: the core, and the libraries of what its text names, compiled
         now unless they are there. Raises ToolchainError."""
         parts = sorted({part_of(path) for path in called_by(text)})
         self.begin(*parts)
@@ -221,47 +207,36 @@ class NativeLibrary:
             make_now([image])
             self._images[image] = _loaded(Path(image))
         try:
-            found = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
+            place = ctypes.c_void_p.in_dll(self._images[image], ENTRY).value
         except ValueError:                                          # no such variable
-            found = ctypes.cast(getattr(self._images[image], symbol), ctypes.c_void_p).value
-        assert found is not None
-        return found
+            place = ctypes.cast(getattr(self._images[image], symbol), ctypes.c_void_p).value
+        assert place is not None
+        return place
 
     def call(self, symbol: str, pointers: Sequence[int | None], ints: Sequence[int] = (), floats: Sequence[float] = ()) -> None:
-        """Calls one kernel with raw addresses (outputs first; None is NULL), sizes (the rest are 0) and scalars."""
+        """Call one kernel with raw addresses (outputs first; None is NULL), sizes (the rest are 0) and scalars."""
         function = _KERNEL(self.address(symbol))
         function((ctypes.c_void_p * max(1, len(pointers)))(*pointers), (ctypes.c_int64 * MAX_INT)(*ints),
                  (ctypes.c_double * max(1, len(floats)))(*floats))
 
     def run(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> None:
-        """Runs a flat list once. Raises ValueError naming the first malformed step."""
+        """Run a flat list once. Raises ValueError naming the first malformed step."""
         base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
         value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
-        self._check(self._lib.tg_run(steps, len(steps), base_array, value_array))
-
-    def run_profiled(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> list[float]:
-        """As `run`; returns the wall time of each step [s]."""
-        base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
-        value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
-        seconds = (ctypes.c_double * max(1, len(steps)))()
-        self._check(self._lib.tg_run_profiled(steps, len(steps), base_array, value_array, seconds))
-        return list(seconds)[: len(steps)]
+        status = self._lib.tg_run(steps, len(steps), base_array, value_array)
+        if status:
+            raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
 
     def runner(self, name: str = "tg_run") -> Any:
         """The native runner itself, or another of runner.c, for a runtime that keeps its own prepared arrays."""
         return getattr(self._lib, name)
-
-    @staticmethod
-    def _check(status: int) -> None:
-        if status:
-            raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
 
     def threads(self) -> int:
         """The number of threads of the process's pool, the calling one included."""
         return int(self._lib.tg_threads())
 
     def default_threads(self) -> int:
-        """What the affinity mask allows, no more than the cgroup quota pays for."""
+        """The number of threads that the affinity mask allows, at most the cgroup quota."""
         return int(self._lib.tg_default_threads())
 
     def tile(self, itemsize: int) -> Tile:
@@ -270,11 +245,11 @@ class NativeLibrary:
         return Tile(int(axis(0)), int(axis(1)))
 
     def scratch_watch(self) -> int:
-        """Bytes of scratch memory that kernels have asked for since the last watch began, on all threads together; begins anew."""
+        """Bytes of scratch memory that kernels have requested since the last call, on all threads together."""
         return int(self._lib.tg_scratch_watch())
 
     def set_threads(self, count: int) -> None:
-        """Sets the number of threads, the calling one included; 0 means the default. Waits for a running kernel."""
+        """Set the number of threads, the calling one included; 0 means the default. Waits for a running kernel."""
         self._lib.tg_set_threads(count)
 
 
@@ -283,8 +258,8 @@ _LATER: dict[str, Callable[[Sequence[str]], None]] = {}
 
 
 def make_later(image: str, make: Callable[[Sequence[str]], None]) -> None:
-    """A library that is not there yet: `make` is called with those that are wanted together, when one is loaded or `make_now` says
-    so."""
+    """Register a library that does not exist yet: `make` is called with all images that are wanted together, when one is loaded or
+    by `make_now`."""
     _LATER[image] = make
 
 
@@ -310,7 +285,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 class _Ahead:
-    """What a thread of its own makes. The thread keeps no process from ending."""
+    """The result of a thread of its own. The thread keeps no process from ending."""
 
     def __init__(self, make: Callable[[], Path]) -> None:
         self._make, self._found = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
@@ -328,21 +303,19 @@ class _Ahead:
 
     def result(self) -> Path:
         self.wait()
-        (found,) = self._found
-        if isinstance(found, Exception):
-            raise found
-        return found
+        (result,) = self._found
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False, cache: Path | None = None,
               cc: str | None = None) -> Path:
-    name = "_".join(each for each in ("tensor_graphs_c", part) if each)
+    name = "_".join(word for word in ("tensor_graphs_c", part) if word)
     return toolchain.build_library(sources(part), name=name, against=against, portable=portable, cache=cache, cc=cc)
 
 
-_KERNEL = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
-)
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))
 _LOCK = threading.Lock()
 _COMPILERS = threading.BoundedSemaphore(2)
 """of libraries that are compiled beside each other"""
@@ -350,7 +323,7 @@ _LOADED: NativeLibrary | None = None
 
 
 def build(*, portable: bool = False, cache: Path | None = None, cc: str | None = None) -> NativeLibrary:
-    """Compiles (unless cached) and loads a library of its own, beside the process's one; it has its own pool."""
+    """Compile (unless cached) and load a library separate from the process's one; it has its own pool."""
     return NativeLibrary(_compiled(CORE, portable=portable, cache=cache, cc=cc), portable=portable, cc=cc)
 
 
@@ -365,8 +338,8 @@ def load() -> NativeLibrary:
 
 
 def ahead(parts: Sequence[str] = AHEAD) -> threading.Thread:
-    """Have the core, and then these libraries, compiled by threads, for whoever asks for them next; that one meets what goes wrong.
-    The thread that is returned ends when the core is there."""
+    """Have the core, and then these libraries, compiled by threads; who uses one next gets its error. Returns the thread, which
+    ends when the core is there."""
     def make() -> None:
         with suppress(c_code.ToolchainError, OSError):
             load().begin(*parts)
@@ -401,7 +374,7 @@ def why_missing(part: str) -> str | None:
 
 
 def available() -> tuple[bool, str]:
-    """Whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
+    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
 
     Raises CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
     try:
@@ -412,16 +385,6 @@ def available() -> tuple[bool, str]:
         return False, str(error)
 
 
-def address(symbol: str) -> int:
-    """The address of a kernel in the process's library."""
-    return load().address(symbol)
-
-
 def set_threads(count: int) -> None:
-    """Sets the number of threads of the process's pool; 0 means the default."""
+    """Set the number of threads of the process's pool; 0 means the default."""
     load().set_threads(count)
-
-
-def identity(symbol: str) -> str:
-    """The identity of one kernel: of the sources that its code comes from, flags, compiler and processor."""
-    return identity_of(symbol_sources()[symbol])

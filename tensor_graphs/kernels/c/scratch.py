@@ -63,8 +63,8 @@ def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
 
 
 def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
-    """Rows of k numbers, each in so many parts of bf16, by n lanes: panels of the lanes, of each caller; on each thread a group of
-    rows, and what comes of it, twice."""
+    """Rows of k numbers, each as `of_a` parts of bf16, by n lanes: panels of the lanes, of each caller; on each thread a group of
+    rows, and its results, twice."""
     tile, threads = library.load().tile(4), library.load().threads()
     _, depth, most, group = AMX
     whole = ceil_div(k, depth) * depth * 2
@@ -102,7 +102,7 @@ def matmul(k: Dim, itemsize: int) -> Dim:
 
 
 def conv(k: Dim) -> Dim:
-    """What the windows of a panel see, k numbers each, on each thread."""
+    """The k numbers that each window of a panel sees, on each thread."""
     tile, threads = library.load().tile(4), library.load().threads()
     return threads * (k * tile.lanes * 4 + PAGE)
 
@@ -128,7 +128,7 @@ def direct(channels: int, size: tuple[int, int], stride: tuple[int, int], dilati
 
 
 def scatter(rows: Dim, count: Dim) -> Dim:
-    """Where the updates of each row begin, and the updates in the order of rows."""
+    """The begin of each row's updates, and the updates in the order of rows."""
     return (rows + 1 + count) * 8 + PAGE
 
 

@@ -35,19 +35,11 @@ def refuse(spec: Spec) -> str | None:
     return None if w.shape[1] <= LONGEST else f"rows of at most {LONGEST} elements"
 
 
-def rows(x: TensorType) -> Dim:
-    """How many rows of x there are."""
-    total: Dim = 1
-    for s in x.shape[:-1]:
-        total = total * s
-    return total
-
-
 def build(spec: Spec) -> NativeCall:
     """The call: operands x, weight, then what is prepared."""
     x, w = spec.inputs
     m, k = w.shape
-    n = rows(x)
+    n = d.product(x.shape[:-1])
     return NativeCall("tg_screened_argmax", (0, 1, 2, 3, 4, 5), (n, m, k, WEIGHT_DTYPES[w.dtype], int(x.dtype == f64)),
                       scratch=d.dim_min(n, ROWS_AT_A_TIME) * (m * 4 + d.ceil_div(m, 16) * 8 + k * 2) + 64)
 
@@ -63,7 +55,7 @@ def prepare(spec: Spec) -> tuple[Preparation, ...]:
 def traffic(spec: Spec) -> Dim:
     """Bytes a call moves: the codes with their scale and norms once per four rows of x, and one f32 per row and code sum."""
     m, k = spec.inputs[1].shape
-    n = rows(spec.inputs[0])
+    n = d.product(spec.inputs[0].shape[:-1])
     return m * (k + 12) * d.ceil_div(n, ROWS_AT_A_TIME) + 4 * n * m
 
 

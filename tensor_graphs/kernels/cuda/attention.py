@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import (
-    ALIGNED,
-    FLOATS,
-    MULTIPROCESSORS,
-    SHARE,
-    TILES_BYTES,
-    static,
-    text_of,
-)
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -104,7 +96,7 @@ def attention(spec: Spec) -> LaunchCall:
     numbers = _said(spec) | {"SPLITS": parts}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
-    given = s, spec.attrs["start"], here
+    ints = s, spec.attrs["start"], here
     pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
 
     def form(pack: int) -> LaunchCall:
@@ -113,26 +105,27 @@ def attention(spec: Spec) -> LaunchCall:
         text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _stored(spec))
         launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
                     Launch("attention_joined", rows, 256, waits=True))
-        return LaunchCall(text, launches, given, pieces)
+        return LaunchCall(text, launches, ints, pieces)
 
     return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 
 
 def attention_traffic(spec: Spec) -> Dim:
-    """All keys and values for every query."""
+    """Bytes of all keys and values for every query."""
     q, k = spec.inputs[:2]
-    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return each + each * (q.shape[0] - 1) // 5 + small
+    return of_keys + of_keys * (q.shape[0] - 1) // 5 + small
 
 
 def attention_steps(spec: Spec) -> Dim:
-    """Number by number: of the first query while keys are waited for, of others at an eighth of what the units for floats do."""
+    """Operations number by number: of the first query while keys are waited for, of others at an eighth of what the units for
+    floats do."""
     q, k = spec.inputs[:2]
     seen = k.shape[0] - q.shape[0] // 2 if spec.attrs["causal"] else k.shape[0]
     window = int(spec.attrs["window"])
-    each = (d.dim_min(seen, window) if window else seen) * (int(q.shape[1]) * int(q.shape[2]) * 4)
-    return each + (d.dim_max(1, q.shape[0]) - 1) * each * 8
+    of_query = (d.dim_min(seen, window) if window else seen) * (int(q.shape[1]) * int(q.shape[2]) * 4)
+    return of_query + (d.dim_max(1, q.shape[0]) - 1) * of_query * 8
 
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------
@@ -163,7 +156,7 @@ def tensor_attention_takes(spec: Spec) -> str | None:
 
 
 def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
-    """near: weights keep twice as many bits for their products with values, which then take twice as long."""
+    """The call. near: weights keep twice as many bits for their products with values, which then take twice as long."""
     q, k = spec.inputs[:2]
     n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     keys, groups = TENSOR_KEYS[padded], 2 if near else QUERY_GROUPS[padded]
@@ -174,14 +167,10 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
                             "NEAR": int(near)} | _weighed(spec, "exp2_flushed")
     text = text_of(f"{MANY} tensor_attention.cu", numbers, _stored(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
-    given = n, s, spec.attrs["start"]
+    ints = n, s, spec.attrs["start"]
     launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
                 Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
-    return LaunchCall(text, launches, given, (512,), ALIGNED, _row_by_row(spec, text))
-
-
-def near_attention(spec: Spec) -> LaunchCall:
-    return tensor_attention(spec, near=True)
+    return LaunchCall(text, launches, ints, (512,), ALIGNED, _row_by_row(spec, text))
 
 
 def near_attention_steps(spec: Spec) -> Dim:
@@ -194,8 +183,8 @@ def tensor_attention_traffic(spec: Spec) -> Dim:
 
 
 def tensor_attention_steps(spec: Spec, groups: int = 0) -> Dim:
-    """Of all keys that are seen, by so many blocks as there are multiprocessors, SHARE products in the time of one of f32. groups:
-    warpgroups, where these are not QUERY_GROUPS."""
+    """Operations on all keys that are seen, by one block per multiprocessor at a time, SHARE products in the time of one of f32.
+    groups: warpgroups, where these are not QUERY_GROUPS."""
     q, k = spec.inputs[:2]
     n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     seen = s - n // 2 if spec.attrs["causal"] else s
@@ -226,12 +215,12 @@ def float_attention(spec: Spec) -> LaunchCall:
     numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups} | _weighed(spec, "exp2_fast")
     text = text_of(f"{MANY} float_attention.cu", numbers, _stored(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
-    given = n, s, spec.attrs["start"]
+    ints = n, s, spec.attrs["start"]
     elements = n * (all_heads * width) + s * (2 * heads * width)
     launches = (Launch("attention_parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True),
                 Launch("float_attention", d.ceil_div(n, rows) * all_heads, 128 * (groups + 1), shared, waits=True))
     pieces: tuple[Dim, ...] = (512, *(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v)))
-    return LaunchCall(text, launches, given, pieces, ALIGNED, _row_by_row(spec, text))
+    return LaunchCall(text, launches, ints, pieces, ALIGNED, _row_by_row(spec, text))
 
 
 def float_attention_traffic(spec: Spec) -> Dim:
@@ -287,15 +276,15 @@ def few_queries(spec: Spec) -> LaunchCall:
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
                 Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
     pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
-    given = n, s, spec.attrs["start"], parts
+    ints = n, s, spec.attrs["start"], parts
     text = text_of("seen_keys.cu few_queries.cu", numbers, _stored(spec))
-    return LaunchCall(text, launches, given, pieces, ALIGNED, tensor_attention(spec).otherwise)
+    return LaunchCall(text, launches, ints, pieces, ALIGNED, tensor_attention(spec).otherwise)
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
     """Keys and values, once for each tile of rows: the first time from memory, then from the cache."""
     q, k = spec.inputs[:2]
-    each = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
+    of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return each + each * (d.dim_max(1, tiles) - 1) // 5 + small
+    return of_keys + of_keys * (d.dim_max(1, tiles) - 1) // 5 + small

@@ -1,6 +1,6 @@
 """backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; products.py, conv.py, attention.py and scatter.py have theirs. A text is files of this
-folder behind the numbers of one spec (text_cache.py)."""
+of a state in place, and the list of all; matrix_products.py, conv.py, attention.py and scatter.py have theirs. A text is files of
+this folder behind the numbers of one spec (text_cache.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.cuda import attention, conv, products
+from tensor_graphs.kernels.cuda import attention, conv, matrix_products
 from tensor_graphs.kernels.cuda.scatter import scatter, scatter_takes
-from tensor_graphs.kernels.cuda.texts import (
+from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
     FLOATS,
     FROM_80,
@@ -27,13 +28,13 @@ from tensor_graphs.kernels.cuda.texts import (
     stored_as,
     text_of,
 )
-from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Preparation, Spec
+from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.meaning.precision import TF32, Precision
+from tensor_graphs.meaning.precision import TF32
 
 NAME = "cuda"
 DEVICE = "cuda"
@@ -71,19 +72,16 @@ def linear_takes(spec: Spec) -> str | None:
     return None if int(w.shape[0]) < 1 << 30 else "too many columns"
 
 
-def linear(spec: Spec) -> LaunchCall:
-    return _few_rows(spec)
-
-
-def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
+def linear(spec: Spec, best: bool = False) -> LaunchCall:
+    """The call of few_rows.cu. best: of linear_argmax."""
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
     rows = rows_of(x)
-    beside = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
+    together = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
     bias = spec.role("bias")
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
-    blocks = -(-columns // (ROW_WARPS * beside))
+    blocks = -(-columns // (ROW_WARPS * together))
     blocks = min(blocks, BEST_RESIDENT * MULTIPROCESSORS) if best else blocks
     several = d.dim_min(1, rows // 2)
     launches = [Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
@@ -97,7 +95,7 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
 
     def text(pack: int) -> str:
         of_x = min(pack, ALIGNED // x.dtype.itemsize)
-        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": beside, "K": k, "N": columns}
+        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": together, "K": k, "N": columns}
         return text_of("few_rows.cu", {**numbers, **more}, types)
 
     single = LaunchCall(text(1), tuple(launches), (rows,), pieces)
@@ -105,16 +103,12 @@ def _few_rows(spec: Spec, best: bool = False) -> LaunchCall:
 
 
 def linear_argmax_takes(spec: Spec) -> str | None:
-    """Of narrower outputs, which elements are equal is another question."""
+    """f32 values only: in narrower outputs other elements are equal."""
     return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
 
 
-def linear_argmax(spec: Spec) -> LaunchCall:
-    return _few_rows(spec, best=True)
-
-
 def linear_traffic(spec: Spec) -> Dim:
-    """All of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
+    """Bytes of all of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
     x, w = spec.inputs[:2]
     rows = rows_of(x)
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
@@ -123,10 +117,10 @@ def linear_traffic(spec: Spec) -> Dim:
 
 
 def linear_steps(spec: Spec) -> Dim:
-    """Of several rows, which are multiplied number by number, an eighth of what the units for floats do."""
+    """Operations of a linear; several rows are multiplied number by number, at an eighth of the rate of the units for floats."""
     rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
-    each = 2 * int(w.shape[0]) * int(w.shape[1])
-    return each + (d.dim_max(1, rows) - 1) * (each * 8)
+    of_row = 2 * int(w.shape[0]) * int(w.shape[1])
+    return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
 
 
 # ---- sums of all before ------------------------------------------------------------------------------------------------
@@ -155,10 +149,10 @@ def cumsum(spec: Spec) -> LaunchCall:
     longest = d.bounds(count)[1]
 
     def call(pack: int) -> LaunchCall:
-        beside = 1 if inner == 1 else 32
+        lines_together = 1 if inner == 1 else 32
         lanes = min(32, 1 << max(0, -(-longest // pack) - 1).bit_length())
         turns = -(-longest // (lanes * pack if inner == 1 else 8))
-        parts = max(1, min(WARPS_WANTED * beside // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
+        parts = max(1, min(WARPS_WANTED * lines_together // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
         numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts, "LANES": lanes,
                                       "TURNS": max(1, min(TURNS_TOGETHER, turns))}
         types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
@@ -188,10 +182,6 @@ def write_rows_takes(spec: Spec) -> str | None:
     return static(*base.shape[1:])
 
 
-def write_rows(spec: Spec) -> LaunchCall:
-    return _written(spec, _width(spec))
-
-
 def _width(spec: Spec) -> int:
     """Elements of a row."""
     return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
@@ -204,26 +194,27 @@ def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
         return None
     step = int(d.evaluate(theirs[0], {}))
-    return _written(spec, step) if step >= 0 else None
+    return write_rows(spec, step) if step >= 0 else None
 
 
 def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
-    """Whether its elements follow each other from an axis on."""
+    """Return whether its elements follow each other from an axis on."""
     axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
     return all(size == 1 or lies == follows for size, lies, follows in axes)
 
 
-def _written(spec: Spec, step: int) -> LaunchCall:
-    """step: elements from one row of the value to the next."""
+def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
+    """The call. step: elements from one row of the value to the next, where there are gaps."""
     base, value = spec.inputs
-    itemsize, given = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
-    width, step = _width(spec) * itemsize, step * itemsize
+    itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
+    width = _width(spec) * itemsize
+    step = width if step is None else step * itemsize
 
     def call(unit: int, kind: str) -> LaunchCall:
         count = width // unit
-        said = {"WIDTH": max(1, count), "STEP": step // unit}
-        text = text_of("write_rows.cu", said, {"U": kind})
-        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), given)
+        numbers = {"WIDTH": max(1, count), "STEP": step // unit}
+        text = text_of("write_rows.cu", numbers, {"U": kind})
+        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), ints)
 
     single = call(itemsize, OF_SIZE[itemsize])
     if width % ALIGNED or step % ALIGNED:
@@ -235,35 +226,27 @@ def _written(spec: Spec, step: int) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Operations of tiles on tensor cores, so that guesses fit: these are made for kernels that reach a third of what a device can
+    """Operations of tiles on tensor cores, scaled for the estimates: these assume kernels that reach a third of a device's peak
     (roofline.BACKEND_RATES), and tiles reach nearly all of it."""
     return d.ceil_div(arithmetic(spec), 3)
 
 
 def kernels() -> list[Kernel]:
     def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, *,
-             traffic: Callable[[Spec], Dim] | None = None, state: bool = False,
-             prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
-             strided: Callable[[Spec, Sequence[Strides]], LaunchCall | None] | None = None, mark: str = "",
-             arithmetic: Callable[[Spec], Dim] | None = None, arch: tuple[str, ...] = (), header: Path = HEADER,
-             precision: Precision | None = None) -> Kernel:
-        return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts,
-                      source=read(files), module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
-                      traffic=traffic, in_place=((0, 0),) if state else (), updates=state, strided=strided,
-                      arithmetic=arithmetic, prepare=prepare, precision=precision,
-                      requirements={"arch": arch} if arch else {})
+             mark: str = "", arch: tuple[str, ...] = (), header: Path = HEADER, **fields: Any) -> Kernel:
+        return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts, source=read(files),
+                      module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
+                      requirements={"arch": arch} if arch else {}, **fields)
 
     def by_tiles(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, mark: str,
                  traffic: Callable[[Spec], Dim] | None, arithmetic: Callable[[Spec], Dim] | None,
-                 arch: tuple[str, ...] = ("sm_90",), prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None,
-                 precision: Precision | None = None) -> Kernel:
-        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, prepare=prepare, header=TENSOR_CORES,
-                    precision=precision,
-                    arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic))
+                 arch: tuple[str, ...] = ("sm_90",), **fields: Any) -> Kernel:
+        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, header=TENSOR_CORES,
+                    arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic), **fields)
 
-    a, p = attention, products
+    a, p = attention, matrix_products
     return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
-            made("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+            made("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
@@ -273,7 +256,7 @@ def kernels() -> list[Kernel]:
             by_tiles("linear", partial(p.turned, tf32=True), partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
                      partial(p.turned_steps, tf32=True), precision=TF32),
             *(by_tiles("scaled_linear", build, p.scaled_takes, p.TILED, f"_tensor{mark}", p.product_traffic, p.product_steps)
-              for mark, build in (("", p.product), ("_fast", p.fast_product))),
+              for mark, build in (("", p.product), ("_fast", partial(p.product, fast=True)))),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
                      p.product_traffic, p.turned_steps),
             by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
@@ -285,15 +268,15 @@ def kernels() -> list[Kernel]:
                  arithmetic=a.attention_steps),
             by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor",
                      a.tensor_attention_traffic, a.tensor_attention_steps),
-            by_tiles("attention", a.near_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor_near",
-                     a.tensor_attention_traffic, a.near_attention_steps),
+            by_tiles("attention", partial(a.tensor_attention, near=True), a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu",
+                     "_tensor_near", a.tensor_attention_traffic, a.near_attention_steps),
             by_tiles("attention", a.float_attention, a.float_attention_takes, f"{a.MANY} float_attention.cu", "_floats",
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
             made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
-            replace(made("scatter", scatter, scatter_takes, "scatter.cu"), in_place=((0, 0),)),
-            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", state=True, strided=rows_apart)]
+            made("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
+            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True, strided=rows_apart)]
 
 
 WORTH_A_TEXT = 1 << 18
@@ -313,21 +296,21 @@ def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Seq
     """The call that copies a strided window into another."""
     axes = _fewest_axes([axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)])
     sizes, count = tuple(x for column in zip(*axes, strict=True) for x in column), d.product(shape)
-    each, known = 4, {}
+    of_thread, numbers = 4, {}
     if all(d.is_static(x) for x in sizes) and d.bounds(count)[0] >= WORTH_A_TEXT:
-        each, known = max(4, ALIGNED // itemsize), {"SIZES": ", ".join(f"{int(d.evaluate(x, {}))}LL" for x in sizes)}
+        of_thread, numbers = max(4, ALIGNED // itemsize), {"SIZES": ", ".join(f"{int(d.evaluate(x, {}))}LL" for x in sizes)}
     dense = tuple(out_strides) == contiguous_strides(shape)
-    text = text_of("copy.cu", {"RANK": len(axes), "EACH": each, "DENSE": int(dense), **known}, {"T": OF_SIZE[itemsize]})
-    return LaunchCall(text, (Launch("copy", d.ceil_div(count, each * 256), 256, waits=True),), sizes)
+    text = text_of("copy.cu", {"RANK": len(axes), "EACH": of_thread, "DENSE": int(dense), **numbers}, {"T": OF_SIZE[itemsize]})
+    return LaunchCall(text, (Launch("copy", d.ceil_div(count, of_thread * 256), 256, waits=True),), sizes)
 
 
 def _fewest_axes(axes: Sequence[tuple[Dim, Dim, Dim]]) -> list[tuple[Dim, Dim, Dim]]:
     """(size, and strides of both) of axes; those that lie behind each other in both are one."""
-    found = [axes[0]]
+    merged = [axes[0]]
     for size, to, by in axes[1:]:
-        before, *strides = found[-1]
+        before, *strides = merged[-1]
         if strides == [size * to, size * by]:
-            found[-1] = before * size, to, by
+            merged[-1] = before * size, to, by
         else:
-            found.append((size, to, by))
-    return found
+            merged.append((size, to, by))
+    return merged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensor_graphs.kernels.cuda.products import (
+from tensor_graphs.kernels.cuda.matrix_products import (
     MAPS_BYTES,
     MOST_STAGES,
     PIECE_OF_FLOATS,
@@ -13,7 +13,7 @@ from tensor_graphs.kernels.cuda.products import (
     split_sums,
     tile_launch,
 )
-from tensor_graphs.kernels.cuda.texts import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -45,19 +45,19 @@ class _Axes:
 def _axes(spec: Spec) -> _Axes:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
 
-    def both(given: tuple[int, ...], other: int) -> tuple[int, int]:
-        first, second = (*(other,) * (2 - len(given)), *given)
+    def both(numbers: tuple[int, ...], other: int) -> tuple[int, int]:
+        first, second = (*(other,) * (2 - len(numbers)), *numbers)
         return first, second
 
     sizes = (tuple(int(s) for s in t.shape[2:]) for t in (x, y, w))
-    size, places, window = (both(each, 1) for each in sizes)
+    size, places, window = (both(numbers, 1) for numbers in sizes)
     attrs = spec.attrs
     return _Axes(size, places, window, both(attrs["stride"], 1), both(tuple(low for low, _ in attrs["padding"]), 0),
                  both(attrs["dilation"], 1))
 
 
 def _channels(spec: Spec) -> tuple[int, int, int]:
-    """(channels of x, as many as a pack of 8 bounds, outputs)"""
+    """(channels of x, channels padded to a multiple of 8, outputs)"""
     outputs, channels = (int(s) for s in spec.inputs[1].shape[:2])
     return channels, -(-channels // 8) * 8, outputs
 
@@ -108,26 +108,26 @@ class _Tiling:
 
 
 def _tiling(spec: Spec) -> _Tiling:
-    """That which takes the least time, as many tiles at once as there are multiprocessors; of several the one of the fewest tiles,
-    and of the longest rows."""
+    """The tiling that takes the least time, with one tile per multiprocessor at a time; of equal ones that with the fewest tiles
+    and the longest rows."""
     axes, count, (_, _, outputs), parts = _axes(spec), spec.inputs[0].shape[0], _channels(spec), parts_of(spec)
     images = max(1, min(PLACES, d.bounds(count)[1]))                # of a batch that is a dim: the largest
     steps, pairs = _runs(spec)[2], pairs_of(*parts)
-    (high, along), found = axes.places, list[tuple[float, int, int, tuple[int, int, int, int]]]()
+    (high, along), candidates = axes.places, list[tuple[float, int, int, tuple[int, int, int, int]]]()
     widths = [w for w in (64, 128, 256) if w == 64 or (outputs > w // 2 and w <= (128 if parts[0] == 3 else 256))]
     for places in range(1, min(along, PLACES) + 1):
         for rows in range(1, min(high, PLACES // places, MOST_OF_A_BOX // axes.stride[0]) + 1):
             many = min(images, PLACES // (places * rows))
-            each = -(-images // many) * -(-high // rows) * -(-along // places)
+            places_count = -(-images // many) * -(-high // rows) * -(-along // places)
             stored = STORED if places == along or places % 8 == 0 else STORED_APART
             for wide in widths:
-                tiles = each * -(-outputs // wide)
+                tiles = places_count * -(-outputs // wide)
                 in_turn = -(-steps // split_sums(tiles, steps, parts[0] * parts[1])) * pairs
                 time = -(-tiles // MULTIPROCESSORS) * wide * (OF_A_STEP * in_turn + stored) / (1 if wide == 64 else 1.25)
-                found.append((time, tiles, -places, (many, rows, places, wide)))
-    many, rows, places, wide = min(found)[3]
-    each = -(-high // rows) * -(-along // places) * -(-outputs // wide)
-    return _Tiling(many, rows, places, wide, d.ceil_div(count, many) * each)
+                candidates.append((time, tiles, -places, (many, rows, places, wide)))
+    many, rows, places, wide = min(candidates)[3]
+    of_batch = -(-high // rows) * -(-along // places) * -(-outputs // wide)
+    return _Tiling(many, rows, places, wide, d.ceil_div(count, many) * of_batch)
 
 
 def conv_prepares(spec: Spec) -> tuple[Preparation, ...]:
@@ -159,12 +159,12 @@ def conv(spec: Spec) -> LaunchCall:
         numbers |= {f"{name}_H": first, f"{name}_W": second}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     text = text_of(CONV, numbers | ({} if bias is None else {"BIAS": 1}), types)
-    made = d.product(y.shape)
+    elements = d.product(y.shape)
     size = axes.size[0] * seen
     launches = (Launch("turned", count * (-(-size // 64) * -(-packed // 64)), 256, waits=True),
                 tile_launch(tiling.count, splits, stages * stage))
     pieces = (MAPS_BYTES, d.ceil_div(count * (size * packed * 2 * parts_x), 256) * 256)
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (count,))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(elements, 256), 256, waits=True),), (count,))
     return LaunchCall(text, launches, (count,), pieces, ALIGNED, plain)
 
 
@@ -172,11 +172,11 @@ def conv_traffic(spec: Spec) -> Dim:
     """Operands and results, and what is made of x, which is written and read again."""
     x, y, (_, packed, outputs), (parts_x, parts_w) = spec.inputs[0], spec.outputs[0], _channels(spec), parts_of(spec)
     (high, wide), seen = _axes(spec).window, _axes(spec).size[0] * _runs(spec)[1]
-    made = x.shape[0] * (seen * packed * 4 * parts_x) + high * wide * outputs * packed * 2 * parts_w
-    return d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize + made
+    parts = x.shape[0] * (seen * packed * 4 * parts_x) + high * wide * outputs * packed * 2 * parts_w
+    return d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize + parts
 
 
 def conv_steps(spec: Spec) -> Dim:
-    """Of whole tiles and steps, SHARE products of which take as long as one of f32, and of what storing takes."""
+    """Operations of whole tiles and steps, SHARE products in the time of one of f32, and of storing."""
     tiling, steps = _tiling(spec), _runs(spec)[2] * pairs_of(*parts_of(spec))
     return tiling.count * (PLACES * tiling.wide * 2 * 64 * (steps + STORED // OF_A_STEP) // SHARE)

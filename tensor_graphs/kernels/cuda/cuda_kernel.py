@@ -10,36 +10,11 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
-from tensor_graphs.kernels import registry
+from tensor_graphs.kernels import declaration, registry, user_source
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
-from tensor_graphs.kernels.declaration import (
-    Computed,
-    assuming_of,
-    op_name,
-    own_composite,
-    pairs_in_place,
-    precision_of,
-    require_computed,
-    require_declaration,
-    require_flag,
-    require_function,
-)
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.location import here
-from tensor_graphs.kernels.user_source import (
-    given_for,
-    named_after,
-    refusal,
-    registered,
-    require_declared,
-    require_dims,
-    require_files,
-    require_given,
-    require_numbers,
-    source_of,
-    text_of,
-)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.calls import worded
 from tensor_graphs.language.dims import Dim
@@ -56,7 +31,7 @@ Count = Dim | Callable[[Spec], Dim]
 
 
 @worded
-def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
+def cuda_kernel(op: declaration.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
                 name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
                 updates: bool = False, requirements: Mapping[str, Any] | None = None, precision: str | None = None,
@@ -84,34 +59,34 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
     dtypes, accepts, name ("cuda." and the entry unless given), in_place, updates, requirements: as in `tg.c_kernel`; precision,
     assuming: as in `tg.kernel`.
     It is a kernel of the backend `cuda`, which plans consider when they are asked to. Where there is no GPU it is compiled if NVRTC
-    is there, registered, and no candidate; the log says why (WARNING).
+    is there, user_source.registered, and no candidate; the log says why (WARNING).
     Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the text has no such
     entry; ToolchainError, with the compiler's messages, when it does not compile.
     """
     place = here()
-    op = require_computed(op)
-    name = named_after(name, NAME, entry, "CUDA")
-    known = require_declared(name, dtypes, accepts)
-    require_declaration(name, NAME, op)
-    in_place = pairs_in_place(name, in_place, op)
-    require_flag(name, "updates", updates)
+    op = declaration.require_computed(op)
+    name = user_source.named_after(name, NAME, entry, "CUDA")
+    taken_dtypes = user_source.require_declared(name, dtypes, accepts)
+    declaration.require_declaration(name, NAME, op)
+    in_place = declaration.pairs_in_place(name, in_place, op)
+    declaration.require_flag(name, "updates", updates)
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
     if type(shared) is not int or shared < 0:                       # how much there is the device says when it runs
         raise KernelError(f"kernel {name!r}: shared is {shared!r}\n  fix: shared=0, or the bytes that a block takes")
-    for what, given in (("ints", ints), ("scratch", scratch)):
-        numbers = require_given(name, what, given, what)
+    for what, option in (("ints", ints), ("scratch", scratch)):
+        numbers = user_source.require_given(name, what, option, what)
         if what == "scratch" and numbers is not None:
             _pieces(name, numbers)
     if callable(grid):
-        require_function(name, "grid", grid, ("spec",))
+        declaration.require_function(name, "grid", grid, ("spec",))
     else:
         _blocks(name, grid, "grid")
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
-    main, read = source_of(name, source, folder, place, ".cu")
-    require_files(name, folder, read)
-    text = text_of(main)
+    main, read = user_source.source_of(name, source, folder, place, ".cu")
+    user_source.require_files(name, folder, read)
+    text = user_source.text_of(main)
     if not re.search(rf"\b{entry}\s*\(", text):
         raise KernelError(f"kernel {name!r}: its source has no function {entry!r}\n"
                           f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it, or another `entry`")
@@ -120,42 +95,42 @@ def cuda_kernel(op: Computed, *, source: str | Path, entry: str, grid: Count, bl
                           f"  fix: extern \"C\" __global__ void {entry}(…)")
 
     def build(spec: Spec) -> LaunchCall:
-        wholes, bytes_of = (require_numbers(name, what, given_for(each, spec), f"what {what} returns" if callable(each) else what)
-                            for what, each in (("ints", ints), ("scratch", scratch)))
-        require_dims(name, "ints", wholes, spec)
-        blocks = _blocks(name, given_for(grid, spec), "what grid returns" if callable(grid) else "grid")
+        wholes, bytes_of = (user_source.require_numbers(name, what, *user_source.of_spec(what, option, spec))
+                            for what, option in (("ints", ints), ("scratch", scratch)))
+        user_source.require_dims(name, "ints", wholes, spec)
+        blocks = _blocks(name, *user_source.of_spec("grid", grid, spec))
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, _pieces(name, bytes_of))
 
     kernel = Kernel(
-        name=name, backend=NAME, op=op_name(op), composite=own_composite(op), build=build,
-        accepts=refusal(NAME, known, accepts),
+        name=name, backend=NAME, op=declaration.op_name(op), composite=declaration.own_composite(op), build=build,
+        accepts=user_source.refusal(NAME, taken_dtypes, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(map(str, read)), precision=precision_of(name, precision),
-        assuming=assuming_of(name, assuming))
+        requirements=requirements or {}, sources=tuple(map(str, read)), precision=declaration.precision_of(name, precision),
+        assuming=declaration.assuming_of(name, assuming))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
-            made = nvrtc.compiled(text, TRIED, cuda.HEADERS, name=Path(read[0]).name if read else f"{entry}.cu")
+            image = nvrtc.compiled(text, TRIED, cuda.HEADERS, name=Path(read[0]).name if read else f"{entry}.cu")
         except cache_folder.CacheFolderError:
             raise
         except c_code.ToolchainError as error:
             raise c_code.ToolchainError(f"kernel {name!r}: {error}") from None
-        if f".text.{entry}\0".encode() not in made:                 # a section for each kernel, by the name it is found under
+        if f".text.{entry}\0".encode() not in image:                # a section for each kernel, by the name it is found under
             raise KernelError(f"kernel {name!r}: {entry!r} of its source is no kernel that can be launched\n"
                               f"  fix: extern \"C\" __global__ void {entry}(…) {{ … }} in it")
-    return registered(kernel, place, registry.why_missing(NAME))
+    return user_source.registered(kernel, place, registry.why_missing(NAME))
 
 
 def _pieces(name: str, bytes_of: Sequence[Dim]) -> tuple[Dim, ...]:
     """The pieces of scratch, each up to where the next one begins. Raises KernelError for one of fewer than no bytes."""
-    if any(d.bounds(each)[1] < 0 for each in bytes_of):
+    if any(d.bounds(nbytes)[1] < 0 for nbytes in bytes_of):
         raise KernelError(f"kernel {name!r}: scratch is {list(bytes_of)}\n  fix: bytes of each piece, none below 0")
-    return tuple(d.ceil_div(each, 256) * 256 for each in bytes_of)
+    return tuple(d.ceil_div(nbytes, 256) * 256 for nbytes in bytes_of)
 
 
-def _blocks(name: str, given: Any, called: str) -> Dim:
+def _blocks(name: str, value: Any, called: str) -> Dim:
     """A number of blocks. Raises KernelError for what is none, and for none at all where that holds for every size."""
-    blocks = int(given) if isinstance(given, (int, np.integer)) and not isinstance(given, bool) else given
+    blocks = int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else value
     if isinstance(blocks, bool) or not isinstance(blocks, (int, d.Expr)) or d.bounds(blocks)[1] < 1:
-        raise KernelError(f"kernel {name!r}: {called} is {given!r}, which is no number of blocks\n"
+        raise KernelError(f"kernel {name!r}: {called} is {value!r}, which is no number of blocks\n"
                           "  fix: grid=lambda spec: (math.prod(spec.outputs[0].shape) + 255) // 256, or an expression of dims")
     return blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import ALIGNED, text_of
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -60,7 +60,7 @@ def _axis(spec: Spec) -> int:
 
 
 def _call(spec: Spec, pack: int) -> LaunchCall:
-    """pack: elements of a thread."""
+    """The call. pack: elements of a thread."""
 
     base, index, _ = spec.inputs
     axis, mode = _axis(spec), spec.attrs["mode"]
@@ -111,7 +111,7 @@ def _integer(dtype: DType) -> str:
 
 
 def _combined(dtype: DType, mode: str) -> tuple[dict[str, object], dict[str, DType | str]]:
-    """How numbers are combined; as what they are stored, and combined."""
+    """The macros by which numbers are combined; the types in which they are stored, and combined."""
     how: dict[str, object] = {"COMBINE": "Sum" if mode == "add" else "Max"}
     if dtype.is_float:
         wide = (COMBINED if mode == "add" else COMPARED)[dtype]

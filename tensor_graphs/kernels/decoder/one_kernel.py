@@ -102,8 +102,9 @@ class NormRows:
 
 @dataclass(frozen=True)
 class Attention:
-    """Of one query for each head over all keys up to it, or the last `window` of them (0: all). layer: of the caches. rotation:
-    which of two tables of cosines and sines. It norms and rotates queries and the newest key, and writes that into the cache."""
+    """Attention of one query for each head over all keys up to it, or the last `window` of them (0: all). layer: of the caches.
+    rotation: which of two tables of cosines and sines. It norms and rotates queries and the newest key, and writes that into the
+    cache."""
 
     layer: int
     window: int = 0
@@ -356,10 +357,10 @@ class OneKernel:
             "MOST_SHARED": SHARED, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
             "MORE": self._more(),
             "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
-        said = [f"#define {name} {value}" for name, value in numbers.items()]
-        said += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"
+        lines = [f"#define {name} {value}" for name, value in numbers.items()]
+        lines += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"
                  for name, values in (("prefill_waits", self._waits), ("prefill_order", self._order))]
-        return "\n".join(said) + "\n" + TEXT.read_text().replace("STEPS_IN_ORDER", self._calls())
+        return "\n".join(lines) + "\n" + TEXT.read_text().replace("STEPS_IN_ORDER", self._calls())
 
     def _calls(self) -> str:
         calls = [s.call for s in self.steps]
@@ -397,8 +398,8 @@ class OneKernel:
         return _in_lanes(weight.reshape(BLOCKS, -1, sizes.hidden), WARPS, 8)
 
     def packing(self, step: int, rows: Sequence[int]) -> tuple[int, ...]:
-        """The numbers that the kernel `pack` of pack_weights.cu is given to make what `packed` makes, of up to three matrices of so
-        many rows."""
+        """Arguments with which the kernel `pack` of pack_weights.cu makes what `packed` makes, of up to three matrices with these
+        numbers of rows."""
         kind, sizes = self.kinds[step], self.sizes
         heads, warps, lanes, columns = 1, WARPS, 8, sizes.hidden
         if isinstance(kind, HeadRows):
@@ -418,7 +419,7 @@ class OneKernel:
 
 
 def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
-    """Whether a step reads what the one before it makes."""
+    """Return whether a step reads what the one before it makes."""
     if isinstance(after, Attention):
         return isinstance(before, NormRows) and not before.pairs and before.rows == (sizes.heads + 2) * sizes.dim
     if isinstance(after, HeadRows):
@@ -426,12 +427,12 @@ def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
     if isinstance(after, PlainRows):
         return isinstance(before, NormRows) and before.pairs and before.rows == 2 * PlainRows.INNER
     parts = after.parts if isinstance(after, NormRows) else 1
-    made = {HeadRows: sizes.heads, PlainRows: 1}.get(type(before))
-    return made == parts and isinstance(before, HeadRows | PlainRows) and before.rows == sizes.hidden
+    summands = {HeadRows: sizes.heads, PlainRows: 1}.get(type(before))
+    return summands == parts and isinstance(before, HeadRows | PlainRows) and before.rows == sizes.hidden
 
 
 def packing_text(blocks: int, threads: int) -> str:
-    """CUDA C++: kernels of so many blocks and threads that make of weights what the kernel reads (pack_weights.cu)."""
+    """CUDA C++ of pack_weights.cu: kernels with these blocks and threads that make what the kernel reads of weights."""
     return f"#define BLOCKS {blocks}\n#define THREADS {threads}\n{PACKING.read_text()}"
 
 

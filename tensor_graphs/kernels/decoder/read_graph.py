@@ -16,20 +16,8 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.decoder.one_kernel import (
-    MULTIPROCESSORS,
-    PACKING,
-    TEXT,
-    Attention,
-    DecoderSizes,
-    HeadRows,
-    Kind,
-    Likeliest,
-    NormRows,
-    OneKernel,
-    PlainRows,
-    require,
-)
+from tensor_graphs.kernels.decoder import one_kernel
+from tensor_graphs.kernels.decoder.one_kernel import Attention, HeadRows, Kind, NormRows, OneKernel, PlainRows, require
 from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -82,7 +70,7 @@ class Decoder:
     table: str
     last_norm: str
     layers: tuple[DecoderLayer, ...]
-    sizes: DecoderSizes
+    sizes: one_kernel.DecoderSizes
     ffn: int
     offset: float
     rotations: tuple[tuple[float, float], ...]
@@ -95,17 +83,17 @@ class Decoder:
         for i, layer in enumerate(self.layers):
             kinds += [NormRows((s.heads + 2) * s.dim), Attention(i, layer.window, layer.rotation), HeadRows(s.hidden),
                       NormRows(2 * self.ffn, parts=s.heads, pairs=True), PlainRows(s.hidden)]
-        return [*kinds, Likeliest()]
+        return [*kinds, one_kernel.Likeliest()]
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what one kernel of these steps keeps beside the bound weights: the same weights in another order, what all
+        """Bytes that one kernel of these steps keeps in addition to the bound weights: the same weights in another order, what all
         blocks read alike, rotations, and the words that blocks hand to each other."""
-        made = OneKernel(self.kinds, self.sizes)
-        return made.pack_bytes + made.common_bytes + 8 * self.sizes.room * self.sizes.dim + 8 * made.words
+        kernel = OneKernel(self.kinds, self.sizes)
+        return kernel.pack_bytes + kernel.common_bytes + 8 * self.sizes.room * self.sizes.dim + 8 * kernel.words
 
     def matrices(self, step: int) -> tuple[str, ...]:
-        """The weights whose rows, one matrix after the other (of pairs, in turns), are those of a step; none of attention and of
+        """The weights whose rows, one matrix after the other (of pairs, interleaved), are those of a step; none of attention and of
         the last step."""
         if step == 5 * len(self.layers):
             return ()
@@ -123,20 +111,20 @@ class Decoder:
     def rotation_tables(self) -> np.ndarray[Any, Any]:
         """f32[2, room, dim]: cosines, then sines, of each position; as the graph says them, so in float64 before they are f32."""
         room, dim = self.sizes.room, self.sizes.dim
-        made = []
+        tables = []
         for theta, scaling in self.rotations:
             cos, sin = rope_table(leaves.input("at", (room,), i32), head_dim=dim, theta=theta, scaling=scaling, dtype=f32)
-            said = interpret(make_graph({"cos": cos, "sin": sin}), {"at": np.arange(room, dtype=np.int32)}).outputs
-            made.append(np.concatenate([said["cos"], said["sin"]], 1).astype(np.float32))
-        return np.stack([made[0], made[-1]])
+            values = interpret(make_graph({"cos": cos, "sin": sin}), {"at": np.arange(room, dtype=np.int32)}).outputs
+            tables.append(np.concatenate([values["cos"], values["sin"]], 1).astype(np.float32))
+        return np.stack([tables[0], tables[-1]])
 
 
 def all_steps() -> Kernel:
     """The kernel that runs all steps of a decoder's run of one token. All its blocks have to be on the device at once."""
     return Kernel(name=f"{NAME}.all_steps", backend=NAME, op=ALL_STEPS, build=_no_call, accepts=_of_no_step, module=__name__,
-                  source="a decoder's steps, one after the other", sources=[TEXT.name, PACKING.name],
+                  source="a decoder's steps, one after the other", sources=[one_kernel.TEXT.name, one_kernel.PACKING.name],
                   toolchain=f"nvrtc {nvrtc.version()}", whole=decoder_of,
-                  requirements={"arch": "sm_90", "multiprocessors_min": MULTIPROCESSORS})
+                  requirements={"arch": "sm_90", "multiprocessors_min": one_kernel.MULTIPROCESSORS})
 
 
 def _no_call(spec: Spec) -> LaunchCall:
@@ -149,9 +137,9 @@ def _of_no_step(spec: Spec) -> str | None:
 
 def decoder_of(graph: Graph) -> Decoder:
     """The decoder that a graph is. Raises NotLowered, which says what is something else."""
-    found = _ReadDecoder(graph).decoder()
-    OneKernel(found.kinds, found.sizes)                             # which refuses other sizes
-    return found
+    decoder = _ReadDecoder(graph).decoder()
+    OneKernel(decoder.kinds, decoder.sizes)                             # which refuses other sizes
+    return decoder
 
 
 class _ReadDecoder:
@@ -185,43 +173,44 @@ class _ReadDecoder:
         states = {name for layer in layers for name in (layer.keys, layer.values)}
         require(states == set(self.graph.updates) and len(states) == 2 * len(layers), "states beside caches of layers")
         require(bool(layers) and list(self.graph.inputs) == [ids.attrs["name"]], "inputs beside the tokens, or no layers")
-        known = self.known
-        sizes = DecoderSizes(hidden=_number(x.shape[1]), heads=known["heads"], dim=known["dim"], room=known["room"],
-                             vocabulary=_number(table.shape[0]), eps=known["eps"], scale=known["scale"], embedded=x.attrs["scale"])
+        shared = self.known
+        sizes = one_kernel.DecoderSizes(
+            hidden=_number(x.shape[1]), heads=shared["heads"], dim=shared["dim"], room=shared["room"],
+            vocabulary=_number(table.shape[0]), eps=shared["eps"], scale=shared["scale"], embedded=x.attrs["scale"])
         return Decoder(ids.attrs["name"], ends[1][0], ends[0][0], self.table, last_norm, tuple(reversed(layers)), sizes,
-                       known["ffn"], known["offset"], tuple(self.rotations), (known["new tokens"], asked), known["position"])
+                       shared["ffn"], shared["offset"], tuple(self.rotations), (shared["new tokens"], asked), shared["position"])
 
     # ---- a layer, from its end ----
 
     def _layer(self, x: Node) -> tuple[Node, DecoderLayer]:
-        """What the layer is given, and the layer."""
-        x, made, down_norm = self._sum(x)
-        inner, down = self._product(made)
+        """Return the input of the layer, and the layer."""
+        x, result, down_norm = self._sum(x)
+        inner, down = self._product(result)
         gate, up = _op(inner, "gated", activation="gelu_tanh").inputs
         (one, gate_name), (other, up_name) = self._product(gate), self._product(up)
         normed, ffn_norm = self._norm(one)
         require(one is other and normed is x, "a feed-forward of something else than the sum before it")
         self._same("ffn", inner.shape[1], "columns of a feed-forward")
         require(inner.shape[1] == PlainRows.INNER, f"{inner.shape[1]} columns of a feed-forward")
-        x, made, o_norm = self._sum(x)
-        seen, o = self._product(made)
+        x, result, o_norm = self._sum(x)
+        seen, o = self._product(result)
         attended = _op(_without_views(seen), "attention", causal=True, softcap=0.0)
         require("mask" in attended.attrs.get("absent", ()), "attention with a mask")
         q, keys, values = attended.inputs
         new, heads, dim = q.shape
-        for what, found, called in (("new tokens", new, "numbers of tokens"), ("heads", heads, "numbers of heads"),
+        for what, value, called in (("new tokens", new, "numbers of tokens"), ("heads", heads, "numbers of heads"),
                                     ("dim", dim, "sizes of heads"), ("scale", attended.attrs["scale"], "scales"),
                                     ("position", attended.attrs["start"], "positions")):
-            self._same(what, found, called)
+            self._same(what, value, called)
         key_state, k = self._cache(keys)
         value_state, v = self._cache(values)
         (q, q_rotation), (k, k_rotation) = self._rotated(q), self._rotated(k)
         require(q_rotation == k_rotation, "queries and keys that are rotated by different angles")
         (q, q_norm), (k, k_norm) = self._norm(q), self._norm(k)
-        made_of = [self._product(_without_views(each)) for each in (q, k, v)]
-        require(len({each for each, _ in made_of}) == 1, "queries, keys and values of different things")
-        given, norm = self._norm(made_of[0][0])
-        require(given is x, "attention to something else than the sum before it")
+        made_of = [self._product(_without_views(node)) for node in (q, k, v)]
+        require(len({node for node, _ in made_of}) == 1, "queries, keys and values of different things")
+        normed_input, norm = self._norm(made_of[0][0])
+        require(normed_input is x, "attention to something else than the sum before it")
         (_, q_name), (_, k_name), (_, v_name) = made_of
         return x, DecoderLayer(norm, q_name, k_name, v_name, q_norm, k_norm, o, o_norm, ffn_norm, gate_name, up_name, down,
                                down_norm, key_state, value_state, attended.attrs["window"], q_rotation)
@@ -249,7 +238,7 @@ class _ReadDecoder:
         return state.attrs["name"], value
 
     def _rotated(self, node: Node) -> tuple[Node, int]:
-        """What is rotated, and the number of its rotations."""
+        """Return the node that is rotated, and the number of its rotations."""
         x, cos, sin = _op(node, "rope").inputs
         table = _op(_op(cos, "item", index=0).inputs[0], "rope_table", head_dim=x.shape[-1])
         require(_op(sin, "item", index=1).inputs[0] is table, "cosines and sines of different angles")
@@ -284,8 +273,8 @@ class _ReadDecoder:
         name: str = node.attrs["name"]
         return name
 
-    def _same(self, what: str, found: Any, called: str) -> None:
-        require(self.known.setdefault(what, found) == found, f"different {called}")
+    def _same(self, what: str, value: Any, called: str) -> None:
+        require(self.known.setdefault(what, value) == value, f"different {called}")
 
 
 def _op(node: Node, name: str, **attrs: Any) -> Node:
@@ -302,7 +291,7 @@ def _number(size: Dim) -> int:
 
 
 def _without_views(node: Node) -> Node:
-    """What reshapes and expands are of."""
+    """Return the node below reshapes and expands."""
     while node.op.name in ("reshape", "expand"):
         node = node.inputs[0]
     return node

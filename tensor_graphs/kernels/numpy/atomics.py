@@ -6,6 +6,7 @@ f(outs, ins, attrs) writes outs[0]; every array may have any strides. Floats of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,16 @@ TABLE: dict[str, tuple[Function, bool]] = {}
 """op name -> (function, may the output share memory with operand 0)"""
 
 
-def row(op: str, in_place: bool = False) -> Callable[[Function], Function]:
+def row(op: str, in_place: bool = False, table: dict[str, tuple[Function, bool]] = TABLE) -> Callable[[Function], Function]:
+    """Decorator: put a function into a table; it runs without numpy's warnings about floats."""
     def add(f: Function) -> Function:
-        TABLE[op] = (f, in_place)
-        return f
+        @wraps(f)
+        def quiet(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+            with np.errstate(all="ignore"):
+                f(outs, ins, attrs)
+
+        table[op] = (quiet, in_place)
+        return quiet
 
     return add
 
@@ -36,6 +43,31 @@ def is_float(x: np.ndarray) -> bool:
     return dtype is not None and dtype.is_float
 
 
+def widened(op: str, function: np.ufunc, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
+    """Put an op of one operand into a table: numpy's function of it, of narrow floats as f32."""
+    @row(op, True, table)
+    def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+        outs[0][...] = function(wide(ins[0]))
+
+
+for _op, _function in {"reciprocal": np.reciprocal, "sqrt": np.sqrt, "exp2": np.exp2, "log2": np.log2, "sin": np.sin,
+                       "floor": np.floor}.items():
+    widened(_op, _function)
+
+
+def direct(op: str, function: np.ufunc, in_place: bool = True, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
+    """Put an op of two operands into a table: numpy's function of them as they are."""
+    @row(op, in_place, table)
+    def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+        function(ins[0], ins[1], out=outs[0])
+
+
+for _op, _function in {"add": np.add, "mul": np.multiply, "and": np.bitwise_and, "xor": np.bitwise_xor}.items():
+    direct(_op, _function)
+direct("less", np.less, in_place=False)
+direct("not_equal", np.not_equal, in_place=False)
+
+
 @row("iota")
 def iota(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     out, axis = outs[0], attrs["axis"]
@@ -43,59 +75,23 @@ def iota(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     out[...] = line.reshape([-1 if i == axis else 1 for i in range(out.ndim)])
 
 
-@row("reciprocal", in_place=True)
-def reciprocal(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.reciprocal(wide(ins[0]))
-
-
-@row("sqrt", in_place=True)
-def sqrt(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.sqrt(wide(ins[0]))
-
-
-@row("exp2", in_place=True)
-def exp2(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.exp2(wide(ins[0]))
-
-
-@row("log2", in_place=True)
-def log2(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.log2(wide(ins[0]))
-
-
-@row("sin", in_place=True)
-def sin(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.sin(wide(ins[0]))
-
-
-@row("floor", in_place=True)
-def floor(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = np.floor(wide(ins[0]))
-
-
 @row("cast")
 def cast(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, out = ins[0], outs[0]
-    with np.errstate(all="ignore"):
-        if is_float(x) and out.dtype.kind in "iu":
-            info = np.iinfo(out.dtype)
-            f = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-            t = np.trunc(f)
-            inside = (t > float(info.min) - 1) & (t < float(info.max) + (0 if info.max > 2**53 else 1))
-            least, most = (out.dtype.type(end) for end in (info.min, info.max))     # an int of Python's may be none of numpy's
-            out[...] = np.where(t <= float(info.min), least, np.where(inside, out.dtype.type(0), most))
-            keep = inside & (t > float(info.min))
-            if np.any(keep):
-                out[keep] = t[keep].astype(out.dtype)
-        elif out.dtype == np.bool_:
-            out[...] = x != 0
-        else:
-            out[...] = x.astype(out.dtype)
+    if is_float(x) and out.dtype.kind in "iu":
+        info = np.iinfo(out.dtype)
+        f = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        t = np.trunc(f)
+        inside = (t > float(info.min) - 1) & (t < float(info.max) + (0 if info.max > 2**53 else 1))
+        least, most = (out.dtype.type(end) for end in (info.min, info.max))     # an int of Python's may be none of numpy's
+        out[...] = np.where(t <= float(info.min), least, np.where(inside, out.dtype.type(0), most))
+        keep = inside & (t > float(info.min))
+        if np.any(keep):
+            out[keep] = t[keep].astype(out.dtype)
+    elif out.dtype == np.bool_:
+        out[...] = x != 0
+    else:
+        out[...] = x.astype(out.dtype)
 
 
 @row("bitcast")
@@ -103,58 +99,22 @@ def bitcast(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = np.ascontiguousarray(ins[0]).view(outs[0].dtype).reshape(outs[0].shape)
 
 
-@row("add", in_place=True)
-def add(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.add(ins[0], ins[1], out=outs[0])
-
-
-@row("mul", in_place=True)
-def mul(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(ins[0], ins[1], out=outs[0])
-
-
 @row("max", in_place=True)
 def maximum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, y = ins
-    with np.errstate(all="ignore"):
-        if not is_float(x):
-            np.maximum(x, y, out=outs[0])
-            return
-        a, b = wide(x), wide(y)
-        zeros = (a == 0) & (b == 0)
-        result = np.maximum(a, b)                     # propagates NaN; the sign of zero is settled by hand: +0 > −0
-        outs[0][...] = np.where(zeros, np.where(np.signbit(a) & np.signbit(b), result.dtype.type(-0.0), 0), result)
+    if not is_float(x):
+        np.maximum(x, y, out=outs[0])
+        return
+    a, b = wide(x), wide(y)
+    zeros = (a == 0) & (b == 0)
+    result = np.maximum(a, b)                     # propagates NaN; the sign of zero is settled by hand: +0 > −0
+    outs[0][...] = np.where(zeros, np.where(np.signbit(a) & np.signbit(b), result.dtype.type(-0.0), 0), result)
 
 
 @row("idiv", in_place=True)
 def idiv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, y = ins
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y))).astype(outs[0].dtype)
-
-
-@row("and", in_place=True)
-def bit_and(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    np.bitwise_and(ins[0], ins[1], out=outs[0])
-
-
-@row("xor", in_place=True)
-def bit_xor(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    np.bitwise_xor(ins[0], ins[1], out=outs[0])
-
-
-@row("less")
-def less(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.less(ins[0], ins[1], out=outs[0])
-
-
-@row("not_equal")
-def not_equal(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.not_equal(ins[0], ins[1], out=outs[0])
+    outs[0][...] = np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y))).astype(outs[0].dtype)
 
 
 @row("where")
@@ -165,10 +125,9 @@ def where(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 @row("sum")
 def sum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, axes = ins[0], tuple(attrs["axes"])
-    with np.errstate(all="ignore"):
-        # numpy sums pairwise only along the fastest axis; a wider accumulator makes the others as good
-        accumulate = np.float64 if is_float(x) else x.dtype
-        outs[0][...] = np.sum(x, axis=axes, dtype=accumulate).astype(outs[0].dtype)
+    # numpy sums pairwise only along the fastest axis; a wider accumulator makes the others as good
+    accumulate = np.float64 if is_float(x) else x.dtype
+    outs[0][...] = np.sum(x, axis=axes, dtype=accumulate).astype(outs[0].dtype)
 
 
 @row("reduce_max")
@@ -238,15 +197,14 @@ def scatter(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     to = np.moveaxis(out, axis, 0)
     source = np.moveaxis(updates.reshape((*base.shape[:axis], flat.size, *base.shape[axis + 1:])), axis, 0)[inside]
     at = flat[inside].astype(np.int64)
-    with np.errstate(all="ignore"):
-        if mode == "set":
-            to[at] = source
-        elif mode == "add":
-            order = np.argsort(at, kind="stable")                   # np.add.at takes a hundred times as long for rows
-            rows, starts = np.unique(at[order], return_index=True)
-            if len(rows):
-                to[rows] += np.add.reduceat(source[order], starts, axis=0, dtype=to.dtype)
-        else:
-            np.maximum.at(to, at, source)
-        if out is not outs[0]:
-            outs[0][...] = out
+    if mode == "set":
+        to[at] = source
+    elif mode == "add":
+        order = np.argsort(at, kind="stable")                   # np.add.at takes a hundred times as long for rows
+        rows, starts = np.unique(at[order], return_index=True)
+        if len(rows):
+            to[rows] += np.add.reduceat(source[order], starts, axis=0, dtype=to.dtype)
+    else:
+        np.maximum.at(to, at, source)
+    if out is not outs[0]:
+        outs[0][...] = out

@@ -7,31 +7,38 @@ f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Spec
+from tensor_graphs.kernels.numpy import atomics
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
 from tensor_graphs.language.composites.upsampling import on_lines
 from tensor_graphs.language.composites.windows import Geometry, lowest, of_attributes, padded, strided
 from tensor_graphs.language.dtypes import dtype_of
 
 TABLE: dict[str, tuple[Function, bool]] = {}
-ACCEPTS: dict[str, Callable[[Spec], str | None]] = {}
-"""op name -> accepts(spec) where the function does not take everything"""
+row = partial(atomics.row, table=TABLE)
 
-
-def row(op: str, in_place: bool = False) -> Callable[[Function], Function]:
-    def add(f: Function) -> Function:
-        TABLE[op] = (f, in_place)
-        return f
-
-    return add
+atomics.direct("sub", np.subtract, table=TABLE)
+for _op, _function in {"exp": np.exp, "log": np.log, "cos": np.cos, "tanh": np.tanh}.items():
+    atomics.widened(_op, _function, TABLE)
 
 
 def only_floats(spec: Spec) -> str | None:
     return None if all(t.dtype.kind == "float" for t in spec.inputs) else "floats only"
+
+
+ACCEPTS: dict[str, Callable[[Spec], str | None]] = {
+    **dict.fromkeys(("div", "var", "linear", "mean", "conv"), only_floats),
+    "gelu": lambda spec: None if spec.attrs["approximate"] == "tanh" else "numpy has no erf",
+    "gated": lambda spec: None if spec.attrs["activation"] in ("gelu_tanh", "silu") else "numpy has no erf",
+    "embedding": lambda spec: None if spec.outputs[0].dtype.kind == "float" else "float outputs only",
+    "gather_linear": lambda spec: next((f"{t.dtype.name} is no float" for t in (*spec.inputs[:2], *spec.inputs[3:], *spec.outputs)
+                                        if t.dtype.kind != "float"), None)}
+"""op name -> accepts(spec) where the function does not take everything"""
 
 
 def operand(ins: Arrays, attrs: Mapping[str, Any], names: tuple[str, ...], name: str) -> np.ndarray | None:
@@ -40,61 +47,25 @@ def operand(ins: Arrays, attrs: Mapping[str, Any], names: tuple[str, ...], name:
     return ins[present.index(name)] if name in present else None
 
 
-@row("sub", in_place=True)
-def sub(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.subtract(ins[0], ins[1], out=outs[0])
-
-
 @row("div", in_place=True)
 def div(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = wide(ins[0]) / wide(ins[1])
-
-
-ACCEPTS["div"] = only_floats
+    outs[0][...] = wide(ins[0]) / wide(ins[1])
 
 
 @row("mod", in_place=True)
 def mod(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, y = wide(ins[0]), wide(ins[1])
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.mod(x, y) if is_float(outs[0]) else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
+    outs[0][...] = np.mod(x, y) if is_float(outs[0]) else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y)))
 
 
 @row("neg", in_place=True)
 def neg(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(ins[0], np.asarray(-1).astype(ins[0].dtype), out=outs[0])
-
-
-@row("exp", in_place=True)
-def exp(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.exp(wide(ins[0]))
-
-
-@row("log", in_place=True)
-def log(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.log(wide(ins[0]))
-
-
-@row("cos", in_place=True)
-def cos(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.cos(wide(ins[0]))
-
-
-@row("tanh", in_place=True)
-def tanh(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = np.tanh(wide(ins[0]))
+    np.multiply(ins[0], np.asarray(-1).astype(ins[0].dtype), out=outs[0])
 
 
 def stable_sigmoid(x: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        e = np.exp(-np.abs(x))
-        return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
 @row("sigmoid", in_place=True)
@@ -105,15 +76,13 @@ def sigmoid(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 @row("silu", in_place=True)
 def silu(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = wide(ins[0])
-    with np.errstate(all="ignore"):
-        outs[0][...] = x * stable_sigmoid(x)
+    outs[0][...] = x * stable_sigmoid(x)
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), written as x·sigmoid(2·inner), which keeps the left tail accurate."""
-    with np.errstate(all="ignore"):
-        inner = np.float64(2 * np.sqrt(2 / np.pi)) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3)
-        return x * stable_sigmoid(inner)                  # −∞ gives −∞ · 0 = NaN, as the definition does
+    inner = np.float64(2 * np.sqrt(2 / np.pi)) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3)
+    return x * stable_sigmoid(inner)                  # −∞ gives −∞ · 0 = NaN, as the definition does
 
 
 @row("gelu", in_place=True)
@@ -121,27 +90,19 @@ def gelu(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = gelu_tanh(wide(ins[0]))
 
 
-ACCEPTS["gelu"] = lambda spec: None if spec.attrs["approximate"] == "tanh" else "numpy has no erf"
-
-
 @row("gated")
 def gated(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     gate, up = wide(ins[0]), wide(ins[1])
-    with np.errstate(all="ignore"):
-        act = gelu_tanh(gate) if attrs["activation"] == "gelu_tanh" else gate * stable_sigmoid(gate)
-        outs[0][...] = act * up
-
-
-ACCEPTS["gated"] = lambda spec: None if spec.attrs["activation"] in ("gelu_tanh", "silu") else "numpy has no erf"
+    act = gelu_tanh(gate) if attrs["activation"] == "gelu_tanh" else gate * stable_sigmoid(gate)
+    outs[0][...] = act * up
 
 
 @row("softmax", in_place=True)
 def softmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, axis = wide(ins[0]), attrs["axis"]
-    with np.errstate(all="ignore"):
-        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-        e = np.exp(x - top)
-        outs[0][...] = e / np.sum(e, axis=axis, keepdims=True, dtype=np.float64)
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    e = np.exp(x - top)
+    outs[0][...] = e / np.sum(e, axis=axis, keepdims=True, dtype=np.float64)
 
 
 def last_mean(x: np.ndarray) -> np.ndarray:
@@ -154,10 +115,9 @@ def last_mean(x: np.ndarray) -> np.ndarray:
 def rms_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = wide(ins[0])
     weight = operand(ins, attrs, ("x", "weight"), "weight")
-    with np.errstate(all="ignore"):
-        mean_square = last_mean(np.square(x, dtype=np.float64))
-        y = x * (1 / np.sqrt(mean_square + attrs["eps"]))
-        outs[0][...] = y if weight is None else y * (attrs["offset"] + weight.astype(np.float64))
+    mean_square = last_mean(np.square(x, dtype=np.float64))
+    y = x * (1 / np.sqrt(mean_square + attrs["eps"]))
+    outs[0][...] = y if weight is None else y * (attrs["offset"] + weight.astype(np.float64))
 
 
 @row("layer_norm", in_place=True)
@@ -165,12 +125,11 @@ def layer_norm(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     names = ("x", "weight", "bias")
     weight, bias = operand(ins, attrs, names, "weight"), operand(ins, attrs, names, "bias")
     x = ins[0].astype(np.float64)
-    with np.errstate(all="ignore"):
-        centred = x - last_mean(x)
-        y = centred / np.sqrt(last_mean(centred * centred) + attrs["eps"])
-        if weight is not None:
-            y = y * weight.astype(np.float64)
-        outs[0][...] = y if bias is None else y + bias.astype(np.float64)
+    centred = x - last_mean(x)
+    y = centred / np.sqrt(last_mean(centred * centred) + attrs["eps"])
+    if weight is not None:
+        y = y * weight.astype(np.float64)
+    outs[0][...] = y if bias is None else y + bias.astype(np.float64)
 
 
 @row("group_norm")
@@ -192,13 +151,9 @@ def var(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     axes, x = attrs["axes"], ins[0]
     axes = tuple(range(x.ndim)) if axes is None else axes if isinstance(axes, int) else tuple(axes)
     count = x.size // outs[0].size if outs[0].size and x.size else 0
-    with np.errstate(all="ignore"):
-        wide64 = x.astype(np.float64)
-        centred = wide64 - (np.sum(wide64, axis=axes, keepdims=True) / count if count else np.nan)
-        outs[0][...] = np.sum(np.square(centred), axis=axes, keepdims=attrs["keepdims"]) / count if count else np.nan
-
-
-ACCEPTS["var"] = only_floats
+    wide64 = x.astype(np.float64)
+    centred = wide64 - (np.sum(wide64, axis=axes, keepdims=True) / count if count else np.nan)
+    outs[0][...] = np.sum(np.square(centred), axis=axes, keepdims=attrs["keepdims"]) / count if count else np.nan
 
 
 LONG_SUM = 1 << 16
@@ -221,11 +176,10 @@ def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @row("dot")
 def dot(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     a, b = ins
-    with np.errstate(all="ignore"):
-        if is_float(a) and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim and not is_long(a):
-            np.matmul(a, b, out=outs[0])
-        else:
-            outs[0][...] = product(wide(a), wide(b))
+    if is_float(a) and a.dtype.itemsize >= 4 and outs[0].flags.c_contiguous and a.ndim > 1 < b.ndim and not is_long(a):
+        np.matmul(a, b, out=outs[0])
+    else:
+        outs[0][...] = product(wide(a), wide(b))
 
 
 @row("linear")
@@ -233,12 +187,8 @@ def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     names = ("x", "weight", "bias")
     x, weight = wide(ins[0]), wide(ins[1]).astype(wide(ins[0]).dtype, copy=False)
     bias = operand(ins, attrs, names, "bias")
-    with np.errstate(all="ignore"):
-        y = product(x, weight.T)
-        outs[0][...] = y if bias is None else y + wide(bias)
-
-
-ACCEPTS["linear"] = only_floats
+    y = product(x, weight.T)
+    outs[0][...] = y if bias is None else y + wide(bias)
 
 
 @row("gather_linear")
@@ -247,15 +197,10 @@ def gather_linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     (x, weight, index), bias = ins[:3], operand(ins, attrs, ("x", "weight", "index", "bias"), "bias")
     x = np.broadcast_to(wide(x), (*index.shape, weight.shape[2]))
     outs[0][...] = 0
-    with np.errstate(all="ignore"):
-        for e in np.unique(index[(index >= 0) & (index < len(weight))]):
-            mine = index == e
-            y = np.matmul(x[mine], wide(weight[e]).astype(x.dtype, copy=False).T)
-            outs[0][mine] = y if bias is None else y + wide(bias[e])
-
-
-ACCEPTS["gather_linear"] = lambda spec: next((f"{t.dtype.name} is no float" for t in (
-    *spec.inputs[:2], *spec.inputs[3:], *spec.outputs) if t.dtype.kind != "float"), None)
+    for e in np.unique(index[(index >= 0) & (index < len(weight))]):
+        mine = index == e
+        y = np.matmul(x[mine], wide(weight[e]).astype(x.dtype, copy=False).T)
+        outs[0][mine] = y if bias is None else y + wide(bias[e])
 
 
 @row("embedding")
@@ -267,9 +212,6 @@ def embedding(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     inside = (ids >= 0) & (ids < table.shape[0])
     rows = wide(table[np.where(inside, ids, 0)]).astype(outs[0].dtype) * np.asarray(attrs["scale"], dtype=outs[0].dtype)
     outs[0][...] = np.where(inside[..., None], rows, 0)
-
-
-ACCEPTS["embedding"] = lambda spec: None if spec.outputs[0].dtype.kind == "float" else "float outputs only"
 
 
 @row("rope_table")
@@ -287,9 +229,8 @@ def rope(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
     c, s = cos[:, None, :], sin[:, None, :]
-    with np.errstate(all="ignore"):
-        outs[0][..., :half] = a * c - b * s
-        outs[0][..., half:] = b * c + a * s
+    outs[0][..., :half] = a * c - b * s
+    outs[0][..., half:] = b * c + a * s
 
 
 @row("attention")
@@ -307,18 +248,17 @@ def attention(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     if attrs["window"] > 0:
         visible &= position - key < attrs["window"]
     group = heads // kv_heads
-    with np.errstate(all="ignore"):
-        for h in range(heads):
-            scores = (q[:, h] @ k[:, h // group].T) * np.asarray(attrs["scale"], dtype=q.dtype)
-            if attrs["softcap"] > 0:
-                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-            scores = np.where(visible, scores, -np.inf)
-            top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-            e = np.where(visible, np.exp(scores - np.where(np.isneginf(top), 0, top)), 0)
-            total = e.sum(axis=-1, keepdims=True, dtype=np.float64)
-            nothing = np.where(visible.any(axis=-1, keepdims=True), np.nan, 1)      # seen, but every score is −inf: NaN
-            weights = (e / np.where(total == 0, nothing, total)).astype(q.dtype)
-            outs[0][:, h] = weights @ v[:, h // group]
+    for h in range(heads):
+        scores = (q[:, h] @ k[:, h // group].T) * np.asarray(attrs["scale"], dtype=q.dtype)
+        if attrs["softcap"] > 0:
+            scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+        scores = np.where(visible, scores, -np.inf)
+        top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+        e = np.where(visible, np.exp(scores - np.where(np.isneginf(top), 0, top)), 0)
+        total = e.sum(axis=-1, keepdims=True, dtype=np.float64)
+        nothing = np.where(visible.any(axis=-1, keepdims=True), np.nan, 1)      # seen, but every score is −inf: NaN
+        weights = (e / np.where(total == 0, nothing, total)).astype(q.dtype)
+        outs[0][:, h] = weights @ v[:, h // group]
 
 
 @row("write_rows", in_place=True)
@@ -357,19 +297,14 @@ def topk(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 def mean(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, axes = ins[0], attrs["axes"]
     axes = None if axes is None else axes if isinstance(axes, int) else tuple(axes)
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.asarray(np.sum(x, axis=axes, keepdims=attrs["keepdims"], dtype=np.float64) /
-                                  (x.size // max(outs[0].size, 1) if outs[0].size else 1))
-
-
-ACCEPTS["mean"] = only_floats
+    outs[0][...] = np.asarray(np.sum(x, axis=axes, keepdims=attrs["keepdims"], dtype=np.float64) /
+                              (x.size // max(outs[0].size, 1) if outs[0].size else 1))
 
 
 @row("cumsum")
 def cumsum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x = ins[0]
-    with np.errstate(all="ignore"):
-        outs[0][...] = np.cumsum(x, axis=attrs["axis"], dtype=np.float64 if is_float(x) else x.dtype).astype(outs[0].dtype)
+    outs[0][...] = np.cumsum(x, axis=attrs["axis"], dtype=np.float64 if is_float(x) else x.dtype).astype(outs[0].dtype)
 
 
 @row("windows")
@@ -380,21 +315,17 @@ def windows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("conv")
 def conv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """What the windows see, image by image so that it stays in the cache, and one product of each."""
+    """Gather what the windows see, image by image so that it stays in the cache, and take one product of each."""
     x, weight, bias = ins[0], ins[1], operand(ins, attrs, ("x", "weight", "bias"), "bias")
     out, groups = outs[0], attrs["groups"]
     how = Geometry(weight.shape[2:], attrs["stride"], attrs["padding"], attrs["dilation"])
     dtype = wide(x).dtype
     rows = weight.astype(dtype).reshape(groups, weight.shape[0] // groups, -1)
     shift = None if bias is None else bias.astype(dtype).reshape(-1, *(1,) * len(how.size))
-    with np.errstate(all="ignore"):
-        for i in range(len(x)):
-            seen = strided(padded(wide(x[i]), how.padding, 0), how)
-            y = np.matmul(rows, seen.reshape(groups, rows.shape[2], -1)).reshape(out.shape[1:])
-            out[i] = y if shift is None else y + shift
-
-
-ACCEPTS["conv"] = only_floats
+    for i in range(len(x)):
+        seen = strided(padded(wide(x[i]), how.padding, 0), how)
+        y = np.matmul(rows, seen.reshape(groups, rows.shape[2], -1)).reshape(out.shape[1:])
+        out[i] = y if shift is None else y + shift
 
 
 def offsets(x: np.ndarray, how: Geometry) -> list[np.ndarray]:
@@ -408,24 +339,22 @@ def max_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     how = of_attributes(attrs)
     first, *more = offsets(padded(ins[0], how.padding, lowest(dtype_of(ins[0]))), how)
     outs[0][...] = first
-    with np.errstate(all="ignore"):
-        for other in more:
-            np.maximum(outs[0], other, out=outs[0])
+    for other in more:
+        np.maximum(outs[0], other, out=outs[0])
 
 
 @row("avg_pool")
 def avg_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, how = wide(ins[0]), of_attributes(attrs)
-    with np.errstate(all="ignore"):
-        first, *more = offsets(padded(x, how.padding, 0), how)
-        total = first.astype(np.float64)
-        for other in more:
-            total += other
-        count: Any = float(np.prod(how.size))
-        if not attrs["count_padding"]:
-            ones = np.ones(x.shape[x.ndim - len(how.size):])
-            count = np.sum(offsets(padded(ones, how.padding, 0), how), axis=0)
-        outs[0][...] = total / count
+    first, *more = offsets(padded(x, how.padding, 0), how)
+    total = first.astype(np.float64)
+    for other in more:
+        total += other
+    count: Any = float(np.prod(how.size))
+    if not attrs["count_padding"]:
+        ones = np.ones(x.shape[x.ndim - len(how.size):])
+        count = np.sum(offsets(padded(ones, how.padding, 0), how), axis=0)
+    outs[0][...] = total / count
 
 
 @row("upsample")

@@ -54,7 +54,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def scan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Take the turns."""
+    """Run the iterations."""
     turns = Turns(ins, attrs)
     count = len(turns.carries)
     program = program_of(turns.step)
@@ -77,12 +77,12 @@ def scan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def _written(body: Body) -> list[Node]:
-    """Its outputs in ops that have a function here, as far as definitions lead there."""
+    """The outputs of a body in ops that have a function here, as far as definitions lead there."""
     return expand_all(body.outputs, lambda node: _function(node) is not None)
 
 
 def _function(node: Node) -> Function | None:
-    """What computes a node."""
+    """Return the function that computes a node."""
     name = node.op.name
     if node.op is SCAN:
         return scan if refuse(Spec.of(node)) is None else None
@@ -99,7 +99,7 @@ def program_of(body: Body) -> BodyCalls:
     """The calls of a body whose sizes are numbers."""
     numbers: dict[Node, tuple[int, ...]] = {a: (i,) for i, a in enumerate(body.arguments)}
     constants: dict[int, np.ndarray] = {}
-    made: dict[int, TensorType] = {}
+    types: dict[int, TensorType] = {}
     steps = []
     following = len(body.arguments)
     roots = _written(body)
@@ -122,13 +122,13 @@ def program_of(body: Body) -> BodyCalls:
         function = _function(node)
         assert function is not None
         if all(i in constants for i in ins):                        # the same in each turn
-            found = [np.empty(t.shape, t.dtype.numpy) for t in node.types]
-            function(found, [constants[i] for i in ins], node.attrs)
-            constants.update(zip(outs, found, strict=True))
+            values = [np.empty(t.shape, t.dtype.numpy) for t in node.types]
+            function(values, [constants[i] for i in ins], node.attrs)
+            constants.update(zip(outs, values, strict=True))
             continue
-        made.update(zip(outs, node.types, strict=True))
+        types.update(zip(outs, node.types, strict=True))
         steps.append(BodyCall(function, node.attrs, ins, outs))
-    return BodyCalls(tuple(steps), constants, made, tuple(numbers[r][0] for r in roots))
+    return BodyCalls(tuple(steps), constants, types, tuple(numbers[r][0] for r in roots))
 
 
 def _number(value: Any, t: TensorType) -> np.ndarray:

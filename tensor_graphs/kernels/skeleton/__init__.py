@@ -26,9 +26,9 @@ def check_name(name: str) -> None:
     if name in BACKENDS:
         raise KernelError(f"there is a backend {name!r} already ({BACKENDS[name]})\n  fix: another name; known are "
                           f"{', '.join(sorted(BACKENDS))}")
-    found = importlib.util.find_spec(name)
-    if found is not None and found.origin is not None:
-        raise KernelError(f"a Python module {name!r} exists already ({found.origin}), and the backend's package would hide it\n"
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin is not None:
+        raise KernelError(f"a Python module {name!r} exists already ({spec.origin}), and the backend's package would hide it\n"
                           f"  fix: another name, like my_{name}")
 
 

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.numpy.composites import operand
+from tensor_graphs.kernels.numpy.composites import only_floats, operand
 
 Function = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], Mapping[str, Any]], None]
 Accepts = Callable[[Spec], str | None]
 TABLE: dict[str, tuple[Function, Accepts]] = {}
 
 
+@cache
+def _library() -> Any:
+    import torch
+
+    return torch
+
+
+class _Torch:
+    """The library, imported by the first function that uses it: that takes 1.7 s."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):                                   # what looks at this object asks for these
+            raise AttributeError(name)
+        return getattr(_library(), name)
+
+
+torch: Any = _Torch()
+
+
 def anything(spec: Spec) -> str | None:
     return None
-
-
-def floats(spec: Spec) -> str | None:
-    return None if all(t.dtype.kind == "float" for t in spec.inputs) else "floats only"
 
 
 def wide_floats(spec: Spec) -> str | None:
@@ -48,22 +64,18 @@ class _Memory:
 
 def tensor(array: np.ndarray) -> Any:
     """A torch tensor that shares the array's memory; one that is a tensor already, on another device, is itself."""
-    import torch
-
     if isinstance(array, torch.Tensor):
         return array
     foreign = array.dtype.isbuiltin != 1                    # a dtype of ml_dtypes, which from_numpy does not know
     shared = array.view(f"i{array.dtype.itemsize}") if foreign else array
     if not shared.flags.writeable:
         shared = np.asarray(_Memory(shared))
-    made = torch.from_numpy(shared)
-    return made.view(getattr(torch, array.dtype.name)) if foreign else made
+    result = torch.from_numpy(shared)
+    return result.view(getattr(torch, array.dtype.name)) if foreign else result
 
 
-def _elementwise(op: str, name: str, accepts: Accepts = floats) -> None:
+def _elementwise(op: str, name: str, accepts: Accepts = only_floats) -> None:
     def run(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-        import torch
-
         tensor(outs[0]).copy_(getattr(torch, name)(*(tensor(i) for i in ins)))
 
     run.__name__ = name
@@ -76,19 +88,15 @@ for _op, _name in {"add": "add", "mul": "mul", "sub": "sub", "div": "div", "exp"
     _elementwise(_op, _name)
 
 
-@row("erf", floats)
+@row("erf", only_floats)
 def erf(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
     """bf16 by way of f32: torch's own erf makes zeros of numbers below the smallest normal one there."""
-    import torch
-
     x = tensor(ins[0])
     tensor(outs[0]).copy_(torch.erf(x.float() if x.dtype == torch.bfloat16 else x))
 
 
 @row("silu", wide_floats)
 def silu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     tensor(outs[0]).copy_(torch.nn.functional.silu(tensor(ins[0])))
 
 
@@ -102,8 +110,6 @@ def gelu_of(x: Any, tanh: bool) -> Any:
 
     ½(1 + tanh u) as σ(2u): the sum has no digit left where x < −5, and a row of such numbers is zero in torch's own.
     """
-    import torch
-
     if tanh:
         return x * torch.sigmoid((x + 0.044715 * x * x * x) * (2 * math.sqrt(2 / math.pi)))
     return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))
@@ -111,8 +117,6 @@ def gelu_of(x: Any, tanh: bool) -> Any:
 
 @row("gated", wide_floats)
 def gated(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     gate, up = tensor(ins[0]), tensor(ins[1])
     name = attrs["activation"]
     act = torch.nn.functional.silu(gate) if name == "silu" else gelu_of(gate, name == "gelu_tanh")
@@ -121,15 +125,11 @@ def gated(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[
 
 @row("softmax", wide_floats)
 def softmax(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     tensor(outs[0]).copy_(torch.softmax(tensor(ins[0]), dim=attrs["axis"]))
 
 
 @row("rms_norm", wide_floats)
 def rms_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     x = tensor(ins[0])
     weight = operand(ins, attrs, ("x", "weight"), "weight")
     squares = x.pow(2).mean(-1, keepdim=True)
@@ -148,14 +148,12 @@ MOST_APART = 64.0
 
 
 def _all_between(x: Any, low: float, high: float) -> bool:
-    """Whether numbers of f32 lie in a range; not asked of a GPU, where no launch may wait for an answer."""
+    """Return whether numbers of f32 lie in a range; not asked of a GPU, where no launch may wait for an answer."""
     return x.is_cuda or bool(((x > low) & (x < high)).all())
 
 
 def normalised(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """torch's layer_norm over the last axis; in f64 where squares leave the range of f32, or a mean is far from 0."""
-    import torch
-
     y, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
     if _all_between(inverse, 0, LEAST_SQUARE ** -0.5) and _all_between((mean * inverse).abs(), -1, MOST_APART):
         return y
@@ -176,8 +174,6 @@ LONG_SUM = 1 << 14
 
 def product(x: Any, y: Any) -> Any:
     """x @ y; of more terms than LONG_SUM, of parts that are added up in f64."""
-    import torch
-
     inner = x.shape[-1]
     if inner <= LONG_SUM or x.dtype != torch.float32:
         return torch.matmul(x, y)
@@ -196,8 +192,6 @@ def dot(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[st
 
 @row("linear", wide_floats)
 def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     x, weight = tensor(ins[0]), tensor(ins[1])
     bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     bias = None if bias is None else tensor(bias).to(x.dtype)
@@ -210,8 +204,6 @@ def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping
 
 def visible_keys(n: int, s: int, mask: np.ndarray | None, attrs: Mapping[str, Any], device: Any) -> Any:
     """bool[n, s]: which keys each query sees."""
-    import torch
-
     position = attrs["start"] + torch.arange(n, device=device)[:, None]
     key = torch.arange(s, device=device)[None, :]
     visible = torch.ones(n, s, dtype=torch.bool, device=device) if mask is None else tensor(mask).clone()
@@ -224,8 +216,6 @@ def visible_keys(n: int, s: int, mask: np.ndarray | None, attrs: Mapping[str, An
 
 @row("attention", wide_floats)
 def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     q, k, v = (tensor(i).to(tensor(ins[0]).dtype).transpose(0, 1) for i in ins[:3])
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     n, s = q.shape[1], k.shape[1]
@@ -252,8 +242,6 @@ def _sliding(spec: Spec) -> str | None:
 
 @row("conv", _sliding)
 def conv(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     x, weight = tensor(ins[0]), tensor(ins[1])
     bias = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     function = (torch.conv1d, torch.conv2d, torch.conv3d)[x.dim() - 3]
@@ -272,8 +260,6 @@ def _pooling(spec: Spec) -> str | None:
 
 @row("max_pool", _pooling)
 def max_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     if not outs[0].size:                                            # which torch refuses
         return
     size = attrs["size"]
@@ -283,8 +269,6 @@ def max_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mappi
 
 @row("avg_pool", _pooling)
 def avg_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     if not outs[0].size:                                            # which torch refuses
         return
     f, size = torch.nn.functional, attrs["size"]
@@ -309,7 +293,7 @@ def group_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Map
 
 
 def _interpolated(spec: Spec) -> str | None:
-    """Its "linear" makes NaN of an infinity next to its share of 0."""
+    """Only the nearest element: torch's "linear" makes NaN of an infinity with a share of 0."""
     if spec.attrs["mode"] != "nearest":
         return "the nearest element only"
     lead = len(spec.inputs[0].shape) - len(spec.attrs["scale"])
@@ -318,8 +302,6 @@ def _interpolated(spec: Spec) -> str | None:
 
 @row("upsample", _interpolated)
 def upsample(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     if not outs[0].size:                                            # which torch refuses
         return
     x, scale = tensor(ins[0]), attrs["scale"]

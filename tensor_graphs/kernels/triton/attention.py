@@ -42,7 +42,7 @@ def tile_for(queries: int, length: int, values: int, shared: int, near: bool = F
 
 
 def attention_near(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """As `attention`; what a weight loses when it is rounded is multiplied too."""
+    """`attention` that multiplies also what a weight loses when it is rounded."""
     attention(outs, ins, attrs, True)
 
 

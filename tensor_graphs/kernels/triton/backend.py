@@ -15,14 +15,14 @@ from functools import partial
 from os import environ
 from pathlib import Path
 
-from tensor_graphs.kernels.cuda.texts import FROM_80
+from tensor_graphs.kernels.cuda.source_text import FROM_80
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
-from tensor_graphs.kernels.torch import on_cuda
-from tensor_graphs.kernels.torch.on_cuda import ARITHMETIC
-from tensor_graphs.kernels.torch.on_cuda import build_copy as build_copy
-from tensor_graphs.kernels.torch.on_cuda import captured as captured
-from tensor_graphs.kernels.torch.on_cuda import in_order as in_order
-from tensor_graphs.kernels.torch.on_cuda import view as view
+from tensor_graphs.kernels.torch import backend_cuda
+from tensor_graphs.kernels.torch.backend_cuda import ARITHMETIC
+from tensor_graphs.kernels.torch.backend_cuda import build_copy as build_copy
+from tensor_graphs.kernels.torch.backend_cuda import captured as captured
+from tensor_graphs.kernels.torch.backend_cuda import in_order as in_order
+from tensor_graphs.kernels.torch.backend_cuda import view as view
 from tensor_graphs.kernels.torch.ops import Accepts, Function
 from tensor_graphs.kernels.triton import attention, products, rows
 
@@ -44,11 +44,11 @@ def available() -> str | None:
         without = NO_COMPILER
     elif not environ.get("CPATH") and not (header := Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")).is_file():
         without = f"triton builds what launches its kernels with {header}, and it is not there (install Python's headers)"
-    return "; ".join(filter(None, (on_cuda.available(), without))) or None
+    return "; ".join(filter(None, (backend_cuda.available(), without))) or None
 
 
 def versions() -> dict[str, str]:
-    return {"triton": _version(), **on_cuda.versions()}
+    return {"triton": _version(), **backend_cuda.versions()}
 
 
 def _version() -> str:
@@ -80,4 +80,4 @@ def _call(function: Callable[..., None], spec: Spec) -> HostCall:
 
 
 def copy_kernel() -> Kernel:
-    return replace(on_cuda.copy_kernel(), name=f"{NAME}.copy", backend=NAME)
+    return replace(backend_cuda.copy_kernel(), name=f"{NAME}.copy", backend=NAME)

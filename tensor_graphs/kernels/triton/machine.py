@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+from tensor_graphs.kernels.torch.ops import torch
+
 
 class Machine(NamedTuple):
     """multiprocessors: blocks of one tile each that run at once.  shared: bytes of fast memory that a block may have."""
@@ -15,10 +17,8 @@ class Machine(NamedTuple):
 
 @functools.cache
 def machine(device: Any) -> Machine:
-    """Of a device of torch; that of 9.0 where it is no GPU, as in Triton's interpreter."""
+    """The numbers of a device of torch; those of 9.0 where it is no GPU, as in Triton's interpreter."""
     if device.type != "cuda":
         return Machine()
-    import torch
-
-    found = torch.cuda.get_device_properties(device)
-    return Machine(found.multi_processor_count, getattr(found, "shared_memory_per_block_optin", 99 << 10))
+    properties = torch.cuda.get_device_properties(device)
+    return Machine(properties.multi_processor_count, getattr(properties, "shared_memory_per_block_optin", 99 << 10))

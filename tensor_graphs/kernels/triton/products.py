@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.composites import operand
+from tensor_graphs.kernels.torch.ops import torch
 from tensor_graphs.kernels.triton.machine import Machine, machine
 from tensor_graphs.kernels.triton.rows import FLOATS
 from tensor_graphs.language import dims as d
@@ -17,7 +18,7 @@ MOST = 1 << 30
 """sizes of a matrix, exclusive: what is counted of them stays below 2^31"""
 
 
-def _matrices(spec: Spec) -> str | None:
+def dot_takes(spec: Spec) -> str | None:
     x, weight = spec.inputs[:2]
     if x.dtype.name not in NARROW or any(t.dtype is not x.dtype for t in (weight, *spec.outputs)):
         return "bf16 or f16, both operands of one type"
@@ -29,11 +30,7 @@ def linear_takes(spec: Spec) -> str | None:
     bias = spec.role("bias")
     if bias is not None and bias.dtype.name not in FLOATS:
         return "a bias of f32, bf16 or f16"
-    return _matrices(spec)
-
-
-def dot_takes(spec: Spec) -> str | None:
-    return _matrices(spec)
+    return dot_takes(spec)
 
 
 class Tiling(NamedTuple):
@@ -73,8 +70,8 @@ def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int
     parts = min(blocks // count(tile), MOST_PARTS, k // LEAST_DEEP)
     if parts < 2:
         return tile
-    each = -(-k // (parts * tile.deep)) * tile.deep
-    return tile._replace(parts=-(-k // each))
+    length = -(-k // (parts * tile.deep)) * tile.deep
+    return tile._replace(parts=-(-k // length))
 
 
 def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
@@ -84,24 +81,18 @@ def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
     batches, rows, columns = y.shape
     k = x.shape[2]
     tile = tile_for(rows, columns, k, batches, of.multiprocessors)
-    each = -(-k // (tile.parts * tile.deep)) * tile.deep
+    length = -(-k // (tile.parts * tile.deep)) * tile.deep
     cut = tile.parts > 1
-    out = y.new_empty((tile.parts, *y.shape), dtype=_wide()) if cut else y
+    out = y.new_empty((tile.parts, *y.shape), dtype=torch.float32) if cut else y
     has_bias = bias is not None
-    given, bias_each = (bias, bias.stride(0)) if has_bias else (x, 0)       # where there is none, anything: it is not read
+    added, bias_each = (bias, bias.stride(0)) if has_bias else (x, 0)       # where there is none, anything: it is not read
     tiles = batches * -(-rows // tile.tall) * -(-columns // tile.wide)
-    programs.product[(tiles, tile.parts)](out, x, w, given, rows, columns, k, batches, each, *x.stride(), *w.stride(), bias_each,
+    programs.product[(tiles, tile.parts)](out, x, w, added, rows, columns, k, batches, length, *x.stride(), *w.stride(), bias_each,
                                           TALL=tile.tall, WIDE=tile.wide, DEEP=tile.deep, GROUP=8, WHOLE=k % tile.deep == 0,
                                           BIAS=has_bias and not cut, num_warps=tile.warps, num_stages=tile.stages(of.shared))
     if cut:
-        programs.added_parts[(-(-y.numel() // 1024),)](y, out, given, y.numel(), columns, tile.parts, bias_each, BIAS=has_bias,
+        programs.added_parts[(-(-y.numel() // 1024),)](y, out, added, y.numel(), columns, tile.parts, bias_each, BIAS=has_bias,
                                                        BLOCK=1024, num_warps=4)
-
-
-def _wide() -> Any:
-    import torch
-
-    return torch.float32
 
 
 def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
@@ -113,7 +104,7 @@ def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) ->
 
 
 def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """As numpy.matmul reads its operands: vectors are a row and a column, leading axes are repeated for each other."""
+    """Multiply as numpy.matmul does: vectors are a row and a column, leading axes are repeated for each other."""
     y = outs[0]
     if not y.numel():
         return
@@ -133,5 +124,5 @@ def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> No
 
 
 def _led(t: Any, other: Any) -> tuple[int, ...]:
-    """The leading axes of a tensor, as many as either has."""
+    """The leading axes of a tensor, padded with 1 to as many as the other has."""
     return (1,) * (max(t.dim(), other.dim()) - t.dim()) + tuple(t.shape[:-2])

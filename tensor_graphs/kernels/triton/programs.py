@@ -131,7 +131,7 @@ def norm_long(y, x, weight, bias, n, y_row, x_row, x_each, eps, offset, CENTRED:
 
 
 @triton.jit(do_not_specialize=["rows", "batches"])
-def product(y, x, w, bias, rows, columns, k, batches, each, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each,
+def product(y, x, w, bias, rows, columns, k, batches, length, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each,
             TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr,
             BIAS: tl.constexpr):
     """y[part, batch, rows, columns], without gaps: the products of pairs of matrices, of `each` of the k in a part (program 1).
@@ -148,13 +148,13 @@ def product(y, x, w, bias, rows, columns, k, batches, each, x_batch, x_row, x_k,
     row = (top + tile % (GROUP * across) % height) * TALL + tl.arange(0, TALL)
     column = tile % (GROUP * across) // height * WIDE + tl.arange(0, WIDE)
     step = tl.arange(0, DEEP)
-    first = part * each
+    first = part * length
     # what is beyond the last row is another row, and is not stored: no mask for rows in the loop
     here, there = (row % rows).to(tl.int64)[:, None], (column % columns).to(tl.int64)[None, :]
     x += batch * x_batch + here * x_row + (first + step).to(tl.int64)[None, :] * x_k
     w += batch * w_batch + there * w_column + (first + step).to(tl.int64)[:, None] * w_k
     total = tl.zeros((TALL, WIDE), tl.float32)
-    for at in range(first, min(first + each, k), DEEP):
+    for at in range(first, min(first + length, k), DEEP):
         if WHOLE:
             left, right = tl.load(x), tl.load(w)
         else:
@@ -190,9 +190,9 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
                LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, KEYS: tl.constexpr,
                PACK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, NEAR: tl.constexpr,
                MASKED: tl.constexpr):
-    """What a tile of queries has after the keys from `first` to `last`: weighted values, the sum of weights, the largest score.
-    NEAR: what weights lose when they are rounded is multiplied too. MASKED: not all of these keys are seen by all queries of the
-    tile."""
+    """Return the state of a tile of queries after the keys from `first` to `last`: weighted values, the sum of weights, the largest
+    score. NEAR: what weights lose when they are rounded is multiplied too. MASKED: not all of these keys are seen by all queries of
+    the tile."""
     along, across, step = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES), tl.arange(0, KEYS)
     for start in range(first, last, KEYS):
         key = start + step

@@ -75,13 +75,13 @@ def _norm(outs: Sequence[Any], x: Any, weight: Any, bias: Any, eps: float, offse
     n = x.shape[-1]
     rows, x_row, x_each = _in_rows(x, n)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
-    given = {"CENTRED": centred, "WEIGHT": weight is not None, "BIAS": bias is not None}
+    flags = {"CENTRED": centred, "WEIGHT": weight is not None, "BIAS": bias is not None}
     scales = rows if weight is None else weight, rows if bias is None else bias      # where there is none, anything: it is not read
     if n > LONGEST:
-        programs.norm_long[(len(rows),)](y, rows, *scales, n, n, x_row, x_each, eps, offset, **given, BLOCK=BLOCK, num_warps=WARPS)
+        programs.norm_long[(len(rows),)](y, rows, *scales, n, n, x_row, x_each, eps, offset, **flags, BLOCK=BLOCK, num_warps=WARPS)
         return
     together, block, warps = block_of(n)
-    programs.norm_rows[(-(-len(rows) // together),)](y, rows, *scales, len(rows), n, n, x_row, x_each, eps, offset, **given,
+    programs.norm_rows[(-(-len(rows) // together),)](y, rows, *scales, len(rows), n, n, x_row, x_each, eps, offset, **flags,
                                                      ROWS=together, BLOCK=block, num_warps=warps)
 
 

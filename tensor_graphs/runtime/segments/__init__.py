@@ -13,7 +13,7 @@ from itertools import groupby
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.paths.lower import Instruction
-from tensor_graphs.runtime.lookup import Lookup
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.native import NativeList
@@ -29,27 +29,27 @@ ON_DEVICE = "on device"
 
 
 def _engine(ins: Instruction) -> tuple[str, str]:
-    """What runs together: launches, with calls of libraries that can be captured with them on the same device."""
+    """Key of the instructions that run together: launches, with calls of libraries that can be captured with them on one device."""
     if ins.call.engine == "launch" or (isinstance(ins.call, HostCall) and ins.call.on_stream):
         return ON_DEVICE, ins.device
     return ins.call.engine, ""
 
 
-def segments_of(instructions: Sequence[Instruction], lookup: Lookup, all_steps: str = "") -> list[Segment]:
+def segments_of(instructions: Sequence[Instruction], lookup: DimTables, all_steps: str = "") -> list[Segment]:
     """Consecutive instructions of one engine are one segment; so are launches and what is captured with them. all_steps: the name
     of a kernel that runs all launches at once, at the sizes that it takes."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for (engine, _), run in groupby(range(len(instructions)), key=lambda i: _engine(instructions[i])):
         indices = list(run)
         run_of = [instructions[i] for i in indices]
-        made: Segment | None = None
+        segment: Segment | None = None
         if engine == ON_DEVICE and any(ins.call.engine == "host" for ins in run_of):
-            made = OnDevice(indices, run_of, lookup, ENGINES)
+            segment = OnDevice(indices, run_of, lookup, ENGINES)
         elif engine == ON_DEVICE:
             engine = "launch"
         if engine == "launch" and all_steps:
             from tensor_graphs.runtime.segments.decoder_kernel import in_place_of  # a door: most plans have none
 
-            made = in_place_of(indices, run_of, lookup, kernel_named(all_steps))
-        found.append(made or ENGINES[engine](indices, run_of, lookup))
-    return found
+            segment = in_place_of(indices, run_of, lookup, kernel_named(all_steps))
+        segments.append(segment or ENGINES[engine](indices, run_of, lookup))
+    return segments

@@ -21,8 +21,8 @@ from tensor_graphs.kernels.decoder.one_kernel import MODEL, SHARED, OneKernel, p
 from tensor_graphs.kernels.decoder.read_graph import Decoder
 from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.paths.lower import Instruction, Operand, Program
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.launches import Launches
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ PACKING_BLOCKS, PACKING_THREADS = 1024, 256
 
 @dataclass
 class _Packed:
-    """What the kernel reads of weights. bound: which binding they are of; held: memory by its name in `MODEL`."""
+    """The weights as the kernel reads them. bound: number of their binding; held: memory by its name in `MODEL`."""
 
     bound: int
     held: dict[str, Memory]
@@ -43,8 +43,8 @@ class _Packed:
 
 @dataclass
 class _Exchange:
-    """Of one frame. words: the struct Model; parameters: the address of it; number: of the set that is used next; packed,
-    key: whose addresses are in the words; fits: whether all that is copied in bulk is aligned."""
+    """The arguments of one frame's launches. words: the struct Model; parameters: the address of it; number: of the set that is
+    used next; packed, key: whose addresses are in the words; fits: whether all that is copied in bulk is aligned."""
 
     memory: Memory
     words: np.ndarray
@@ -55,7 +55,7 @@ class _Exchange:
     fits: bool = False
 
 
-def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, kernel: Kernel) -> Launches | None:
+def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, kernel: Kernel) -> Launches | None:
     """The segment of a program's launches and the kernel; None where what that needs is not on its device."""
     assert kernel.whole is not None
     try:
@@ -83,10 +83,10 @@ def _why_not(program: Program, decoder: Decoder) -> str:
 
 def _arrived(program: Program, name: str) -> Operand | None:
     """An input where the launches read it."""
-    given = next((i for i, b in enumerate(program.buffers) if b.kind == "input" and b.name == name), None)
+    buffer = next((i for i, b in enumerate(program.buffers) if b.kind == "input" and b.name == name), None)
     moved = next((ins.outs[0] for ins in program.instructions
-                  if ins.call.engine == "transfer" and given in (ins.ins[0].buffer, program.home(ins.ins[0].buffer))), None)
-    read = (o for ins in program.instructions if ins.call.engine == "launch" for o in ins.ins if o.buffer == given)
+                  if ins.call.engine == "transfer" and buffer in (ins.ins[0].buffer, program.home(ins.ins[0].buffer))), None)
+    read = (o for ins in program.instructions if ins.call.engine == "launch" for o in ins.ins if o.buffer == buffer)
     return moved or next(read, None)
 
 
@@ -100,7 +100,7 @@ def _left(program: Program, name: str) -> Operand | None:
 class AllSteps(Launches):
     """The launches of a program, and a kernel for the sizes at which it does the same."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup, decoder: Decoder) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, decoder: Decoder) -> None:
         super().__init__(indices, instructions, lookup)
         self.decoder, self.made = decoder, OneKernel(decoder.kinds, decoder.sizes)
         (self.device,) = self.devices
@@ -138,18 +138,18 @@ class AllSteps(Launches):
             return self.packed
 
     def _pack(self, frame: Frame) -> _Packed:
-        made, device = self.made, self.device
+        kernel, device = self.made, self.device
         pack, norms = (device.entry(self.packing, name, 0) for name in ("pack", "norms"))
-        packs, commons = device.allocate(made.pack_bytes), device.allocate(made.common_bytes)
-        table = self._uploaded(np.frombuffer(made.table(), np.uint8))
+        packs, commons = device.allocate(kernel.pack_bytes), device.allocate(kernel.common_bytes)
+        table = self._uploaded(np.frombuffer(kernel.table(), np.uint8))
         rotations = self._uploaded(self.decoder.rotation_tables())
         embedding = self._weight(frame, self.decoder.table)
-        kept = []                                                   # alive until all is made
-        for step in range(len(made.kinds)):
-            row = made.loading(step)
+        alive = []                                                   # alive until all is made
+        for step in range(len(kernel.kinds)):
+            row = kernel.loading(step)
             rows = [self._weight(frame, name) for name in self.decoder.matrices(step)]
             if rows:
-                numbers = made.packing(step, self._rows(step))
+                numbers = kernel.packing(step, self._rows(step))
                 where = [m.address for m in (*rows, rows[0], rows[0])][:3]
                 self._launch_now(pack, [packs.address + row.pack_at, *where, *numbers])
             at = commons.address + row.common_at
@@ -158,9 +158,9 @@ class AllSteps(Launches):
                 weight = self._weight(frame, name) if name else None
                 self._launch_now(norms, [at, 0 if weight is None else weight.address, count,
                                          np.float64(self.decoder.offset).view(np.uint64)])
-                kept.append(weight)
+                alive.append(weight)
                 at += 4 * count
-            kept += rows
+            alive += rows
         device.synchronise()
         return _Packed(frame.bound, {"steps": table, "packs": packs, "commons": commons, "table": embedding,
                                      "rotations": rotations})
@@ -171,11 +171,11 @@ class AllSteps(Launches):
 
     def _weight(self, frame: Frame, name: str) -> Memory:
         """A parameter on the device."""
-        found = [memory for base in self.weights[name] if (memory := frame.memory[base]) is not None]
-        there = next((memory for memory in found if memory.device is self.device), None)
+        memories = [memory for base in self.weights[name] if (memory := frame.memory[base]) is not None]
+        there = next((memory for memory in memories if memory.device is self.device), None)
         if there is None:
-            there = self.device.allocate(found[0].nbytes)
-            self.device.upload(found[0], there)
+            there = self.device.allocate(memories[0].nbytes)
+            self.device.upload(memories[0], there)
         return there
 
     def _uploaded(self, array: np.ndarray) -> Memory:
@@ -185,8 +185,8 @@ class AllSteps(Launches):
         return there
 
     def _launch_now(self, entry: Any, words: Sequence[Any]) -> None:
-        given = np.array(words, np.uint64)
-        parameters = address(given) + 8 * np.arange(len(given), dtype=np.uint64)
+        arguments = np.array(words, np.uint64)
+        parameters = address(arguments) + 8 * np.arange(len(arguments), dtype=np.uint64)
         self.device.launch(entry, PACKING_BLOCKS, PACKING_THREADS, 0, int(parameters.ctypes.data))
 
     # ---- running ----
@@ -195,36 +195,36 @@ class AllSteps(Launches):
         if self.silent or any(frame.values[i] != 1 for i in self.ones):
             super().run(frame)
             return
-        kept = self._exchange(frame)
-        if not kept.fits:
+        exchange = self._exchange(frame)
+        if not exchange.fits:
             super().run(frame)
             return
-        kept.words[-1] = int(frame.values[self.position]) | kept.number << 32
+        exchange.words[-1] = int(frame.values[self.position]) | exchange.number << 32
         self.device.use()
         self.device.launch(self.entry, self.made.grid, self.made.threads, SHARED,
-                           int(kept.parameters.ctypes.data))
-        kept.number = 1 - kept.number
+                           int(exchange.parameters.ctypes.data))
+        exchange.number = 1 - exchange.number
 
     def _exchange(self, frame: Frame) -> _Exchange:
-        """What this frame's launches are given now, but for the position."""
-        kept: _Exchange | None = frame.kept.get(id(self.made))
-        if kept is None:
+        """Return the arguments of this frame's launches, except for the position."""
+        exchange: _Exchange | None = frame.kept.get(id(self.made))
+        if exchange is None:
             memory = self.device.allocate(8 * self.made.words)
             self.device.fill(memory, UNSET)
             words = np.zeros(len(MODEL) + 2 * self.made.layers + 1, np.uint64)
             parameters = np.array([address(words)], np.uint64)
-            kept = frame.kept[id(self.made)] = _Exchange(memory, words, parameters)
+            exchange = frame.kept[id(self.made)] = _Exchange(memory, words, parameters)
         places, offsets = frame.bases[self.moving], frame.values[self.offsets]
         key = places.tobytes() + offsets.tobytes()
         packed = self._packed_for(frame)
-        if kept.packed is not packed or kept.key != key:
-            held = {**{name: m.address for name, m in packed.held.items()}, "exchange": kept.memory.address}
+        if exchange.packed is not packed or exchange.key != key:
+            held = {**{name: m.address for name, m in packed.held.items()}, "exchange": exchange.memory.address}
             first = MODEL.index("id")
-            kept.words[:first] = [held[name] for name in MODEL[:first]]
-            kept.words[first:-1] = places
-            kept.words[first:first + len(offsets)] += offsets.view(np.uint64)
-            kept.packed, kept.key = packed, key
-            kept.fits = not any(int(word) % ALIGNED for word in (*kept.words[:first], *kept.words[len(MODEL):-1]))
-            if not kept.fits:
+            exchange.words[:first] = [held[name] for name in MODEL[:first]]
+            exchange.words[first:-1] = places
+            exchange.words[first:first + len(offsets)] += offsets.view(np.uint64)
+            exchange.packed, exchange.key = packed, key
+            exchange.fits = not any(int(word) % ALIGNED for word in (*exchange.words[:first], *exchange.words[len(MODEL):-1]))
+            if not exchange.fits:
                 log.warning("a run of one token is launches: what it reads does not begin at a multiple of %d bytes", ALIGNED)
-        return kept
+        return exchange

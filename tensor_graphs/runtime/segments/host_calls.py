@@ -16,8 +16,8 @@ from tensor_graphs.kernels.registry import View, door_of, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables, Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup, Window
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 Order = Callable[[str], AbstractContextManager[Any]]
@@ -43,7 +43,7 @@ class HostStep:
 class HostCalls(Segment):
     """Host calls, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps: list[HostStep] = []
         for index, ins in zip(indices, instructions, strict=True):
@@ -55,13 +55,13 @@ class HostCalls(Segment):
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]
         numbers = [self.lookup.n_exprs + w.pointer for w in windows] + [i for w in windows for i in (*w.shape, *w.strides)]
-        self._bases, self._numbers = (np.array(sorted(each), np.int64) for each in ({w.base for w in windows}, set(numbers)))
+        self._bases, self._numbers = (np.array(sorted(indices), np.int64) for indices in ({w.base for w in windows}, set(numbers)))
         self._named = any(step.dynamic_attrs for step in self.steps)
 
     def key(self, frame: Frame) -> bytes:
-        """What decides about what these calls do on a frame that is ready: how operands lie where, and sizes that calls name."""
-        said = str(sorted(frame.sizes.items())).encode() if self._named else b""
-        return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + said
+        """Return what these calls depend on in a ready frame: places and strides of operands, and sizes that calls name."""
+        sizes = str(sorted(frame.sizes.items())).encode() if self._named else b""
+        return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + sizes
 
     def run(self, frame: Frame) -> None:
         for step in self.steps:
@@ -107,14 +107,14 @@ class HostCalls(Segment):
 
 def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
     """Operands as a backend reads them, at the sizes of this frame; as they were made, where their memory is the same."""
-    found = []
+    arrays = []
     for w in windows:
         held = frame.views[w.base]
-        made = held.get(id(w))
-        if made is None:
-            made = held[id(w)] = make(frame.memory[w.base], *frame.shape_of(w), w.dtype)
-        found.append(made)
-    return found
+        array = held.get(id(w))
+        if array is None:
+            array = held[id(w)] = make(frame.memory[w.base], *frame.shape_of(w), w.dtype)
+        arrays.append(array)
+    return arrays
 
 
 def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
@@ -122,17 +122,15 @@ def _nothing(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) 
 
 
 def _timed(run: Callable[..., None], clock: Clock, taken: list[float], device: Device) -> Callable[..., None]:
-    if device.is_host:                                              # a call that has returned is done: nothing to wait for
-        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-            start = clock()
-            run(outs, ins, attrs)
-            taken.append(clock() - start)
-    else:
-        def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    elsewhere = not device.is_host                                  # on the host a call that has returned is done
+
+    def call(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        if elsewhere:
             device.synchronise()
-            start = clock()
-            run(outs, ins, attrs)
+        start = clock()
+        run(outs, ins, attrs)
+        if elsewhere:
             device.synchronise()
-            taken.append(clock() - start)
+        taken.append(clock() - start)
 
     return call

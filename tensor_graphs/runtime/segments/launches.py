@@ -21,8 +21,8 @@ from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.replays import Replays
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
@@ -40,7 +40,7 @@ class _LaunchForm:
 
 @dataclass
 class _LaunchStep:
-    """One call. words: its first word. addresses: how many of outputs and operands. sizes: the first of its sizes, None where it
+    """One call. words: its first word. addresses: number of outputs and operands. sizes: the first of its sizes, None where it
     has none. written: operands that a step of the program writes. forms: the call, and where it has one what is launched
     otherwise."""
 
@@ -56,9 +56,9 @@ class _LaunchStep:
 
 @dataclass
 class _LaunchTable:
-    """Of one frame. words: what kernels are given; parameters: the address of each word; sizes: on the host and on the device, and
-    as they were when they were last given to it; pieces: (offset, bytes) of each piece of scratch; key: addresses and grids;
-    launches: of each step; replays: of all launches under a key."""
+    """The arguments of one frame's launches. words: passed to kernels; parameters: the address of each word; sizes: on the host;
+    there: on the device; given: the bytes that it last received; pieces: (offset, bytes) of each piece of scratch; key: addresses
+    and grids; launches: of each step; replays: of all launches under a key."""
 
     words: np.ndarray
     parameters: np.ndarray
@@ -75,13 +75,13 @@ class _LaunchTable:
 class Launches(Segment):
     """Launches of one device or of several, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps: list[_LaunchStep] = []
         self.silent = False
         n = 0
         base, pointer, address_at, value = (list[int]() for _ in range(4))
-        # whoever writes it, a call of a library among these launches too; what is transferred is there before any of them
+        # also what a call of a library among these launches writes; what is transferred is there before any of them
         written = {lookup.program.home(o.buffer) for ins in lookup.program.instructions if ins.call.engine != "transfer"
                    for o in ins.outs}
         for index, ins in zip(indices, instructions, strict=True):
@@ -95,11 +95,11 @@ class Launches(Segment):
             sizes = len(value) if call.ints else None
             value += map(lookup.expr, call.ints)
             first = n + len(operands) + (1 if call.ints else 0)
-            forms = [_LaunchForm(each, list(map(lookup.expr, each.pieces)), [lookup.expr(one.grid) for one in each.launches], first)
-                     for each in (call, call.otherwise) if each is not None]
+            forms = [_LaunchForm(form, list(map(lookup.expr, form.pieces)), [lookup.expr(one.grid) for one in form.launches], first)
+                     for form in (call, call.otherwise) if form is not None]
             moving = frozenset(k for k, o in enumerate(ins.ins) if lookup.program.home(o.buffer) in written)
             self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), sizes, call.alignment, moving, forms))
-            n = first + max(len(form.pieces) for form in forms)
+            n = first + max(len(f.pieces) for f in forms)
         self.size = n
         shapes = sorted({x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids)})
         self._base, self._pointer, self._address_at, self._value, self._seen = (
@@ -116,130 +116,126 @@ class Launches(Segment):
     # ---- words ----
 
     def ready(self, frame: Frame) -> _LaunchTable:
-        """What this frame's launches are given now."""
-        kept: _LaunchTable | None = frame.kept.get(id(self))
-        if kept is None:
+        """Return this frame's table, filled for the sizes and addresses of now."""
+        table: _LaunchTable | None = frame.kept.get(id(self))
+        if table is None:
             words = np.zeros(max(1, self.size), np.uint64)
             parameters = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
             sizes = np.zeros(len(self._value), np.int64)
-            kept = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes),
+            table = frame.kept[id(self)] = _LaunchTable(words, parameters, sizes, self.devices[0].allocate(sizes.nbytes),
                                                           Replays(self.devices[0].captured))
         values = frame.values
         key = frame.bases[self._bases].tobytes() + values[self._places].tobytes()
-        if key != kept.key:
-            kept.key = b""                                          # what ends in between (no memory, Ctrl-C) is made anew
-            self._fill(frame, kept, frame.bases[self._base] + values[self._pointer].view(np.uint64))
-            kept.key = key
+        if key != table.key:
+            table.key = b""                                          # what ends in between (no memory, Ctrl-C) is made again
+            self._fill(frame, table, frame.bases[self._base] + values[self._pointer].view(np.uint64))
+            table.key = key
         sizes = values[self._value]
-        if sizes.tobytes() != kept.given:
-            kept.given = b""
-            kept.sizes[...] = sizes
-            self.devices[0].upload(memory_of(kept.sizes), kept.there)
-            kept.given = sizes.tobytes()
-        return kept
+        if sizes.tobytes() != table.given:
+            table.given = b""
+            table.sizes[...] = sizes
+            self.devices[0].upload(memory_of(table.sizes), table.there)
+            table.given = sizes.tobytes()
+        return table
 
-    def _fill(self, frame: Frame, kept: _LaunchTable, addresses: np.ndarray) -> None:
-        values, words = frame.values, kept.words
+    def _fill(self, frame: Frame, table: _LaunchTable, addresses: np.ndarray) -> None:
+        values, words = frame.values, table.words
         words[self._address_at] = addresses
         most = max((sum(int(values[p]) + frame.apart for p in f.pieces) for s in self.steps for f in s.forms), default=0)
-        if most and (kept.scratch is None or kept.scratch.nbytes < most + frame.apart):
-            kept.replays.clear()
-            kept.scratch = None                                         # free before growing
-            kept.scratch = self.devices[0].allocate(most + frame.apart)
-        kept.launches, kept.pieces = [], []
+        if most and (table.scratch is None or table.scratch.nbytes < most + frame.apart):
+            table.replays.clear()
+            table.scratch = None                                         # free before growing
+            table.scratch = self.devices[0].allocate(most + frame.apart)
+        table.launches, table.pieces = [], []
         for step in self.steps:
-            given = words[step.words:step.words + step.addresses]
+            own = words[step.words:step.words + step.addresses]
             if step.sizes is not None:
-                words[step.words + step.addresses] = kept.there.address + 8 * step.sizes
-            form = step.forms[-1 if (given % np.uint64(step.alignment)).any() else 0]
+                words[step.words + step.addresses] = table.there.address + 8 * step.sizes
+            form = step.forms[-1 if (own % np.uint64(step.alignment)).any() else 0]
             begin = frame.apart
             for k, piece in enumerate(form.pieces):
-                assert kept.scratch is not None or not values[piece]
-                words[form.at + k] = kept.scratch.address + begin if kept.scratch is not None else 0
-                kept.pieces.append((begin, int(values[piece])))
+                assert table.scratch is not None or not values[piece]
+                words[form.at + k] = table.scratch.address + begin if table.scratch is not None else 0
+                table.pieces.append((begin, int(values[piece])))
                 begin += int(values[piece]) + frame.apart
-            found = [(entry, int(values[g]), launch.block, launch.shared, launch.waits and step.written.isdisjoint(launch.early))
+            launches = [(entry, int(values[g]), launch.block, launch.shared, launch.waits and step.written.isdisjoint(launch.early))
                      for entry, g, launch in zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
-            kept.launches.append([each for each in found if each[1] > 0])
+            table.launches.append([launch for launch in launches if launch[1] > 0])
 
     # ---- running ----
 
     def run(self, frame: Frame) -> None:
         if self.silent:
             return
-        kept = self.ready(frame)
+        table = self.ready(frame)
         for device in self.devices:
             device.use()
-        if kept.replays.run(kept.key):
+        if table.replays.run(table.key):
             return
-        self._launch_steps(kept)
-        if len(self.devices) == 1 and sum(map(len, kept.launches)) > 1:
-            kept.replays.note(kept.key, partial(self.launch_all, frame))
+        self._launch_steps(table)
+        if len(self.devices) == 1 and sum(map(len, table.launches)) > 1:
+            table.replays.note(table.key, partial(self.launch_all, frame))
 
     def key(self, frame: Frame) -> bytes:
-        """What decides about launches on a frame that is ready, beside the sizes that they read on the device. Also where scratch
-        lies: what somebody else captured holds it, and it moves when it grows."""
-        kept = self.ready(frame)
-        return kept.key + (b"" if kept.scratch is None else kept.scratch.address.to_bytes(8, "little"))
+        """Return what launches on a ready frame depend on, except for the sizes that they read on the device. The place of scratch
+        is part of it: a replay captured by another segment holds it, and it moves when it grows."""
+        table = self.ready(frame)
+        return table.key + (b"" if table.scratch is None else table.scratch.address.to_bytes(8, "little"))
 
     def launch_all(self, frame: Frame, stream: Any = 0) -> None:
         """Launch every step on a stream of the device."""
         self._launch_steps(self.ready(frame), stream)
 
-    def _launch_steps(self, kept: _LaunchTable, stream: Any = 0) -> None:
+    def _launch_steps(self, table: _LaunchTable, stream: Any = 0) -> None:
         for k in range(len(self.steps)):
-            self._launch(kept, k, stream)
+            self._launch(table, k, stream)
 
     def launch_one(self, frame: Frame, k: int, stream: Any = 0) -> None:
         self._launch(self.ready(frame), k, stream)
 
-    def _launch(self, kept: _LaunchTable, k: int, stream: Any = 0) -> None:
+    def _launch(self, table: _LaunchTable, k: int, stream: Any = 0) -> None:
         step = self.steps[k]
-        parameters = int(kept.parameters.ctypes.data) + 8 * step.words
-        for entry, grid, block, shared, waits in kept.launches[k]:
+        parameters = int(table.parameters.ctypes.data) + 8 * step.words
+        for entry, grid, block, shared, waits in table.launches[k]:
             step.device.launch(entry, grid, block, shared, parameters, stream, waits)
 
     def time(self, frame: Frame, seconds: Any) -> None:
-        kept = self.ready(frame)
-        taken = None if self.silent else kept.replays.timed(kept.key, self.devices[0])
+        table = self.ready(frame)
+        taken = None if self.silent else table.replays.timed(table.key, self.devices[0])
         if taken is not None:
-            for step, each in zip(self.steps, taken, strict=True):
-                seconds[step.index] += each
+            for step, duration in zip(self.steps, taken, strict=True):
+                seconds[step.index] += duration
             return
         marks = []
         for k, step in enumerate(self.steps):
             start = step.device.mark()
             if not self.silent:                                         # what surrounds a launch is there without it
-                self._launch(kept, k)
+                self._launch(table, k)
             marks.append((step, start, step.device.mark()))
         for step, start, end in marks:
             seconds[step.index] += step.device.between(start, end)
         if not self.silent and len(self.devices) == 1:
-            kept.replays.mark(kept.key, self.devices[0], [partial(self._launch, kept, k) for k in range(len(self.steps))])
+            table.replays.mark(table.key, self.devices[0], [partial(self._launch, table, k) for k in range(len(self.steps))])
 
     def one(self, frame: Frame, k: int) -> None:
         if not self.silent:
-            kept = self.ready(frame)
+            table = self.ready(frame)
             self.steps[k].device.use()
-            self._launch(kept, k)
+            self._launch(table, k)
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        kept = self.ready(frame)
-        return [] if kept.scratch is None else [(kept.scratch, kept.pieces)]
+        table = self.ready(frame)
+        return [] if table.scratch is None else [(table.scratch, table.pieces)]
 
     def sizes_changed(self, frame: Frame) -> bool:
-        kept = self.ready(frame)
-        here = HOST.allocate(kept.there.nbytes)
-        transfer(kept.there, here, HOST)
-        return bytes(array_view(here, 0, (here.nbytes,), (1,), DTYPES["u8"])) != kept.given
+        table = self.ready(frame)
+        here = HOST.allocate(table.there.nbytes)
+        transfer(table.there, here, HOST)
+        return bytes(array_view(here, 0, (here.nbytes,), (1,), DTYPES["u8"])) != table.given
 
     def silence(self) -> Callable[[], None]:
         self.silent = True
-
-        def undo() -> None:
-            self.silent = False
-
-        return undo
+        return partial(setattr, self, "silent", False)
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
         return self.indices

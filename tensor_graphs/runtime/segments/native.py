@@ -13,8 +13,8 @@ from tensor_graphs.devices.address import address
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.paths.lower import Instruction, Operand
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 STEP = np.dtype([("fn", "<u8"), ("n_ptr", "<i4"), ("n_int", "<i4"), ("n_float", "<i4"), ("_pad", "<i4"),
@@ -36,11 +36,10 @@ class NativeRunner:
             for kind, name in ((_RUN, "tg_run"), (_RUN_AT, "tg_run_at"), (_RUN_PROFILED, "tg_run_profiled")))
 
     def address(self, symbol: str, image: str = "") -> int:
-        found: int = self.library.address(symbol, image)
-        return found
+        return int(self.library.address(symbol, image))
 
     def call(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray) -> Callable[[], int]:
-        """`run` with these tables, whose contents may change and whose memory may not; it gives what `check` looks at."""
+        """Return `run` bound to these tables, whose contents may change and whose memory may not; its result is for `check`."""
         return partial(self._run_at, (ctypes.c_int64 * 4)(address(steps), len(steps), address(bases), address(values)))
 
     def run(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray, seconds: np.ndarray | None = None) -> None:
@@ -66,7 +65,7 @@ class NativeList(Segment):
 
     native = True
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self._runner = _runner()
         self.steps = np.zeros(len(instructions), dtype=STEP)
@@ -101,13 +100,10 @@ class NativeList(Segment):
         self._runner.run(self.steps[k:k + 1], frame.bases, frame.values)
 
     def silence(self) -> Callable[[], None]:
-        saved = self.steps["fn"].copy()
-        self.steps["fn"] = self._runner.address("tg_noop")
-
-        def undo() -> None:
-            self.steps["fn"] = saved
-
-        return undo
+        functions = self.steps["fn"]
+        saved = functions.copy()
+        functions[:] = self._runner.address("tg_noop")
+        return partial(np.copyto, functions, saved)
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
         return self.indices

@@ -1,4 +1,4 @@
-"""on_device: launches and calls of a library on one device, in turns, as one replay where nothing but contents has changed.
+"""on_device: launches and calls of a library on one device, interleaved, as one replay where nothing but contents has changed.
 
 A call of a library costs the host some ten microseconds, as long as a small kernel takes; captured with the launches around it, it
 costs nothing. What cannot be captured is called each time.
@@ -7,6 +7,7 @@ costs nothing. What cannot be captured is called each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,8 +16,8 @@ from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.registry import door_of
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.replays import Replays
@@ -26,7 +27,7 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 class OnDevice(Segment):
     """parts: launches, and host calls of backends that can capture, in their order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup,
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables,
                  engines: Mapping[str, type[Segment]]) -> None:
         super().__init__(indices, instructions, lookup)
         self.parts: list[Launches | HostCalls] = []
@@ -38,15 +39,15 @@ class OnDevice(Segment):
         self.device = device_named(instructions[0].device)
         capture = next(door_of(ins.backend, "captured") for ins in instructions if ins.call.engine == "host")
         assert capture is not None
-        self.capture, self.one_by_one = capture, 0
+        self.capture, self.one_by_one = capture, False
 
     def prepare(self) -> None:
         for part in self.parts:
             part.prepare()
 
-    def _kept(self, frame: Frame) -> Replays:
-        found: Replays = frame.kept.setdefault(id(self), Replays(self.capture))
-        return found
+    def _replays(self, frame: Frame) -> Replays:
+        replays: Replays = frame.kept.setdefault(id(self), Replays(self.capture))
+        return replays
 
     def _key(self, frame: Frame) -> bytes:
         return b"".join(part.key(frame) for part in self.parts)
@@ -56,20 +57,19 @@ class OnDevice(Segment):
         if self.one_by_one:
             self.launch_all(frame)
             return
-        kept, key = self._kept(frame), self._key(frame)
-        if kept.run(key):
+        replays, key = self._replays(frame), self._key(frame)
+        if replays.run(key):
             return
         self.launch_all(frame)
-        kept.note(key, partial(self.launch_all, frame))
+        replays.note(key, partial(self.launch_all, frame))
 
     def launch_all(self, frame: Frame, stream: Any = 0) -> None:
         """Begin every step; calls of the library go to its current stream, which is this one."""
         for part in self.parts:
-            if isinstance(part, Launches):
-                if not part.silent:
-                    part.launch_all(frame, stream)
-            else:
+            if isinstance(part, HostCalls):
                 part.run(frame)
+            elif not part.silent:
+                part.launch_all(frame, stream)
 
     def _steps(self, frame: Frame) -> Iterator[Callable[[Any], None]]:
         for part in self.parts:
@@ -79,16 +79,16 @@ class OnDevice(Segment):
     def time(self, frame: Frame, seconds: Any) -> None:
         self.device.use()
         if not self.one_by_one:
-            kept, key = self._kept(frame), self._key(frame)
-            taken = kept.timed(key, self.device)
+            replays, key = self._replays(frame), self._key(frame)
+            taken = replays.timed(key, self.device)
             if taken is not None:
-                for index, each in zip(self.indices, taken, strict=True):
-                    seconds[index] += each
+                for index, duration in zip(self.indices, taken, strict=True):
+                    seconds[index] += duration
                 return
         for part in self.parts:
             part.time(frame, seconds)
         if not self.one_by_one:
-            kept.mark(key, self.device, list(self._steps(frame)))
+            replays.mark(key, self.device, list(self._steps(frame)))
 
     def one(self, frame: Frame, k: int) -> None:
         for part in self.parts:
@@ -98,22 +98,19 @@ class OnDevice(Segment):
             k -= len(part.indices)
 
     def silence(self) -> Callable[[], None]:
-        undos = [part.silence() for part in self.parts]
-        self.one_by_one += 1
-
-        def undo() -> None:
-            self.one_by_one -= 1
-            for each in undos:
-                each()
-
-        return undo
+        undo = ExitStack()
+        undo.callback(setattr, self, "one_by_one", self.one_by_one)
+        self.one_by_one = True
+        for part in self.parts:
+            undo.callback(part.silence())
+        return undo.close
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
-        """By `time`, whose marks see what a call begins, and not what the host does for it."""
+        """`time` measures all: its marks see what a call begins, and not what the host does for it."""
         return self.indices
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        return [each for part in self.parts for each in part.scratch(frame)]
+        return [piece for part in self.parts for piece in part.scratch(frame)]
 
     def sizes_changed(self, frame: Frame) -> bool:
         return any(part.sizes_changed(frame) for part in self.parts)

@@ -39,7 +39,7 @@ class Replays:
     misses: int = 0
 
     def note(self, key: bytes, work: Work) -> None:
-        """This has just run. The words that kernels are given are copied into a replay."""
+        """Note that this work has just run; capture it the second time. The arguments of kernels are copied into a replay."""
         if key in self.seen and key not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.pop(next(iter(self.kept)))
@@ -61,7 +61,7 @@ class Replays:
     # ---- with a mark before each step ----
 
     def mark(self, key: bytes, device: Device, steps: Sequence[Work]) -> None:
-        """These steps have just run and were timed one by one."""
+        """Capture these steps, which have just run and were timed one by one, with a mark before each."""
         if self.misses >= MISSES or key in self.marked:             # which could not be captured
             return
         marks: list[Any] = []
@@ -81,11 +81,11 @@ class Replays:
 
     def timed(self, key: bytes, device: Device) -> list[float] | None:
         """Seconds of each step, run again; None where they are not kept with marks."""
-        found = self.marked.get(key)
-        if found is None:
+        marked = self.marked.get(key)
+        if marked is None:
             return None
         self.misses = 0
-        replay, marks = found
+        replay, marks = marked
         if not _begun(replay):
             self.marked[key] = None
             return None
@@ -93,7 +93,7 @@ class Replays:
 
 
 def _begun(replay: Any) -> bool:
-    """Run it; whether the device had the memory for that. Where not, nothing was begun."""
+    """Run a replay; return False where the device lacks the memory for it, and nothing was begun."""
     try:
         replay.run()
     except OutOfMemory as e:

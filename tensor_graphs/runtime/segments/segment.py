@@ -8,8 +8,8 @@ from typing import Any
 
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup
 
 Clock = Callable[[], float]
 
@@ -20,7 +20,7 @@ class Segment(ABC):
 
     native = False
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         self.indices, self.lookup = list(indices), lookup
 
     def prepare(self) -> None:  # noqa: B027 - a segment whose steps are made with it has nothing left to do
@@ -47,13 +47,13 @@ class Segment(ABC):
         return ()
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        """Memory that calls on other devices are given beside their arguments, and where in it they may write: (offset, bytes)."""
+        """Scratch memory of calls on other devices, and the parts that they may write: (offset, bytes)."""
         return []
 
     def sizes_changed(self, frame: Frame) -> bool:
-        """Whether sizes that lie on other devices are others than they were given."""
+        """Return whether sizes that lie on other devices are others than they were given."""
         return False
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """What runs it in one native call on a frame that is ready (0: all went well); None where there is no such call."""
+        """Return the one native call that runs it on a ready frame (its result 0: no error); None where there is none."""
         return None

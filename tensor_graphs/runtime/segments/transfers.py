@@ -9,8 +9,8 @@ from typing import Any
 from tensor_graphs.devices.device import Memory, transfer, transfer_all
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.paths.lower import Instruction
+from tensor_graphs.runtime.dim_tables import DimTables, Window
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.lookup import Lookup, Window
 from tensor_graphs.runtime.segments.segment import Segment
 
 
@@ -25,7 +25,7 @@ class _Copy:
 class Transfers(Segment):
     """Copies of whole values from one device to another, in order."""
 
-    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: Lookup) -> None:
+    def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
         self.steps = [_Copy(index, lookup.window(ins.ins[0]), lookup.window(ins.outs[0]), tuple(map(lookup.expr, ins.ins[0].shape)))
                       for index, ins in zip(indices, instructions, strict=True)]
@@ -47,19 +47,19 @@ class Transfers(Segment):
             transfer(source, into, HOST)
 
     def silence(self) -> Callable[[], None]:
-        """They stay: no kernel does them, they are part of the way from one to the next."""
+        """Change nothing: transfers are no kernels, they are part of the walk from one to the next."""
         return lambda: None
 
     @staticmethod
     def _part(frame: Frame, w: Window, step: _Copy) -> Memory:
-        found: Memory | None = frame.views[w.base].get(id(w))
-        if found is not None:
-            return found
+        part: Memory | None = frame.views[w.base].get(id(w))
+        if part is not None:
+            return part
         memory = frame.memory[w.base]
         assert memory is not None
         nbytes = w.dtype.itemsize
         for size in step.sizes:
             nbytes *= int(frame.values[size])
-        found = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
-        frame.views[w.base][id(w)] = found
-        return found
+        part = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
+        frame.views[w.base][id(w)] = part
+        return part

@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda, nvrtc
-from tensor_graphs.kernels.cuda import attention, backend, products
+from tensor_graphs.kernels.cuda import attention, backend, matrix_products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
@@ -122,14 +122,14 @@ def test_products_of_whatever_there_is(folder: Path, y: Node) -> None:
     inputs = list(graph.inputs.values())
     for sizes in ({"n": 1, "p": 66}, {"n": 65, "p": 1}):
         dims = {name: size for name, size in sizes.items() if name in graph.dims}
-        compare(folder, [y], dims, products.any_product_takes, products.any_product, drawn(inputs, dims))
+        compare(folder, [y], dims, matrix_products.any_product_takes, matrix_products.any_product, drawn(inputs, dims))
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: Path) -> None:
     x, w = tg.input("x", (5, 35)), tg.input("w", (35, 6))
     values = drawn([x, w], {})
     values["x"][1, 3], values["w"][34, 2] = np.inf, np.nan
-    compare(folder, [tg.dot(x, w)], {}, products.any_product_takes, products.any_product, values)
+    compare(folder, [tg.dot(x, w)], {}, matrix_products.any_product_takes, matrix_products.any_product, values)
 
 
 @pytest.mark.parametrize(("shape", "axis", "dtype"), [

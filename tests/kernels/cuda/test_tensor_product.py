@@ -14,7 +14,7 @@ import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.cuda import backend, products
+from tensor_graphs.kernels.cuda import backend, matrix_products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
@@ -63,7 +63,7 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def turned_takes(spec: Spec) -> str | None:
-    return products.turned_takes(products.product_takes, spec)
+    return matrix_products.turned_takes(matrix_products.product_takes, spec)
 
 
 def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapping[str, int], shift: int = 0,
@@ -72,14 +72,15 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
     """The product on a GPU, with what is prepared for it there."""
     spec = Spec.of(y)
     if skinny:
-        found, = launched.run_call(device, products.skinny(spec), [y], arrays, dims, shift)
+        found, = launched.run_call(device, matrix_products.skinny(spec), [y], arrays, dims, shift)
         return found
     given = list(arrays)
-    for prepared in products.product_prepares(spec):
+    for prepared in matrix_products.product_prepares(spec):
         outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
         assert isinstance(prepared.call, LaunchCall)
         given += launched.run_call(device, prepared.call, outs, [arrays[i] for i in prepared.operands], dims)
-    found, = launched.run_call(device, (products.turned if turned else products.product)(spec), [y], given, dims, shift)
+    build = matrix_products.turned if turned else matrix_products.product
+    found, = launched.run_call(device, build(spec), [y], given, dims, shift)
     return found
 
 
@@ -91,10 +92,10 @@ EIGHT = [(tg.f8e4m3, tg.f8e4m3), (tg.f8e4m3, tg.f8e5m2), (tg.f8e5m2, tg.f8e4m3),
 def test_texts_for_eight_bits_compile(of_x: DType, of_w: DType, rows: int) -> None:
     for dtype, scales, biased in ((tg.bf16, "rows", True), (tg.f32, "one", False), (tg.f16, "", False)):
         spec = Spec.of(scaled(of_x, of_w, 512, 2048, scales, biased, dtype, rows))
-        assert products.scaled_takes(spec) is None
-        calls = [products.product(spec), products.fast_product(spec)]
-        if products.turned_takes(products.scaled_takes, spec) is None:
-            calls.append(products.turned(spec))
+        assert matrix_products.scaled_takes(spec) is None
+        calls = [matrix_products.product(spec), matrix_products.product(spec, fast=True)]
+        if matrix_products.turned_takes(matrix_products.scaled_takes, spec) is None:
+            calls.append(matrix_products.turned(spec))
         for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):    # on the second without the tiles
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
@@ -106,8 +107,8 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
     nodes = [tg.linear(x, w, tg.input("b", (2048,))), *([tg.dot(x, tg.input("w", (128, 2048), of_w))] if of_x is of_w else [])]
     for y in nodes:
         spec = Spec.of(y)
-        assert products.product_takes(spec) is None
-        calls = [products.product(spec), *([products.turned(spec)] if turned_takes(spec) is None else [])]
+        assert matrix_products.product_takes(spec) is None
+        calls = [matrix_products.product(spec), *([matrix_products.turned(spec)] if turned_takes(spec) is None else [])]
         for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):    # on the second without the tiles
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
@@ -118,13 +119,13 @@ def test_texts_of_all_widths_compile(of_x: DType, of_w: DType, rows: int) -> Non
                                scaled(tg.f8e4m3, tg.f8e5m2, 32, 7, "rows", True),
                                scaled(tg.f8e5m2, tg.f8e4m3, 16, 24, "one", dtype=tg.f32)])
 def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y: Node) -> None:
-    call = products.product(Spec.of(y)).otherwise
+    call = matrix_products.product(Spec.of(y)).otherwise
     assert call is not None
     for rows in (1, 13):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
         parts = [emulated.run(tmp_path, p.call, [(p.outputs[0].shape, p.outputs[0].dtype.numpy)], [arrays[1]], {}, 0)[0]
-                 for p in products.product_prepares(Spec.of(y))]
+                 for p in matrix_products.product_prepares(Spec.of(y))]
         for part in parts:                                          # whose sum is the weight
             np.testing.assert_allclose(part.astype(np.float64).sum(axis=0)[:, :arrays[1].shape[1]], arrays[1], rtol=2.0**-23)
         found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": rows}, 1)
@@ -138,7 +139,7 @@ def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y:
     (tg.dot(tg.input("x", (1, 2, 8, 16), tg.bf16), tg.input("w", (3, 2, 16, 8), tg.bf16)), "equal leading axes"),
     (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
 def test_what_it_does_not_take_is_said(y: Node, why: str) -> None:
-    said = products.product_takes(Spec.of(y))
+    said = matrix_products.product_takes(Spec.of(y))
     assert said is not None and why in said
 
 
@@ -159,8 +160,8 @@ OF_FLOATS = [linear(tg.f32, tg.f32, k, columns, biased) for k, columns, biased i
 def test_texts_for_floats_that_are_rounded_compile(rows: int) -> None:
     y = tg.linear(tg.input("x", (rows, 516)), tg.input("w", (2048, 516)), tg.input("b", (2048,), tg.bf16))
     spec = Spec.of(y)
-    assert products.tf32_takes(spec) is None and not products.product(spec, tf32=True).text.count("#define PARTS_X 3")
-    calls = [products.product(spec, tf32=True), *([products.turned(spec, tf32=True)] if rows < 1024 else [])]
+    assert matrix_products.tf32_takes(spec) is None and not matrix_products.product(spec, tf32=True).text.count("#define PARTS_X 3")
+    calls = [matrix_products.product(spec, tf32=True), *([matrix_products.turned(spec, tf32=True)] if rows < 1024 else [])]
     for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):        # on the second without the tiles
         assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
@@ -170,13 +171,13 @@ def test_texts_for_floats_that_are_rounded_compile(rows: int) -> None:
     (linear(tg.f32, tg.f32, 30, 16), "a multiple of 4"),
     (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
 def test_what_is_not_rounded_to_tf32_is_said(y: Node, why: str) -> None:
-    said = products.tf32_takes(Spec.of(y))
+    said = matrix_products.tf32_takes(Spec.of(y))
     assert said is not None and why in said
 
 
 def test_floats_that_lie_anywhere_are_not_rounded(tmp_path: Path) -> None:
     y = linear(tg.f32, tg.f32, 36, 7, True)
-    call, arrays = products.product(Spec.of(y), tf32=True).otherwise, drawn(y, 5)
+    call, arrays = matrix_products.product(Spec.of(y), tf32=True).otherwise, drawn(y, 5)
     assert call is not None
     wanted = exact(y, arrays)
     found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": 5}, 1)
@@ -189,7 +190,7 @@ def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_tf32(y: Node) 
     device, spec = device_named("cuda:0"), Spec.of(y)
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
-        straight, turned = products.product(spec, tf32=True), products.turned(spec, tf32=True)
+        straight, turned = matrix_products.product(spec, tf32=True), matrix_products.turned(spec, tf32=True)
         for call, shift in ((straight, 0), (straight, 1), (turned, 0)):
             wanted = exact(y, arrays if shift else [rounded(a, 10) if a.ndim == 2 else a for a in arrays])
             found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
@@ -202,7 +203,7 @@ def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
     x, w = drawn(y, 130)
     x[3, 5], x[70, 9], x[129, 1], w[7] = 3.4028235e38, np.inf, np.nan, 0.0
     wanted = exact(y, [x, w]).astype(np.float32)
-    for call in (products.product(Spec.of(y), tf32=True), products.turned(Spec.of(y), tf32=True)):
+    for call in (matrix_products.product(Spec.of(y), tf32=True), matrix_products.turned(Spec.of(y), tf32=True)):
         found, = launched.run_call(device, call, [y], [x, w], {"n": 130})
         assert (np.isfinite(found) == np.isfinite(wanted)).all()
         np.testing.assert_allclose(found[3], wanted[3], rtol=4e-3)
@@ -213,7 +214,7 @@ def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
     (scaled(tg.f8e4m3, tg.f8e4m3, 32, 16, dtype=tg.f8e4m3), "a result and a bias of"),
     (tg.scaled_linear(tg.input("x", (8, 16), tg.f8e4m3), tg.input("w", (N, 16), tg.f8e4m3)), "sizes that are known")])
 def test_what_it_does_not_take_of_eight_bits_is_said(y: Node, why: str) -> None:
-    said = products.scaled_takes(Spec.of(y))
+    said = matrix_products.scaled_takes(Spec.of(y))
     assert said is not None and why in said
 
 
@@ -233,8 +234,8 @@ def test_tiles_of_eight_bits_multiply_as_the_definition_does(y: Node) -> None:
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
-        for call, shift, near in ((products.product(spec), 0, 1), (products.product(spec), 1, 1), (products.turned(spec), 0, 1),
-                                  (products.fast_product(spec), 0, 8)):
+        for call, shift, near in ((matrix_products.product(spec), 0, 1), (matrix_products.product(spec), 1, 1), (matrix_products.turned(spec), 0, 1),
+                                  (matrix_products.product(spec, fast=True), 0, 8)):
             found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
             allowed = near * NEAR_EIGHT[y.dtype.name] * np.abs(wanted).max()
             np.testing.assert_allclose(found.astype(float), wanted, atol=allowed, rtol=0)
@@ -257,8 +258,8 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
 def test_texts_for_few_rows_compile(of_x: DType, of_w: DType, rows: int) -> None:
     for k, columns in ((2048, 640), (8, 5)):
         y = tg.linear(tg.input("x", (rows, k), of_x), tg.input("w", (columns, k), of_w), tg.input("b", (columns,)))
-        assert products.skinny_takes(Spec.of(y)) is None
-        call = products.skinny(Spec.of(y))
+        assert matrix_products.skinny_takes(Spec.of(y)) is None
+        call = matrix_products.skinny(Spec.of(y))
         assert call.launches[0].shared <= 113 << 10                 # two blocks of a multiprocessor
         for architecture in ("sm_80", "sm_90a"):
             assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
@@ -317,7 +318,7 @@ def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
 @pytest.mark.parametrize("skinny", [False, True])
 def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: DType, of_w: DType, skinny: bool) -> None:
     if skinny and of_w is tg.f32:
-        assert products.skinny_takes(Spec.of(linear(of_x, of_w, 64, 96))) is not None
+        assert matrix_products.skinny_takes(Spec.of(linear(of_x, of_w, 64, 96))) is not None
         return
     y = linear(of_x, of_w, 64, 96)
     arrays = drawn(y, 200)

@@ -16,7 +16,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import HostCall, KernelError, Spec
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.kernels.torch import on_cuda
+from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.kernels.triton import attention, backend, products, rows
 from tensor_graphs.kernels.triton.machine import Machine
 from tensor_graphs.language import dims as d
@@ -128,7 +128,7 @@ def test_what_is_missing_is_said_at_once_and_nothing_is_imported_for_it(monkeypa
         return "3.6.0" if name == "triton" else version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", found)
-    monkeypatch.setattr(on_cuda, "available", lambda: None)
+    monkeypatch.setattr(backend_cuda, "available", lambda: None)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CPATH", raising=False)
     assert backend.available() == backend.NOT_INSTALLED
@@ -141,9 +141,9 @@ def test_what_is_missing_is_said_at_once_and_nothing_is_imported_for_it(monkeypa
                                    "(install Python's headers)")
     (tmp_path / "Python.h").touch()
     assert backend.available() is None and "triton" not in sys.modules
-    monkeypatch.setattr(on_cuda, "available", lambda: on_cuda.HAS_NONE)
+    monkeypatch.setattr(backend_cuda, "available", lambda: backend_cuda.HAS_NONE)
     there[0] = False
-    assert backend.available() == f"{on_cuda.HAS_NONE}; {backend.NOT_INSTALLED}"
+    assert backend.available() == f"{backend_cuda.HAS_NONE}; {backend.NOT_INSTALLED}"
 
 
 @absent
@@ -198,7 +198,7 @@ def test_what_is_registered_for_it_may_be_captured_and_what_is_for_others_not() 
 
 def test_copies_are_its_own() -> None:
     kernel = backend.copy_kernel()
-    assert (kernel.name, kernel.backend) == ("triton.copy", "triton") and kernel.build_copy is on_cuda.build_copy
+    assert (kernel.name, kernel.backend) == ("triton.copy", "triton") and kernel.build_copy is backend_cuda.build_copy
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------------------------

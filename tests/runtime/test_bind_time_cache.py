@@ -15,7 +15,7 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.points.single import single_kernel_plan, with_parameters
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.runtime import kept_values
+from tensor_graphs.runtime import bind_time_cache
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tests.plans import plan_of
 
@@ -26,7 +26,7 @@ X = np.random.default_rng(0).standard_normal((3, INNER)).astype(np.float32)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of this test, where even small values are kept."""
-    monkeypatch.setattr(kept_values, "LEAST_BYTES", 1)
+    monkeypatch.setattr(bind_time_cache, "LEAST_BYTES", 1)
     monkeypatch.setattr(sealed_files, "user_folder", lambda kind: tmp_path / "cache" / kind)
     return tmp_path / "cache" / "bound"
 
@@ -103,7 +103,7 @@ def test_a_weight_in_memory_a_short_file_and_a_small_value_are_not_taken(plan: P
     (kept,) = folder.iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
     assert _is_right(model := _bound(plan, tmp_path / "a.safetensors"), weight) and not _mapped(model)
-    monkeypatch.setattr(kept_values, "LEAST_BYTES", 16 << 20)
+    monkeypatch.setattr(bind_time_cache, "LEAST_BYTES", 16 << 20)
     assert not _mapped(_bound(plan, tmp_path / "a.safetensors"))
 
 
@@ -147,7 +147,7 @@ def test_what_was_not_used_for_the_longest_time_goes(plan: Plan, folder: Path, t
         _bound(plan, tmp_path / f"{number}.safetensors")
         for path in folder.iterdir():
             os.utime(path, ns=(number, number))
-    monkeypatch.setattr(kept_values, "MOST_BYTES", 1)
+    monkeypatch.setattr(bind_time_cache, "MOST_BYTES", 1)
     _write(tmp_path / "3.safetensors", 3)
     _bound(plan, tmp_path / "3.safetensors")
     assert len(list(folder.iterdir())) == 1

@@ -1,4 +1,5 @@
-"""kept_values: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps it.
+"""bind_time_cache: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps
+it.
 
     place = places_of(bind_time, [index], parameters).get(index)    # None: nothing is kept of this instruction's outputs
     memories = place.read()                                         # None: make them, then place.write(memories)
@@ -41,18 +42,18 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class KeptValues:
-    """Where the outputs of one instruction of bind time are kept. sizes: in bytes, of each."""
+class CachedValues:
+    """The cache file of the outputs of one instruction of bind time. sizes: in bytes, of each."""
 
     path: Path
     sizes: tuple[int, ...]
 
     @property
     def begins(self) -> list[int]:
-        found = [0]
+        offsets = [0]
         for size in self.sizes:
-            found.append(found[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
-        return found
+            offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+        return offsets
 
     def read(self) -> list[Memory] | None:
         """The outputs, read-only; None where they are not there."""
@@ -63,7 +64,7 @@ class KeptValues:
         return [memory_of(whole[begin:begin + size]) for begin, size in zip(self.begins[:-1], self.sizes, strict=True)]
 
     def write(self, memories: Sequence[Memory]) -> None:
-        """Keep these, if there is room."""
+        """Write these to the file, if there is room."""
         try:
             free = shutil.disk_usage(self.path.parent).free
         except OSError:                                             # there is no folder
@@ -73,34 +74,34 @@ class KeptValues:
                  MOST_BYTES)
 
 
-def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, KeptValues]:
-    """Where the outputs of instructions of bind time are kept, whether they are there or not, by the instructions' indices, where
-    they are large enough. What they read may be made by other such calls, which are not needed where the outputs are there."""
+def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, CachedValues]:
+    """The cache files, existing or not, of the outputs of bind-time instructions, by the instructions' indices, where outputs are
+    large enough. Their operands may be made by other such calls, which are not needed where the file exists."""
     program = values.program
     sizes = {i: tuple(int(d.evaluate(program.buffers[home].nbytes, {})) for home in values.outs[i]) for i in indices}
-    large = [i for i, each in sizes.items() if sum(each) >= LEAST_BYTES and None not in map(values.key_of, values.outs[i])]
+    large = [i for i, nbytes in sizes.items() if sum(nbytes) >= LEAST_BYTES and None not in map(values.key_of, values.outs[i])]
     if not large:
         return {}
-    said = _digests(values, parameters)
-    known = {i: said[values.outs[i][0]] for i in large if values.outs[i][0] in said}
-    if not known:
+    of_buffers = _digests(values, parameters)
+    digests = {i: of_buffers[values.outs[i][0]] for i in large if values.outs[i][0] in of_buffers}
+    if not digests:
         return {}
     code = native_library().path.name                               # a digest of all sources, of flags, compiler and processor
-    names = {i: hashlib.sha256(f"{code} {each}".encode()).hexdigest() for i, each in known.items()}
+    names = {i: hashlib.sha256(f"{code} {digest}".encode()).hexdigest() for i, digest in digests.items()}
     places = {i: user_place("bound", f"{name}.values") for i, name in names.items()}
-    return {i: KeptValues(path, sizes[i]) for i, path in places.items() if path is not None}
+    return {i: CachedValues(path, sizes[i]) for i, path in places.items() if path is not None}
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:
     """A digest of what each buffer of bind time holds, by its home; those of which nobody can say that are left out."""
-    program, found = values.program, dict[int, str]()
+    program, digests = values.program, dict[int, str]()
     for home, b in enumerate(program.buffers):
         source = source_of(parameters[b.name]) if b.kind == "parameter" else values.key_of(home) if b.kind == "constant" else None
         if source is not None:
-            found[home] = repr(source)
+            digests[home] = repr(source)
     for ins, outs, read in zip(program.bind_instructions, values.outs, values.ins, strict=True):
-        if isinstance(ins.call, NativeCall) and not ins.call.image and all(home in found for home in read):
+        if isinstance(ins.call, NativeCall) and not ins.call.image and all(home in digests for home in read):
             windows = [(o.offset, o.shape, o.strides, o.dtype.name) for o in (*ins.ins, *ins.outs)]
-            digest = hashlib.sha256(repr((ins.call, [found[home] for home in read], windows)).encode()).hexdigest()
-            found |= {home: f"{digest} {number}" for number, home in enumerate(outs)}
-    return found
+            digest = hashlib.sha256(repr((ins.call, [digests[home] for home in read], windows)).encode()).hexdigest()
+            digests |= {home: f"{digest} {number}" for number, home in enumerate(outs)}
+    return digests

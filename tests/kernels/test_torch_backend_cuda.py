@@ -1,4 +1,4 @@
-"""kernels/torch/on_cuda.py: its functions on tensors of the CPU, where torch has the same operators."""
+"""kernels/torch/backend_cuda.py: its functions on tensors of the CPU, where torch has the same operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.torch import on_cuda
+from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
@@ -38,11 +38,11 @@ TAKEN: list[tuple[bool, Callable[[], Node]]] = [
 def test_a_product_of_eight_bits_is_that_of_its_numbers_and_scales(of_rows: bool, made: Callable[[], Node]) -> None:
     node, rng = made(), np.random.default_rng(0)
     spec = Spec.of(node)
-    assert on_cuda.scaled_linear_takes(of_rows, spec) is None and on_cuda.scaled_linear_takes(not of_rows, spec) is not None
+    assert backend_cuda.scaled_linear_takes(of_rows, spec) is None and backend_cuda.scaled_linear_takes(not of_rows, spec) is not None
     values = [rng.uniform(0.2, 3, t.shape).astype(t.dtype.numpy) if t.rank != 2 or t.dtype is tg.f32
               else rng.normal(size=t.shape).astype(t.dtype.numpy) for t in spec.inputs]
     out = np.empty(node.shape, node.dtype.numpy)
-    on_cuda.scaled_linear([tensor(out)], [tensor(np.asarray(v)) for v in values], node.attrs)
+    backend_cuda.scaled_linear([tensor(out)], [tensor(np.asarray(v)) for v in values], node.attrs)
     inputs = {i.attrs["name"]: v for i, v in zip(node.inputs, values, strict=True)}
     expected = tg.interpret(tg.graph(node), inputs).outputs["out"].astype(float)
     np.testing.assert_allclose(out.astype(float), expected, rtol=0, atol=2 * node.dtype.epsilon * np.abs(expected).max(initial=0))
@@ -57,7 +57,7 @@ def test_a_product_of_eight_bits_is_that_of_its_numbers_and_scales(of_rows: bool
     (lambda: product(dtype=tg.f32, bias=tg.f32), "a result of bf16, f16 or f32, and a bias of the first two that is as the result"),
     (lambda: product(scales=(None, (48,))), "scales of one number")])
 def test_what_cublas_does_not_multiply_is_refused(made: Callable[[], Node], why: str) -> None:
-    assert on_cuda.scaled_linear_takes(False, Spec.of(made())) == why
+    assert backend_cuda.scaled_linear_takes(False, Spec.of(made())) == why
 
 
 def test_cublas_is_given_rows_without_gaps_at_addresses_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,14 +77,14 @@ def test_cublas_is_given_rows_without_gaps_at_addresses_that_it_takes(monkeypatc
 
     x, w = apart(6, 32, torch.float8_e4m3fn), apart(48, 32, torch.float8_e4m3fn)
     out = torch.empty(6 * 48 + 1, dtype=torch.bfloat16)[1:].view(6, 48)
-    on_cuda.scaled_linear([out], [x, w], product().attrs)
+    backend_cuda.scaled_linear([out], [x, w], product().attrs)
     assert all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in given.values())
     torch.testing.assert_close(out.double(), x.double() @ w.double().t(), rtol=0, atol=2 * tg.bf16.epsilon * float(out.abs().max()))
 
 
 def test_scales_of_rows_are_for_results_of_bf16() -> None:
-    assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=ROWS, dtype=tg.f32))) == "a result of bf16"
-    assert on_cuda.scaled_linear_takes(True, Spec.of(product(scales=(None, (48,))))) == "scales of the rows of both"
+    assert backend_cuda.scaled_linear_takes(True, Spec.of(product(scales=ROWS, dtype=tg.f32))) == "a result of bf16"
+    assert backend_cuda.scaled_linear_takes(True, Spec.of(product(scales=(None, (48,))))) == "scales of the rows of both"
 
 
 def test_a_convolution_rounds_no_floats_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_convolution_rounds_no_floats_to_tf32(monkeypatch: pytest.MonkeyPatch)
     node = tg.conv(tg.input("x", (1, 2, 9)), tg.input("w", (3, 2, 4)))
     x, w = (np.random.default_rng(i).normal(size=t.shape).astype(np.float32) for i, t in enumerate(node.inputs))
     out, before = np.empty(node.shape, np.float32), torch.backends.cudnn.allow_tf32
-    on_cuda.conv([tensor(out)], [tensor(x), tensor(w)], node.attrs)
+    backend_cuda.conv([tensor(out)], [tensor(x), tensor(w)], node.attrs)
     np.testing.assert_allclose(out, tg.interpret(tg.graph(node), {"x": x, "w": w}).outputs["out"], rtol=1e-5, atol=1e-6)
     assert asked == [False] and torch.backends.cudnn.allow_tf32 is before
 
@@ -122,7 +122,7 @@ def test_a_stream_that_somebody_has_chosen_is_left_meanwhile_but_for_one_that_is
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    with on_cuda.in_order("cuda:0"):
+    with backend_cuda.in_order("cuda:0"):
         assert _Stream.current.cuda_stream == begun_on
     assert _Stream.current.cuda_stream == chosen
 
@@ -164,9 +164,9 @@ def test_products_of_floats_are_rounded_to_tf32_where_that_is_meant_whatever_the
     try:
         set_to()
         before = said()
-        assert asked_for_tf32(monkeypatch, on_cuda.linear_tf32) == (True, "tf32")
+        assert asked_for_tf32(monkeypatch, backend_cuda.linear_tf32) == (True, "tf32")
         assert said() == before
-        allowed, word = asked_for_tf32(monkeypatch, on_cuda.linear)
+        allowed, word = asked_for_tf32(monkeypatch, backend_cuda.linear)
         assert allowed is False and word in ("ieee", "none")
         assert said() == before
     finally:
@@ -180,10 +180,10 @@ def test_products_that_are_made_at_once_in_several_threads_leave_the_setting_as_
 
     def exact() -> None:
         begun.set()
-        with on_cuda.products_of(False):                            # waits until the other has put it back
+        with backend_cuda.products_of(False):                            # waits until the other has put it back
             seen.append(torch.backends.cuda.matmul.allow_tf32)
 
-    with on_cuda.products_of(True):
+    with backend_cuda.products_of(True):
         other = threading.Thread(target=exact)
         other.start()
         begun.wait()
@@ -194,7 +194,7 @@ def test_products_that_are_made_at_once_in_several_threads_leave_the_setting_as_
 
 
 def test_kernels_that_round_to_tf32_say_so_and_take_floats_only() -> None:
-    found = {k.name: k for k in on_cuda.kernels() if k.op in ("linear", "dot")}
+    found = {k.name: k for k in backend_cuda.kernels() if k.op in ("linear", "dot")}
     assert {name for name, k in found.items() if k.precision is not None} == {"torchcuda.linear_tf32", "torchcuda.dot_tf32"}
     for dtype, why in ((tg.f32, None), (tg.bf16, "f32 only")):
         spec = Spec.of(tg.linear(tg.input("x", (4, 8), dtype), tg.input("w", (5, 8), dtype)))
@@ -211,5 +211,5 @@ def test_attention_of_operands_off_their_alignment_is_that_of_aligned_ones(dtype
     outs = [torch.empty(25, 4, 64, device="cuda", dtype=dtype) for _ in range(2)]
     how = {"scale": 0.125, "causal": False, "window": 0, "start": 0, "softcap": 0.0, "absent": ("mask",)}
     for out, ins in zip(outs, (aligned, shifted), strict=True):
-        on_cuda.attention([out], ins, how)
+        backend_cuda.attention([out], ins, how)
     assert torch.isfinite(outs[0]).all() and torch.equal(outs[0], outs[1])

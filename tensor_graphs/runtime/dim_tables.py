@@ -1,4 +1,4 @@
-"""lookup: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
+"""dim_tables: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
 
 What calls are given is one table of integers per run: the values of expressions, then the offsets of operands from their bases. A
 number of a step is an index into it. Everything is evaluated by one compiled function per run.
@@ -19,7 +19,8 @@ from tensor_graphs.paths.lower import Operand, Program, arena_buffers
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An operand as numbers of the tables: its base, its offset (a pointer of `Lookup`), the expressions of shape and strides."""
+    """An operand as numbers of the tables: its base, its offset (a pointer of `DimTables`), the expressions of shape and
+    strides."""
 
     base: int
     pointer: int
@@ -28,7 +29,7 @@ class Window:
     dtype: DType
 
 
-class Lookup:
+class DimTables:
     """Collects what a program looks up; `close` when all is known. Base 0 is the null pointer, then comes an arena per device, and
     buffer b of the program is base `first` + b."""
 
@@ -50,7 +51,8 @@ class Lookup:
         return self.arenas[self.program.buffers[home].device] if home in self._slots else self.first + home
 
     def pointer(self, operand: Operand | None) -> int:
-        """Of the operand's offset from its base; None: of a null pointer. It is counted from the first pointer on (`close`)."""
+        """Number of the operand's offset from its base; None: of a null pointer. It is counted from the first pointer on
+        (`close`)."""
         slot = self.n_slots if operand is None else self._slots.get(self.program.home(operand.buffer), self.n_slots)
         key = (slot, self.expr(0 if operand is None else operand.offset))      # the last slot is always 0: not in an arena
         return self._pointers.setdefault(key, len(self._pointers))
@@ -62,28 +64,28 @@ class Lookup:
         names = list(self._exprs)
         self.n_exprs = len(names)
         moves = [isinstance(x, Expr) for x in names]
-        self._evaluate = compile_dims([x for x, each in zip(names, moves, strict=True) if each], self.dims)
+        self._evaluate = compile_dims([x for x, moving in zip(names, moves, strict=True) if moving], self.dims)
         self._moving = np.flatnonzero(moves)
-        self._fixed = np.array([0 if each else int(x) for x, each in zip(names, moves, strict=True)], dtype=np.int64)
+        self._fixed = np.array([0 if moving else int(x) for x, moving in zip(names, moves, strict=True)], dtype=np.int64)
         self._slot_index = np.array([slot for slot, _ in self._pointers], dtype=np.int64)
         self._expr_index = np.array([expr for _, expr in self._pointers], dtype=np.int64)
 
     def table(self) -> np.ndarray:
-        """Room for the values of a run."""
-        made = np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
-        made[:self.n_exprs] = self._fixed
-        return made
+        """A table for the values of a run."""
+        table = np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
+        table[:self.n_exprs] = self._fixed
+        return table
 
     def bases(self) -> np.ndarray:
-        """Room for the addresses of a run."""
+        """A table for the addresses of a run."""
         return np.zeros(self.first + len(self.program.buffers), dtype=np.uint64)
 
     def slots(self, arena_offsets: Sequence[int]) -> np.ndarray:
-        """What `fill` is given. arena_offsets: of each buffer with arena memory."""
+        """The array that `fill` takes. arena_offsets: of each buffer with arena memory."""
         return np.array([*arena_offsets, 0], dtype=np.int64)
 
     def fill(self, table: np.ndarray, slots: np.ndarray, sizes: Sequence[int]) -> None:
-        """The values at these sizes."""
+        """Write the values at these sizes into a table."""
         table[self._moving] = self._evaluate(*sizes)
         table[self.n_exprs:self.n_exprs + len(self._slot_index)] = slots[self._slot_index] + table[self._expr_index]
 

@@ -1,11 +1,11 @@
-"""products: of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
+"""matrix_products: those of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.texts import (
+from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
     FLOATS,
     MULTIPROCESSORS,
@@ -66,7 +66,7 @@ def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
 
 
 def _matrices_differ(spec: Spec) -> str | None:
-    """Why matrices beside each other are not those of one product; None where they are."""
+    """Why matrices of leading axes are not those of one product; None where they are."""
     x, w = spec.inputs[:2]
     if x.rank < 2 or w.rank < 2:
         return "matrices only"
@@ -94,12 +94,12 @@ def product_takes(spec: Spec) -> str | None:
 
 
 def _is_prepared(spec: Spec) -> bool:
-    """Whether the parts of w are made when it is bound: that of a linear is a parameter, mostly."""
+    """Return whether the parts of w are made when it is bound: that of a linear is a parameter, mostly."""
     return spec.op.name == "linear" and spec.inputs[1].dtype is f32
 
 
 def parts_of(spec: Spec) -> tuple[int, int]:
-    """Of 16 bits each, of an element of x and of w."""
+    """Numbers of 16-bit parts of an element of x and of w."""
     of_x, of_w = (3 if t.dtype is f32 else 1 for t in spec.inputs[:2])
     return of_x, of_w
 
@@ -120,7 +120,7 @@ def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
 
 
 def _pitch(elements: int, itemsize: int = 2) -> int:
-    """Of a row of parts, or of floats that are rounded: boxes are copied of rows that begin at multiples of 16 bytes."""
+    """Length of a row of parts, or of rounded floats: boxes are copied of rows that begin at multiples of 16 bytes."""
     of_pack = ALIGNED // itemsize
     return -(-elements // of_pack) * of_pack
 
@@ -155,7 +155,7 @@ def _along_rows(spec: Spec) -> str | None:
 
 
 def _steps(spec: Spec, tf32: bool = False) -> int:
-    """Of a sum."""
+    """Number of steps of a sum."""
     itemsize = 4 if tf32 else min(spec.inputs[0].dtype.itemsize, 2)
     return -(-_matrices(spec)[4] * itemsize // STEP_BYTES)
 
@@ -169,17 +169,9 @@ def _piece(spec: Spec, tf32: bool = False) -> int:
     return PIECE_OF_FLOATS if spec.inputs[0].dtype is f32 else 0
 
 
-def product(spec: Spec, tf32: bool = False) -> LaunchCall:
-    """tf32: of floats, rounded to that."""
-    return _product(spec, _piece(spec, tf32), tf32)
-
-
-def fast_product(spec: Spec) -> LaunchCall:
-    """Of eight bits, with sums that stay in tensor cores."""
-    return _product(spec, 0)
-
-
-def _product(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
+def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:
+    """The call. tf32: floats are rounded to that. fast: sums, of eight bits, stay in tensor cores."""
+    piece = 0 if fast else _piece(spec, tf32)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
     wide = _columns_of_a_tile(spec, down, piece, tf32)
@@ -188,8 +180,8 @@ def _product(spec: Spec, piece: int, tf32: bool = False) -> LaunchCall:
 
 
 def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False, tf32: bool = False) -> LaunchCall:
-    """wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x. tf32: floats are
-    rounded to that, and not taken apart."""
+    """The call. wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x. tf32:
+    floats are rounded to that, and not taken apart."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared = spec.role("bias"), _is_prepared(spec) and not tf32
@@ -213,7 +205,7 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
         if (scale := spec.role(name)) is not None:
             more[name.upper()] = int(scale.rank > 0)
     text = text_of(TILED, numbers | more, types)
-    made = rows * (matrices * columns)
+    results = rows * (matrices * columns)
     launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
     if parts_x == 3:
         elements = rows * (of_x * _pitch(k))
@@ -222,18 +214,19 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
             pieces.append(-(-of_w * k * _pitch(columns) * 6 // 256) * 256)
             elements = elements + of_w * k * _pitch(columns)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
 
 
 def split_sums(tiles: int, steps: int, parts: int) -> int:
-    """Into how many parts sums of so many steps are cut, so that all multiprocessors have a tile; parts: those of both operands."""
+    """Number of parts into which sums of `steps` steps are cut, so that all multiprocessors have a tile; parts: of both
+    operands."""
     wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MULTIPROCESSORS // max(1, tiles))
     return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
 def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
-    """Of tensor_tiles.cu. nbytes: of stages."""
+    """The launch of tensor_tiles.cu. nbytes: of stages."""
     grid = tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS)
     return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True)
 
@@ -248,15 +241,15 @@ and adding up sums that were cut"""
 
 
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
-    """With which all tiles take the least time. down: rows of tiles."""
+    """The number of columns with which all tiles take the least time. down: rows of tiles."""
     columns = _matrices(spec)[5]
     (of_x, of_w), steps = (1, 1) if tf32 else parts_of(spec), _steps(spec, tf32)
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
         splits = split_sums(tiles, steps, of_x * of_w)
-        each = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
-        return -(-tiles // MULTIPROCESSORS) * each + MEETING * (splits > 1)
+        of_tile = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
+        return -(-tiles // MULTIPROCESSORS) * of_tile + MEETING * (splits > 1)
 
     return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
 
@@ -265,13 +258,13 @@ def product_traffic(spec: Spec) -> Dim:
     """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read; those of a weight read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
-    for t, made in ((x, False), (w, _is_prepared(spec))):
-        moved = moved + d.product(t.shape) * (6 if made else 16 if t.dtype is f32 else t.dtype.itemsize)
+    for t, prepared in ((x, False), (w, _is_prepared(spec))):
+        moved = moved + d.product(t.shape) * (6 if prepared else 16 if t.dtype is f32 else t.dtype.itemsize)
     return moved
 
 
 def product_steps(spec: Spec, tf32: bool = False) -> Dim:
-    """Of whole tiles, SHARE products of which take as long as one of f32, twice as many of eight bits, half as many of TF32; two
+    """Operations of whole tiles, SHARE products in the time of one of f32, twice as many of eight bits, half as many of TF32; two
     floats take six of them, a float by bf16 three."""
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec, tf32) // SHARE)
@@ -290,7 +283,7 @@ MOST_TURNED = 256
 
 
 def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
-    """takes: what tiles take that are not turned."""
+    """Why this spec is refused. takes: the same for tiles that are not turned."""
     if (why := takes(spec)) is not None:
         return why
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
@@ -305,7 +298,7 @@ def _rows_beside(spec: Spec, tf32: bool) -> int:
 
 
 def turned_steps(spec: Spec, tf32: bool = False) -> Dim:
-    """As `product_steps`."""
+    """`product_steps` of tiles that are turned."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
     wide = _rows_beside(spec, tf32)
     return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec, tf32) // SHARE)
@@ -360,16 +353,16 @@ def skinny(spec: Spec) -> LaunchCall:
     shared = parts * tiles * 32 * span + SKINNY_WARPS * SKINNY_STAGES * 2048
     launches = [Launch("skinny_product", d.ceil_div(rows, 16 * tiles) * (blocks * splits), 32 * SKINNY_WARPS, shared, waits=True,
                        early=(1,))]
-    made, pieces = rows * columns, tuple[Dim, ...]()
+    results, pieces = rows * columns, tuple[Dim, ...]()
     if splits > 1:
-        launches.append(Launch("skinny_joined", d.ceil_div(made, 256), 256, waits=True))
-        pieces = (d.ceil_div(made * (4 * splits), 256) * 256,)
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(made, 256), 256, waits=True),), (rows,))
+        launches.append(Launch("skinny_joined", d.ceil_div(results, 256), 256, waits=True))
+        pieces = (d.ceil_div(results * (4 * splits), 256) * 256,)
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
     return LaunchCall(text, tuple(launches), (rows,), pieces, ALIGNED, plain)
 
 
 def skinny_traffic(spec: Spec) -> Dim:
-    """All of w for every few dozen rows, from the second time on out of the cache."""
+    """Bytes of all of w for every few dozen rows, from the second time on out of the cache."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
     small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
@@ -377,7 +370,7 @@ def skinny_traffic(spec: Spec) -> Dim:
 
 
 def skinny_steps(spec: Spec) -> Dim:
-    """Of whole tiles, a third of what the largest products reach."""
+    """Operations of whole tiles, at a third of the rate of the largest products."""
     w, parts = spec.inputs[1], 3 if spec.inputs[0].dtype is f32 else 1
     return d.ceil_div(rows_of(spec.inputs[0]), 16) * (16 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
 
@@ -405,7 +398,7 @@ def _sizes(spec: Spec) -> tuple[Dim, Dim, Dim, Dim]:
 
 
 def _side(spec: Spec) -> int:
-    """Of a tile."""
+    """Rows, and columns, of a tile."""
     _, rows, columns, _ = _sizes(spec)
     return SHORT_SIDE if min(d.bounds(rows)[1], d.bounds(columns)[1]) <= SHORT_SIDE else SIDE
 
@@ -440,13 +433,13 @@ def any_product(spec: Spec) -> LaunchCall:
 
 
 def _pack_of(t: TensorType, line: Dim, most: int) -> int:
-    """Elements that can be loaded at once of lines of so many."""
+    """Elements that can be loaded at once of lines of this length."""
     pack = min(ALIGNED // t.dtype.itemsize, most)
     return pack if d.is_static(line) and int(d.evaluate(line, {})) % pack == 0 else 1
 
 
 def any_product_steps(spec: Spec) -> Dim:
-    """Of whole tiles, at a third of what the units for floats do."""
+    """Operations of whole tiles, at a third of the rate of the units for floats."""
     matrices, rows, columns, inner = _sizes(spec)
     side = _side(spec)
     return matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side) * inner * (side * side * 2 * 3)

@@ -1,4 +1,4 @@
-"""on_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
+"""backend_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
 
 torch uses the primary context, as our device does, and is called with its default stream as the current one (`in_order`), so that
 what either has begun is done before what the other begins. Narrow floats are taken where torch computes in f32 inside of one
@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any
 
 from tensor_graphs.devices.device import DeviceError, Memory
-from tensor_graphs.kernels.cuda.texts import FROM_80
+from tensor_graphs.kernels.cuda.source_text import FROM_80
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch import backend, ops
+from tensor_graphs.kernels.torch.ops import torch
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
@@ -46,8 +47,6 @@ def available() -> str | None:
     elif reason is not None:
         without = HAS_NONE if versions()["torch"].endswith("+cpu") else None      # as its name says; it is not imported for that
     else:
-        import torch
-
         without = None if torch.cuda.is_available() else HAS_NONE
     return "; ".join(filter(None, (reason, without))) or None
 
@@ -58,8 +57,6 @@ def versions() -> dict[str, str]:
 
 def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> Any:
     """A tensor on memory of a GPU, without a copy. offset in bytes, strides in elements."""
-    import torch
-
     kind = getattr(torch, _TYPES[dtype.name])
     if 0 in shape:
         return torch.empty(tuple(shape), dtype=kind, device=memory.device.name)
@@ -71,8 +68,6 @@ def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[in
 def in_order(device: str) -> AbstractContextManager[Any]:
     """Have what torch begins on a device begin behind what our device has begun there, on the default stream, where the caller may
     have made another one torch's current stream. What is being captured stays on the stream that is captured."""
-    import torch
-
     if not torch.cuda.current_stream(device).cuda_stream or torch.cuda.is_current_stream_capturing():
         return nullcontext()
     return torch.cuda.stream(torch.cuda.default_stream(device))
@@ -88,10 +83,8 @@ class _Replay:
 
 
 def captured(work: Callable[[Any], None]) -> _Replay | None:
-    """What operators and kernels do on a stream, as one graph with memory of its own for what they make in between; None where an
-    operator waits for the device, or asks for what may not be captured."""
-    import torch
-
+    """Capture what operators and kernels do on a stream as one graph, with memory of its own for intermediate values; None where an
+    operator waits for the device, or does what may not be captured."""
     device = f"cuda:{torch.cuda.current_device()}"
     one(torch.device(device))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -144,10 +137,8 @@ _setting = threading.RLock()
 
 @contextmanager
 def products_of(tf32: bool) -> Iterator[None]:
-    """cuBLAS rounds floats of its products to TF32 meanwhile, or does not, whatever this process has set; what it had set is as it
-    was afterwards. Until then it is so for products that others make in other threads; ours wait."""
-    import torch
-
+    """Context manager: cuBLAS rounds floats of its products to TF32, or does not, whatever this process has set; afterwards the
+    setting is as before. Products of other code in other threads are affected meanwhile; ours wait."""
     matmul = torch.backends.cuda.matmul
     with _setting:
         now = getattr(matmul, "fp32_precision", None)               # since 2.9; "none": as was set for all
@@ -185,20 +176,18 @@ def of_floats(spec: Spec) -> str | None:
 
 
 def products(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """In the widest of the types, so that nothing is rounded before the sums are."""
-    import torch
-
+    """Multiply in the widest of the types, so that nothing is rounded before the sums are."""
     bias: Any = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     wide = outs[0].dtype
-    if all(each.dtype == wide for each in ins) and ins[0].numel():  # by cuBLAS, into the output
+    if all(t.dtype == wide for t in ins) and ins[0].numel():  # by cuBLAS, into the output
         x, y = ins[0].reshape(-1, ins[0].shape[-1]), outs[0].view(-1, outs[0].shape[-1])
         if bias is None:
             torch.mm(x, ins[1].t(), out=y)
         else:
             torch.addmm(bias, x, ins[1].t(), out=y)
         return
-    for each in ins:
-        wide = torch.promote_types(wide, each.dtype)
+    for t in ins:
+        wide = torch.promote_types(wide, t.dtype)
     y = torch.nn.functional.linear(ins[0].to(wide), ins[1].to(wide), None if bias is None else bias.to(wide))
     outs[0].copy_(y)
 
@@ -212,13 +201,11 @@ FROM_89 = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 @functools.cache
 def one(device: Any) -> Any:
     """The scale of what has none. Made before operators are captured: what is made meanwhile is the graph's own."""
-    import torch
-
     return torch.ones((), device=device)
 
 
 def _in_rows(t: Any) -> Any:
-    """As cuBLASLt takes it: without gaps, and from a multiple of 16 bytes on."""
+    """The tensor as cuBLASLt takes it: without gaps, and from a multiple of 16 bytes on."""
     return _aligned(t.contiguous())
 
 
@@ -228,8 +215,6 @@ def _aligned(t: Any) -> Any:
 
 
 def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], fast: bool) -> None:
-    import torch
-
     x, weight, x_scale, weight_scale, bias = tuple[Any, ...](operand(ins, attrs, ROLES, name) for name in ROLES)
     y = outs[0].view(-1, outs[0].shape[-1])
     if not y.numel():
@@ -237,15 +222,15 @@ def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]
     scales = [one(y.device) if s is None else s.reshape(shape).contiguous() if s.dim() else s
               for s, shape in ((x_scale, (-1, 1)), (weight_scale, (1, -1)))]
     is_far = y.data_ptr() % 16 != 0                                 # from what cuBLASLt writes to
-    made = torch._scaled_mm(_in_rows(x).view(-1, x.shape[-1]), _in_rows(weight).t(), scale_a=scales[0], scale_b=scales[1],
+    result = torch._scaled_mm(_in_rows(x).view(-1, x.shape[-1]), _in_rows(weight).t(), scale_a=scales[0], scale_b=scales[1],
                             bias=None if bias is None else _in_rows(bias), out_dtype=y.dtype, use_fast_accum=fast,
                             out=torch.empty_like(y) if is_far else y)
     if is_far:
-        y.copy_(made)
+        y.copy_(result)
 
 
 def scaled_linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """By cuBLAS on tensor cores, whose sums of floats of eight bits are added up in f32 every few products."""
+    """Multiply by cuBLAS on tensor cores, whose sums of floats of eight bits are added up in f32 every few products."""
     _scaled_mm(outs, ins, attrs, fast=False)
 
 
@@ -272,8 +257,6 @@ def scaled_linear_takes(of_rows: bool, spec: Spec) -> str | None:
 
 
 def matrices(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     torch.matmul(ins[0], ins[1], out=outs[0])
 
 
@@ -283,32 +266,24 @@ TABLE["dot"] = dot, floats
 
 
 def sums(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     torch.sum(ins[0], attrs["axes"], out=outs[0])
 
 
 def mean(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     torch.mean(ins[0], attrs["axes"], keepdim=attrs["keepdims"], out=outs[0])
 
 
 def cumsum(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     torch.cumsum(ins[0], attrs["axis"], out=outs[0])
 
 
 def batch_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    import torch
-
     weight, bias = (operand(ins, attrs, ("x", "weight", "bias"), name) for name in ("weight", "bias"))
     outs[0].copy_(torch.nn.functional.batch_norm(ins[0], None, None, weight, bias, training=True, eps=attrs["eps"]))
 
 
 def over_axes(spec: Spec) -> str | None:
-    """Of no axes torch makes all."""
+    """Floats, summed over some axes: without axes torch sums over all."""
     return floats(spec) if spec.attrs["axes"] else "a sum over axes"
 
 
@@ -322,9 +297,7 @@ TABLE |= {"sum": (sums, over_axes), "mean": (mean, over_axes), "cumsum": (cumsum
 
 
 def conv(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """cuDNN rounds floats to TF32 unless it is told not to, which is not the same math."""
-    import torch
-
+    """Convolve without the rounding to TF32 that is cuDNN's default: that is not the same math."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         ops.conv(outs, ins, attrs)
 
@@ -340,10 +313,8 @@ TABLE["linear"] = linear, any_floats
 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """By torch's own fused operator where nothing caps the scores; without a mask where none is needed, which its fastest forms
+    """Use torch's own fused operator where nothing caps the scores; without a mask where none is needed, which its fastest forms
     want."""
-    import torch
-
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     q, k, v = (_aligned(i.to(ins[0].dtype)).transpose(0, 1)[None] for i in ins[:3])     # its fused forms do not look: NaN
     queries, keys = q.shape[2], k.shape[2]
@@ -394,21 +365,21 @@ SHARE = 10
 
 
 def product_steps(spec: Spec) -> Dim:
-    """Of each output a product with a row of the last operand's, or (of a window) of what one output channel has."""
+    """Operations: for each output a product with a row of the last operand, or (of a window) with the weights of its channel."""
     x, weight = spec.inputs[:2]
-    each = x.shape[-1] if spec.op.name != "conv" else d.product(weight.shape[1:])
-    return d.product(spec.outputs[0].shape) * each * 2 // {1: 2 * SHARE, 2: SHARE}.get(x.dtype.itemsize, 1)
+    terms = x.shape[-1] if spec.op.name != "conv" else d.product(weight.shape[1:])
+    return d.product(spec.outputs[0].shape) * terms * 2 // {1: 2 * SHARE, 2: SHARE}.get(x.dtype.itemsize, 1)
 
 
 def attention_steps(spec: Spec) -> Dim:
-    """Of all keys, or half of them where queries see those before them."""
+    """Operations on all keys, or half of them where queries see those before them."""
     q, k = spec.inputs[:2]
     share = (SHARE if q.dtype.itemsize == 2 else 1) * (2 if spec.attrs["causal"] else 1)
     return d.product((*q.shape, k.shape[0])) * 4 // share
 
 
 def tf32_steps(spec: Spec) -> Dim:
-    """As `product_steps`: at half the rate of 16 bits."""
+    """`product_steps` at half the rate of 16 bits."""
     return d.product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * 4 // SHARE
 
 
@@ -416,11 +387,11 @@ ARITHMETIC = {"attention": attention_steps, **dict.fromkeys(("linear", "scaled_l
 
 
 def kernels() -> list[Kernel]:
-    found = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
+    plain = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
     other = backend.kernels_of(NAME, {"attention": (cudnn_attention, cudnn_attention_takes)}, __name__, True, ARITHMETIC)
     rounded = backend.kernels_of(NAME, {"linear": (linear_tf32, of_floats), "dot": (dot_tf32, of_floats)}, __name__, True,
                                  dict.fromkeys(("linear", "dot"), tf32_steps))
-    return [*found, *(replace(k, name=f"{k.name}_cudnn") for k in other),
+    return [*plain, *(replace(k, name=f"{k.name}_cudnn") for k in other),
             *(replace(k, name=f"{k.name}_tf32", precision=TF32, requirements={"arch": FROM_80}) for k in rounded),
             *_scaled("", scaled_linear, False, FROM_89), *_scaled("_fast", scaled_linear_fast, False, FROM_89),
             *_scaled("_rows", scaled_linear, True, FROM_89[1:])]

@@ -1,4 +1,4 @@
-"""texts: CUDA C behind the numbers and types of one spec, and what all kernels of this backend take for granted."""
+"""source_text: CUDA C behind the numbers and types of one spec, and what all kernels of this backend take for granted."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 def text_of(files: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
     """Files (their names, spaces between) behind numbers and types; of a dtype also how an element is widened and narrowed."""
-    said = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
+    lines = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
     for name, dtype in types.items():
         if isinstance(dtype, DType):
-            said += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
-        said.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
-    return "\n".join(said) + "\n" + read(files)
+            lines += [f"#define WIDE_{name} {WIDE[dtype]}", f"#define NARROW_{name} {NARROW[dtype]}"]
+        lines.append(f"typedef {STORED[dtype] if isinstance(dtype, DType) else dtype} {name};")
+    return "\n".join(lines) + "\n" + read(files)
 
 
 def read(files: str) -> str:
-    """Of this folder, one behind the other."""
+    """Text of these files of this folder, concatenated."""
     return "".join((HERE / file).read_text() for file in files.split())
 
 
@@ -58,7 +58,7 @@ def stored_as(dtype: DType) -> str:
 
 
 def accumulated(dtype: DType) -> tuple[str, str]:
-    """What numbers are added in: a few of them, and sums of many."""
+    """C types in which numbers are added: a few of them, and sums of many."""
     return ("float", "double") if dtype in STORED else (stored_as(dtype),) * 2
 
 

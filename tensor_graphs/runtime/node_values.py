@@ -1,4 +1,5 @@
-"""tapped: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is computed.
+"""node_values: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is
+computed.
 
 A node is followed through what the compiler did to its graph (`Plan.images`, passes/widen.py, what the path chose for it), then
 looked for among the values of the program.
@@ -20,7 +21,7 @@ from tensor_graphs.rewrites.passes.recognise import Classes
 from tensor_graphs.rewrites.passes.widen import WIDER, widened_values
 
 
-class Tapped:
+class NodeValues:
     """The values of one variant of a plan."""
 
     def __init__(self, plan: Plan, path: Path, program: Program) -> None:
@@ -38,30 +39,30 @@ class Tapped:
         """Why no instruction makes a value, and what to do about it, as parts of a sentence."""
         if node.op.kind == "leaf" or node in self._of_given or node in self._equal:
             return ", which is given, or made when parameters are bound", ""
-        given = self.plan.given
-        if given is None:                                           # of a plan that was read from bytes
+        graph = self.plan.given
+        if graph is None:                                           # of a plan that was read from bytes
             return "", ""
-        if node not in given.nodes:
+        if node not in graph.nodes:
             return ", which is no node of the graph that was compiled", ""
-        found = self._after(node)
-        if not found:
+        labels = self._after(node)
+        if not labels:
             return ", which no output depends on", ""
-        inside = listed([f"{label} ({self.kernels[label]})" for label in found], 4)
+        inside = listed([f"{label} ({self.kernels[label]})" for label in labels], 4)
         plain = ", or compile with simplify=False" if self.plan.prepared else ""
         return (f", which is computed inside of {inside}",
-                f"\n  fix: tap {found[0]!r} for what that makes{plain}, or have the value as an output of the graph")
+                f"\n  fix: tap {labels[0]!r} for what that makes{plain}, or have the value as an output of the graph")
 
     def written_at(self, label: str) -> str:
-        """Where the graph says what an instruction makes; "" where that is not known."""
+        """The location in the source of what an instruction makes; "" where that is not known."""
         return self._places.get(label, "")
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        places: dict[str, str] = {}
         for node, operand in self._of_given.items():
             if operand.buffer in self.made and node.location is not None and not node.op.facts.view:
-                found.setdefault(self.made[operand.buffer][0], str(node.location))
-        return found
+                places.setdefault(self.made[operand.buffer][0], str(node.location))
+        return places
 
     @cached_property
     def _given(self) -> dict[Node, None]:
@@ -81,13 +82,13 @@ class Tapped:
             forms: list[Sequence[Node | None]] = [mine, *(widened_values(written, mine, to, last_step=True) for to in WIDER)]
             forms.append(narrowed_values(written, mine))
             now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
-        found: dict[Node, Operand] = {}
+        operands: dict[Node, Operand] = {}
         for row in now:
             there = [(n, image) for n, image in zip(nodes, row, strict=True) if image is not None]
             for (n, _), value in zip(there, expanded([image for _, image in there], self.path), strict=True):
                 if value in self.program.values:
-                    found.setdefault(n, self.program.values[value])
-        return found
+                    operands.setdefault(n, self.program.values[value])
+        return operands
 
     @cached_property
     def _equal(self) -> dict[Node, Operand]:
@@ -98,8 +99,8 @@ class Tapped:
         except TooManyNodesError:
             return {}
         number = Classes(atoms).of
-        found = {number[atom]: operand for atom, operand in zip(atoms, values.values(), strict=False)}
-        return {n: found[number[atom]] for n, atom in zip(nodes, atoms[len(values):], strict=True) if number[atom] in found}
+        by_class = {number[atom]: operand for atom, operand in zip(atoms, values.values(), strict=False)}
+        return {n: by_class[number[atom]] for n, atom in zip(nodes, atoms[len(values):], strict=True) if number[atom] in by_class}
 
     @cached_property
     def _readers(self) -> dict[Node, list[Node]]:
@@ -108,7 +109,7 @@ class Tapped:
 
     def _after(self, node: Node) -> list[str]:
         """The instructions that make what is next made of a node's value."""
-        found: dict[str, None] = {}
+        labels: dict[str, None] = {}
         todo, seen = [node], {node}
         for n in todo:
             for reader in self._readers[n]:
@@ -119,5 +120,5 @@ class Tapped:
                 if at is None:
                     todo.append(reader)
                 else:
-                    found[at[0]] = None
-        return list(found)
+                    labels[at[0]] = None
+        return list(labels)
