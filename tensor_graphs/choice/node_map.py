@@ -1,6 +1,6 @@
 """node_map: what became of the nodes of a graph in a plan that is read from a file, which holds none of it.
 
-Few ask, so the graph is prepared anew by the first question; before that nothing that rewrites is loaded.
+It is seldom asked for, so the graph is prepared again only then; before that nothing that rewrites is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Images(Mapping[Node, Node]):
         self.request, self.path = request, plan.variants[0].path
 
     @functools.cached_property
-    def made(self) -> Mapping[Node, Node]:
+    def images(self) -> Mapping[Node, Node]:
         from tensor_graphs.choice.replay import form_of  # a door: it imports all that rewrites
 
         try:                                                        # without the database: it may be closed by now
@@ -35,10 +35,10 @@ class Images(Mapping[Node, Node]):
         return {**prepared.images, **decided.images}
 
     def __getitem__(self, node: Node) -> Node:
-        return self.made[node]
+        return self.images[node]
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self.made)
+        return iter(self.images)
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self.images)

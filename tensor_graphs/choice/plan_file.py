@@ -66,14 +66,14 @@ class PlanFile:
             log.debug("no plan is on file for this request")
             return None
         try:
-            head, rests_on, made = content.split(b"\n", 2)
+            head, rests_on, pickled = content.split(b"\n", 2)
             if head + b"\n" != FORMAT:
                 raise ValueError("it is of another version")
             now = self._generation()
             if now is None or now.encode() != rests_on:
                 raise ValueError("the database has other rows by now")
             with written_at(NOWHERE):                               # lines move; who asks follows the graph that is given
-                plan: Plan = pickle.loads(made)
+                plan: Plan = pickle.loads(pickled)
         except Exception as e:                                      # of bytes that may be anything, reading may raise anything
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
@@ -96,13 +96,13 @@ class PlanFile:
     def write(self, plan: Plan) -> None:
         """Keep a plan."""
         try:
-            made = pickle.dumps(plan)
+            pickled = pickle.dumps(plan)
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
             return
         from tensor_graphs.devices.sealing import keep  # a door: who reads a plan writes none
 
-        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", made], MOST_BYTES)
+        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", pickled], MOST_BYTES)
 
 
 def of(request: Request) -> PlanFile | None:
@@ -152,7 +152,7 @@ def _environment(backend: str) -> str:
 def _package() -> str:
     """A digest of this package's code."""
     root = Path(__file__).resolve().parent.parent
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        made.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return made.hexdigest()
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -4,7 +4,7 @@ Composites are recognised in atomic ops (rewrites/recognise.py), and small graph
 computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can say
 otherwise (rewrites/find_recipes.py), and loops that a device has no kernel for (rewrites/unroll.py). All are bitwise, so tolerances
 and predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was. Whether a kernel of a part,
-or a recipe, runs is chosen by price.
+or a recipe, runs is chosen by cost.
 How it is done is in rewriting.py, which imports all that rewrites, and is loaded for a graph that was not prepared before: a plan
 that is on file needs none of it.
 """
@@ -46,8 +46,8 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
     if graph not in _made:
         from tensor_graphs.choice.rewriting import said_in_composites
 
-        made = said_in_composites(graph)
-        _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
+        recognised = said_in_composites(graph)
+        _made[graph] = None if recognised.graph is graph else recognised        # a value that holds its key would keep it for ever
     fused = writes_kernels(backends)
     return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused, backends)
 
@@ -68,12 +68,12 @@ def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, 
     source: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
     loops = tuple(backends) if any(is_loop(n.op) for n in prepared.graph.nodes) else ()
     where = source, fused, loops
-    known = formed.get(where)
+    stored = formed.get(where)
     if recipes is True:                                             # found for a database, they are the same
-        known = next((each for key, each in formed.items()
-                      if key[0] is not False and key[1:] == where[1:] and each[0] == looked_for), known)
-    if known is None or known[0] != looked_for:
+        stored = next((entry for key, entry in formed.items()
+                      if key[0] is not False and key[1:] == where[1:] and entry[0] == looked_for), stored)
+    if stored is None or stored[0] != looked_for:
         from tensor_graphs.choice.rewriting import said_in_parts
 
-        known = formed[where] = looked_for, said_in_parts(prepared, wanted, recipes, fused, backends)
-    return prepared if known[1] is None else known[1](backends)
+        stored = formed[where] = looked_for, said_in_parts(prepared, wanted, recipes, fused, backends)
+    return prepared if stored[1] is None else stored[1](backends)

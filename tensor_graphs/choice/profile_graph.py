@@ -22,7 +22,7 @@ from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
 from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.choice.request import Request, Wanted
-from tensor_graphs.choice.search import asked_points, cost_points
+from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
@@ -66,7 +66,7 @@ WARMER = 1.25
 """times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
 
 PROMISING = 2.0
-"""times less than what is kept a kernel takes by its guess, from which on it is asked about as if the plan used it"""
+"""times less than what is kept a kernel takes by its estimate, from which on it is asked about as if the plan used it"""
 
 CLOSE = 1.5
 """times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
@@ -92,13 +92,13 @@ OnVerdict = Callable[[Answered], None]
 
 def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: Asked | None = None,
                  again: bool = False) -> list[Question]:
-    """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
+    """Every kernel that could run a signature of the graph, at the sizes the compiler costs at, weighed by what is in doubt.
 
-    A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
+    A question's worth is the share of the path's time that would be saved if the kernel took as little as its estimate leaves open:
     of a kernel that the path has chosen, its share of the time × how uncertain that is; nothing, where it cannot become cheaper
     than what is chosen.
 
-    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
+    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by estimates
     changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
     with those too, as another workload. Raises NoPathError when nothing may be used.
 
@@ -106,12 +106,12 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
     so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
     """
     asked = Counter() if asked is None else asked
-    book = CostTable.of(request)
+    costs = CostTable.of(request)
     table = by_op(all_kernels(request.here))
     out: list[Question] = []
-    points = cost_points(graph, request.at, request.largest)
+    points = sizes_to_cost(graph, request.at, request.largest)
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
+        paths = costs.paths(graph, table, binding, partial(_cost, costs, binding))
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -120,20 +120,20 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
             for kernel in matching(s.spec, table):
                 if not calls and kernel.name != path.choices[key]:
                     continue                                        # computed once, when the graph is bound: one will do
-                cost, why = book.cost(kernel, s, binding, True), "asked for" if again else ""
-                if cost is None and _may_pass_later(book, kernel, s, binding):
-                    cost, why = book.estimate(kernel, s, binding), "it did not pass, as on a busy machine"
+                cost, why = costs.cost(kernel, s, binding, True), "asked for" if again else ""
+                if cost is None and _may_pass_later(costs, kernel, s, binding):
+                    cost, why = costs.estimate(kernel, s, binding), "it did not pass, as on a busy machine"
                 if cost is not None:
                     least = cost.seconds if cost.measured else cost.seconds * (1.0 - uncertainty(kernel.backend))
                     share = max(0.0, best - least) * calls / max(path.cost, 1e-9)      # every range of sizes counts alike
-                    rows = book.verdict(kernel, s), book.time(kernel, s, binding)
+                    rows = costs.verdict(kernel, s), costs.time(kernel, s, binding)
                     known_good = not again and all(row is None or row.passed for row in rows)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
-        out += _doubtful(book, paths, path, _doubts(book, paths, table, points), binding, asked)
+        out += _doubtful(costs, paths, path, _doubts(costs, paths, table, points), binding, asked)
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
             for kernel in matching(s.spec, table):
-                cost = book.cost(kernel, s, binding, True)
+                cost = costs.cost(kernel, s, binding, True)
                 if cost is not None:
                     share = cost.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
@@ -145,12 +145,12 @@ Ways = list[tuple[Signature, Alternative]]
 
 
 def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
-           book: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
-    """At each of these sizes the path that `compile_graph` would use at the book's prices. Raises NoPathError."""
-    table = by_op(all_kernels(book.backends))
+           costs: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
+    """At each of these sizes the path that `compile_graph` would use at the costs's costs. Raises NoPathError."""
+    table = by_op(all_kernels(costs.backends))
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
-        path = book.best_measured(graph, paths, paths.cheapest(), binding)
+        paths = costs.paths(graph, table, binding, partial(_cost, costs, binding))
+        path = costs.best_measured(graph, paths, paths.cheapest(), binding)
         signatures = {s.key: s for s in paths.known()}
         yield binding, paths, path, [(signatures[key], way) for key, way in paths.kernels(path).items()]
 
@@ -170,25 +170,25 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
 
 
 def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what was measured of a
+    """The kernels that were never timed and that by their estimates alone take less than 1 / PROMISING of what was measured of a
     kernel that `compile_graph` would use at these sizes in their place, or of the steps of a definition; those first that may save
-    most. It keeps what it has, as the guesses for rivals go up where one was too low; but how slow one backend's kernel is says
+    most. It keeps what it has, as the estimates for rivals go up where one was too low; but how slow one backend's kernel is says
     little of another's.
 
     A question's worth is the share of its path's time that may be saved. Raises NoPathError.
     """
-    book, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
-    plain = replace(book, margin=1.0)
+    costs, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
+    plain = replace(costs, margin=1.0)
     out: list[Question] = []
-    for binding, paths, path, ways in _plans(graph, points, book):
+    for binding, paths, path, ways in _plans(graph, points, costs):
         for s, way in ways:
-            kept, calls = paths.seconds(s, way), path.calls[s.key]
+            chosen_seconds, calls = paths.seconds(s, way), path.calls[s.key]
             if not calls or (way.kernel is not None and not way.cost.measured):
                 continue
             for kernel in matching(s.spec, table):
                 cost = plain.cost(kernel, s, binding, True)
-                if cost is not None and not cost.measured and cost.seconds * PROMISING < kept:
-                    saved = (kept - cost.seconds) * calls / max(path.cost, 1e-9)
+                if cost is not None and not cost.measured and cost.seconds * PROMISING < chosen_seconds:
+                    saved = (chosen_seconds - cost.seconds) * calls / max(path.cost, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
@@ -232,13 +232,13 @@ def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
     return replace(q, again="") if asked[question_key(q)] >= most else q
 
 
-def _may_pass_later(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
-    rows = book.verdict(kernel, signature), book.time(kernel, signature, binding)
+def _may_pass_later(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    rows = costs.verdict(kernel, signature), costs.time(kernel, signature, binding)
     failed = [row for row in rows if row is not None and row.status != "PASSED"]
     return bool(failed) and all(map(may_pass_later, failed))
 
 
-def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, binding: Mapping[str, int],
+def _doubtful(costs: CostTable, paths: Paths, path: Path, outliers: Outliers, binding: Mapping[str, int],
               asked: Asked) -> list[Question]:
     """What is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of that
     which would be the fastest of all; and those that they compete with, where their intervals meet.
@@ -246,13 +246,13 @@ def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, bindi
     A kernel that was timed in its place is asked about there (`in_place`): that time counts.
     """
     def hope(kernel: Kernel, signature: Signature) -> Cost | None:
-        cost, left = book.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
-        timed = book.timed(kernel, signature, binding)
+        cost, left = costs.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
+        timed = costs.timed(kernel, signature, binding)
         if cost is None or timed is None or timed[1] or not left:
             return cost
-        if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
+        if path.choices.get(signature.key) == kernel.name and outliers.of(kernel, signature, binding) is None:
             return cost                                            # others might be faster than it, it need not be
-        return replace(cost, seconds=min(cost.seconds, doubts.least(kernel, signature, binding) or cost.seconds))
+        return replace(cost, seconds=min(cost.seconds, outliers.least(kernel, signature, binding) or cost.seconds))
 
     hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
     best = hopeful.cheapest()
@@ -261,14 +261,14 @@ def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, bindi
     out: dict[tuple[str, str], Question] = {}
     signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
     for key, way in hopeful.kernels(best).items():
-        s, kept = signatures[key], paths.best(signatures[key])[1]
-        honest = None if way.kernel is None else book.cost(way.kernel, s, binding, True)
+        s, best_way = signatures[key], paths.best(signatures[key])[1]
+        honest = None if way.kernel is None else costs.cost(way.kernel, s, binding, True)
         if way.kernel is None or honest is None or way.cost.seconds >= honest.seconds:
             continue
         saved = (honest.seconds - way.cost.seconds) * best.calls[key] / max(path.cost, 1e-9)
-        doubt = doubts.of(way.kernel, s, binding)
-        for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
-            timed = None if kernel is None else book.timed(kernel, s, binding)
+        doubt = outliers.of(way.kernel, s, binding)
+        for kernel in {way.kernel.name: way.kernel, **({best_way.name: best_way.kernel} if best_way and not doubt else {})}.values():
+            timed = None if kernel is None else costs.timed(kernel, s, binding)
             if kernel is not None and timed is not None and not timed[1] and asked[timing_key(kernel, s, binding)] < MOST_ASKED:
                 why = "its interval meets a rival's" if doubt is None else doubt.why
                 q = Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved, again=why)
@@ -276,11 +276,11 @@ def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, bindi
     return list(out.values())
 
 
-def _doubts(book: CostTable, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Outliers:
-    doubts = Outliers(book, table, paths.known(), points)
-    found = (book.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
-    doubts.look_at(timed[0] for timed in found if timed is not None)
-    return doubts
+def _doubts(costs: CostTable, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Outliers:
+    outliers = Outliers(costs, table, paths.known(), points)
+    times = (costs.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
+    outliers.look_at(timed[0] for timed in times if timed is not None)
+    return outliers
 
 
 def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
@@ -293,9 +293,9 @@ def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tupl
         if is_step(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
             s = signature_of(node)
             names = list(s.graph.inputs)
-            found = s, tuple((names[i], fitting[x]) for i, x in read)
-            if found not in out:
-                out.append(found)
+            entry = s, tuple((names[i], fitting[x]) for i, x in read)
+            if entry not in out:
+                out.append(entry)
     return out
 
 
@@ -314,14 +314,14 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
     Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
     """
     out = []
-    for name, said in sorted(inputs.items(), key=str):
+    for name, text in sorted(inputs.items(), key=str):
         leaf = graph.inputs.get(name, graph.parameters.get(name))
         if leaf is None:
-            known = [*graph.inputs, *graph.parameters]
-            near = close_to(name, known)
+            leaves = [*graph.inputs, *graph.parameters]
+            near = close_to(name, leaves)
             raise InputError(f"the graph has no input or parameter named {name!r}\n  fix: "
-                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known)}"))
-        descriptor = read_descriptor(name, said)
+                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(leaves)}"))
+        descriptor = read_descriptor(name, text)
         if descriptor != RANDOM:
             problems = [_fits(name, descriptor, leaf, b) for b in bindings]
             if all(problems):
@@ -332,7 +332,7 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
 
 def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float,
              say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
-    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there; and
+    """Measure the cheapest path at these sizes where it will run, beside the best estimate, until the cheapest one is known there; and
     the path that would be the cheapest if what is in doubt, and what was timed alone only, were as fast as may be.
 
     end: of the budget, on the clock of time.perf_counter. asked: so far in this profile. again: each path is run, known or not.
@@ -345,30 +345,30 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
     measured = 0
     estimated: Path | None = None
     for _ in range(ROUNDS):
-        book = CostTable.of(request, ESTIMATE_MARGIN)
-        paths = book.paths(graph, table, binding, partial(_verified, book, binding))
+        costs = CostTable.of(request, ESTIMATE_MARGIN)
+        paths = costs.paths(graph, table, binding, partial(_verified, costs, binding))
         path = paths.cheapest()
-        doubts = _doubts(book, paths, table, [binding])
-        hopes = book.paths(graph, table, binding, partial(_in_place_at_best, book, doubts, asked, binding))
+        outliers = _doubts(costs, paths, table, [binding])
+        hopes = costs.paths(graph, table, binding, partial(_in_place_at_best, costs, outliers, asked, binding))
         hopeful = hopes.cheapest()
         signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
 
-        def unknown(found: Paths, of: Path, book: CostTable = book, doubts: Outliers = doubts,
+        def unknown(found: Paths, of: Path, costs: CostTable = costs, outliers: Outliers = outliers,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
             steps = {key for key, a in found.kernels(of).items() if a.kernel is not None
-                     and _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)}
-            return _runs_any(graph, of, steps, _open_parts(book, found, of, binding, asked))
+                     and _open_in_place(costs, outliers, asked, a.kernel, signatures[key], binding, again)}
+            return _runs_any(graph, of, steps, _open_parts(costs, found, of, binding, asked))
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
         if hopeful.cost < path.cost * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
             several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
         rival = _reworded(paths, path)
-        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(book, paths, rival, binding, asked))):
+        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(costs, paths, rival, binding, asked))):
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.cost * MANY_RUNS > end - time.perf_counter():
             break
         if estimated is None:                                         # so that what is chosen later was compared with it in one run
-            plain = book.paths(graph, table, binding, partial(_estimate, book, binding))
+            plain = costs.paths(graph, table, binding, partial(_estimate, costs, binding))
             estimated = plain.cheapest()
             several.setdefault(estimated.id, (plain, estimated))
             signatures |= {s.key: s for s in plain.known()}
@@ -394,24 +394,24 @@ def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, s
     return bool(steps & running or parts & places)
 
 
-def _open_parts(book: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
+def _open_parts(costs: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
     """The keys and ways of the path's parts that were never measured as a whole the way they are computed there, where another way
     is close."""
     close = set(_rivals(paths, path))
     return {(s.key, way.name) for s, way, steps in parts_on(paths, path)
             if s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
-            and book.whole_row(binding, s, way, steps) is None}
+            and costs.whole_row(binding, s, way, steps) is None}
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
     """For each part of the path that has recipes: the cheapest other wording, where it is CLOSE to the one that is chosen."""
-    found = {}
+    rivals = {}
     for s, way, _ in parts_on(paths, path):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
-        seconds, other = min(others, key=lambda each: each[0])
+        seconds, other = min(others, key=lambda pair: pair[0])
         if seconds <= CLOSE * paths.seconds(s, way):
-            found[s] = other
-    return found
+            rivals[s] = other
+    return rivals
 
 
 def _reworded(paths: Paths, path: Path) -> Path | None:
@@ -429,43 +429,43 @@ def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) 
     return (*timing_key(kernel, signature, binding), "in place")
 
 
-def _open_in_place(book: CostTable, doubts: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
+def _open_in_place(costs: CostTable, outliers: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
                    binding: Mapping[str, int], again: bool) -> bool:
     """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
     ran = asked[_step_key(kernel, signature, binding)]
-    if not _known_in_graph(book, kernel, signature, binding):
+    if not _known_in_graph(costs, kernel, signature, binding):
         return ran < MOST_ASKED
-    return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
+    return (again and not ran) or (ran < MOST_ASKED and outliers.of(kernel, signature, binding) is not None)
 
 
-def _in_place_at_best(book: CostTable, doubts: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
+def _in_place_at_best(costs: CostTable, outliers: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
                       signature: Signature) -> Cost | None:
     """What a kernel takes in its place if all that is open about it turns out well."""
-    cost = book.cost(kernel, signature, binding)
+    cost = costs.cost(kernel, signature, binding)
     if cost is None or not cost.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
         return cost
-    if not _known_in_graph(book, kernel, signature, binding):
+    if not _known_in_graph(costs, kernel, signature, binding):
         return replace(cost, seconds=cost.seconds / WARMER)
-    doubt = doubts.of(kernel, signature, binding)
+    doubt = outliers.of(kernel, signature, binding)
     return cost if doubt is None else replace(cost, seconds=min(cost.seconds, doubt.least))
 
 
-def _known_in_graph(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
-    timed = book.timed(kernel, signature, binding)
+def _known_in_graph(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    timed = costs.timed(kernel, signature, binding)
     return timed is not None and timed[1]
 
 
-def _verified(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    return book.cost(kernel, signature, binding)
+def _verified(costs: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    return costs.cost(kernel, signature, binding)
 
 
-def _estimate(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    """The price of a kernel that may be used, as if nothing had been timed."""
-    return None if book.why_not(kernel, signature, binding) is not None else book.estimate(kernel, signature, binding)
+def _estimate(costs: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    """The cost of a kernel that may be used, as if nothing had been timed."""
+    return None if costs.why_not(kernel, signature, binding) is not None else costs.estimate(kernel, signature, binding)
 
 
-def _cost(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    return book.cost(kernel, signature, binding, True)
+def _cost(costs: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    return costs.cost(kernel, signature, binding, True)
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | None = None, backends: Sequence[str] | None = None,
@@ -486,10 +486,10 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     is measured in one process at least, and in no further one.
 
     What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
-    which the graph is priced) are measured before any other, the dearest first. They may exceed the budget by what comparing and
+    which the graph is costed) are measured before any other, the dearest first. They may exceed the budget by what comparing and
     timing them is expected to take, by twice the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, given to on_start
     before anything is measured, where it is anything. After that nothing more is begun. Before them, once something was measured,
-    come those that by their guesses take half as long as what the plan uses; after them those that plans for other sizes use, and
+    come those that by their estimates take half as long as what the plan uses; after them those that plans for other sizes use, and
     then all others by what they may save.
     `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
 
@@ -547,7 +547,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
-    given = given_inputs(graph, inputs or {}, cost_points(graph, at, largest))
+    given = given_inputs(graph, inputs or {}, sizes_to_cost(graph, at, largest))
     seen: set[tuple[str, str]] = set()
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
@@ -586,7 +586,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             seconds = min(most, max(left, FINAL * budget))
             end = time.perf_counter() + seconds
             bindings = itertools.takewhile(lambda _: time.perf_counter() < end + most - seconds,
-                                           itertools.chain(*asked_points(graph, at, largest)))
+                                           itertools.chain(*asked_sizes(graph, at, largest)))
             ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds) for binding in bindings)
         report.paths += ran
         if ran:
@@ -614,7 +614,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         nonlocal opening, looked
         began = time.perf_counter()
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
-        tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
+        tiers = (unanswered(store, needed(form.graph, group, request), VERIFIER, threads) for group in points if group and not again)
         hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
         hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
         first = next(tiers, [])
@@ -627,7 +627,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     try:
         tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
-        points = asked_points(form.graph, at, largest)
+        points = asked_sizes(form.graph, at, largest)
         reached: Mapping[str, float] = {}
         with contextlib.suppress(NoPathError):                      # then another form may have one, below
             reached = _reached(form.graph, points[0], request)
@@ -674,7 +674,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     with spent:
                         end = time.perf_counter() + apart - spent.seconds
                         steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
-                                    for binding in cost_points(form.graph, at, largest))
+                                    for binding in sizes_to_cost(form.graph, at, largest))
                     report.deployed += steps
                     ended = not steps
                     if ended and (not run_whole(judge, form.graph) or again or spent.seconds >= budget):

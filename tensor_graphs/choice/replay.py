@@ -30,16 +30,16 @@ def form_of(request: Request, given: Given, database: Database | bool) -> tuple[
     recipes (where memory was short), and each of them with other values between its ops, but for what was kept. database: where
     recipes are looked for. Raises NoPathError where it is of none."""
     graph, here, key, tried = request.graph, request.here, given.graph_key, list[PreparedGraph]()
-    for made in _forms(graph, request.simplify, database, here):
-        if made.graph.structural_key == key:
-            return made, as_written(made.graph, request.allowed)
-        tried.append(made)
-    for made in tried:                                              # later, as a graph of loops alone is the same in wider values
-        for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, request.allowed, w, here)):
+    for prepared in _forms(graph, request.simplify, database, here):
+        if prepared.graph.structural_key == key:
+            return prepared, as_written(prepared.graph, request.allowed)
+        tried.append(prepared)
+    for prepared in tried:                                              # later, as a graph of loops alone is the same in wider values
+        for word, pieces in ((w, pieces) for w in REWRITTEN for pieces in _kept(prepared.graph, request.allowed, w, here)):
             for backends in _told_apart(graph, here):
-                wide = rewritten(made.graph, word, "as the given path has it", backends, kept)
-                if wide.graph is not made.graph and wide.graph.structural_key == key:
-                    return made, wide
+                wide = rewritten(prepared.graph, word, "as the given path has it", backends, pieces)
+                if wide.graph is not prepared.graph and wide.graph.structural_key == key:
+                    return prepared, wide
     raise NoPathError(_of_another(graph, given, request.simplify, database))
 
 
@@ -51,10 +51,10 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
     if simplify:
         for backends in _told_apart(graph, here):
             for recipes in (database, False):
-                made = prepare(graph, recipes=recipes, backends=backends)
-                if not any(made.graph is each for each in tried):
-                    tried.append(made.graph)
-                    yield made
+                prepared = prepare(graph, recipes=recipes, backends=backends)
+                if not any(prepared.graph is other for other in tried):
+                    tried.append(prepared.graph)
+                    yield prepared
 
 
 def _kept(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
@@ -92,21 +92,21 @@ def _of_another(graph: Graph, given: Given, simplify: bool, database: Database |
         return ("the pin is of this graph, but what was recognised in it and said otherwise is not what is here\n"
                 f"  there: {given.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
                 "  fix: import the modules whose kernels compute graphs (--import), or pin it again (tg plan --pin)")
-    made = f": it was made of {given.source}" if given.source else ""
-    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{made}\n"
+    source = f": it was made of {given.source}" if given.source else ""
+    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{source}\n"
             "  fix: the same graph (of a model, the same --dtype and --max-positions, and --logits where tokens are drawn), or pin "
             "this one: tg plan --pin")
 
 
 def explained(error: StalePathError, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
-              book: CostTable, binding: Mapping[str, int]) -> NoPathError:
+              costs: CostTable, binding: Mapping[str, int]) -> NoPathError:
     """The same error with why the choice is not available here, and a fix."""
     if error.name is None:
         return NoPathError(f"the path {error.path.id} chooses nothing for {error.title}, which its graph holds\n"
                            "  fix: choose again (tg plan --pin)")
     if "\n" in str(error):                                          # it says so itself
         return error
-    why, fix = _why(error.name, signature, backends, table, lambda k, s: book.refusal(k, s, binding))
+    why, fix = _why(error.name, signature, backends, table, lambda k, s: costs.refusal(k, s, binding))
     return NoPathError(f"{error}: {why}\n  fix: {fix}, or choose again (tg plan --pin, tg list-paths)")
 
 
@@ -124,8 +124,8 @@ def _why(name: str, signature: Signature | None, backends: Sequence[str], table:
     try:
         kernel = kernel_named(name)
     except KernelError as e:
-        said, _, fix = str(e).partition("\n  fix: ")
-        return said, f"{fix} (--import)"
+        reason, _, fix = str(e).partition("\n  fix: ")
+        return reason, f"{fix} (--import)"
     missing = lacking(kernel)
     if missing is not None:
         return missing, "a machine that has it"

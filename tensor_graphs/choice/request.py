@@ -70,7 +70,7 @@ class Request:
             place("database", self.database, "the path or URL of a database, an open one, or leave it out")
         if not isinstance(self.simplify, bool):
             raise ArgumentError(f"simplify is {self.simplify!r}\n  fix: simplify=True or simplify=False")
-        unknown = [each for each in self.assumed if each not in CONDITIONS]
+        unknown = [condition for condition in self.assumed if condition not in CONDITIONS]
         if unknown:
             raise ArgumentError(f"assuming names {unknown[0]!r}, which is no condition\n  fix: {CONDITION}")
         if self.backends is not None and not names("backends", self.backends, USUAL):
@@ -86,7 +86,7 @@ class Request:
     @cached_property
     def assumed(self) -> tuple[str, ...]:
         """The conditions on values that are taken for granted."""
-        return tuple(each.replace(">=", "≥") for each in names("assuming", self.assuming, CONDITION))
+        return tuple(condition.replace(">=", "≥") for condition in names("assuming", self.assuming, CONDITION))
 
     @property
     def pin(self) -> Pin | None:
@@ -96,16 +96,16 @@ class Request:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Of the backends that may be used, here or not."""
-        given = self.pin.backends if self.backends is None and self.pin is not None else self.backends
-        return names("backends", DEFAULT_BACKENDS if given is None else given, USUAL)
+        chosen = self.pin.backends if self.backends is None and self.pin is not None else self.backends
+        return names("backends", DEFAULT_BACKENDS if chosen is None else chosen, USUAL)
 
     @cached_property
     def here(self) -> tuple[str, ...]:
         """The backends that may be used and are here. Raises NoPathError where none of them is, KernelError for an unknown name."""
-        found = tuple(name for name in self.names if why_missing(name) is None)
-        if not found:
+        available = tuple(name for name in self.names if why_missing(name) is None)
+        if not available:
             raise NoPathError("\n  ".join(["no backend is available", *self.notes, f"fix: {USUAL}"]))
-        return found
+        return available
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -118,8 +118,8 @@ class Request:
         """The database, open. Raises what `open_database` raises."""
         from tensor_graphs.records.database import Database, open_database  # here: SQLAlchemy takes 0.2 s to import
 
-        known = self.database
-        return known if isinstance(known, Database) else open_database(known, make_folder=known is None)
+        database = self.database
+        return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
 
     @cached_property
     def allowed(self) -> float:

@@ -40,28 +40,28 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     with neighbouring steps as parts. None where the graph holds nothing of it. What is called with backends: the parts are told
     with kernels of theirs."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
-    found = form(prepared.graph, wanted)
-    worded = _worded(prepared.graph, found.images, recipes is not False, fused, rows)
+    formed = form(prepared.graph, wanted)
+    worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
     images = _following(prepared.images, images)
     before = rows.notes if rows is not None else []
-    after = [f"{what}: {each.show()}" for what, each in {**worded, "loops": looped}.items() if each.parts]
-    if not (before or found.places or after):
+    after = [f"{what}: {reworded.show()}" for what, reworded in {**worded, "loops": looped}.items() if reworded.parts]
+    if not (before or formed.places or after):
         return None
-    graph, show, first = looped.graph, found.show if found.places else None, prepared.note
+    graph, show, first = looped.graph, formed.show if formed.places else None, prepared.note
 
     def told(backends: Collection[str]) -> PreparedGraph:
-        said = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
-        return PreparedGraph(graph, "; ".join([*([first] if first else []), *said]), "\n".join(said), images)
+        lines = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
+        return PreparedGraph(graph, "; ".join([*([first] if first else []), *lines]), "\n".join(lines), images)
 
     return told
 
 
 def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
     """The graph as it is, but for the loops of `said_in_parts`, their steps as they are."""
-    made = unroll(graph, lambda loop: _is_lacked(loop, backends))
-    said = f"loops: {made.show()}" if made.parts else ""
-    return PreparedGraph(made.graph, said, said, made.images)
+    unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends))
+    note = f"loops: {unrolled.show()}" if unrolled.parts else ""
+    return PreparedGraph(unrolled.graph, note, note, unrolled.images)
 
 
 def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
@@ -79,14 +79,14 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
     offered = offers(graph, rows=rows, of_users=False) if recipes else []
     theirs = offers(graph, rows=rows) if recipes and user_rules() else offered
     theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
-    made = stating(graph, offered)
-    joined, images = _joined(made, fused)
+    reworded = stating(graph, offered)
+    joined, images = _joined(reworded, fused)
     ways = Reworded(joined.graph, images=images)
     if places or theirs is not offered:
-        made = stating(graph, theirs, places)
-        others, images = _joined(made, fused)
+        reworded = stating(graph, theirs, places)
+        others, images = _joined(reworded, fused)
         ways = both(ways, Reworded(others.graph, images=images), graph)
-    return {"recipes": made, "fused": joined, "ways": ways}
+    return {"recipes": reworded, "fused": joined, "ways": ways}
 
 
 def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
@@ -94,10 +94,10 @@ def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[
     return {**second, **{n: second.get(image, image) for n, image in first.items()}}
 
 
-def _joined(made: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
+def _joined(reworded: Reworded, fused: bool) -> tuple[Reworded, dict[Node, Node]]:
     """With neighbouring steps as parts, and what became of the nodes of both graphs."""
-    joined = fuse(made.graph) if fused else Reworded(made.graph)
-    return joined, _following(made.images, joined.images)
+    joined = fuse(reworded.graph) if fused else Reworded(reworded.graph)
+    return joined, _following(reworded.images, joined.images)
 
 
 def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
@@ -105,19 +105,19 @@ def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | boo
     """With a part for each loop that has turns to be written out and that a device of these backends has no kernel for, and what
     became of the nodes of both graphs. Steps are prepared like graphs."""
     def prepared(step: Graph) -> Graph:
-        made = said_in_composites(step)
-        told = said_in_parts(made, parts(), recipes, writes_kernels(backends), backends)
-        return (made if told is None else told(backends)).graph
+        unrolled = said_in_composites(step)
+        with_parts = said_in_parts(unrolled, parts(), recipes, writes_kernels(backends), backends)
+        return (unrolled if with_parts is None else with_parts(backends)).graph
 
-    made = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
-    return made, _following(images, made.images)
+    unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
+    return unrolled, _following(images, unrolled.images)
 
 
 def _is_lacked(loop: Node, backends: Sequence[str]) -> bool:
     """Whether one of the devices of these backends has no kernel that runs the loop."""
-    found = registry.matching(Spec.of(loop), registry.by_op(registry.all_kernels(backends)))
+    kernels = registry.matching(Spec.of(loop), registry.by_op(registry.all_kernels(backends)))
     here = [name for name in backends if registry.why_missing(name) is None]
-    return bool(set(map(registry.kind_of, here)) - {registry.kind_of(k.backend) for k in found})
+    return bool(set(map(registry.kind_of, here)) - {registry.kind_of(k.backend) for k in kernels})
 
 
 def _leaves(graph: Graph) -> list[set[str]]:
@@ -134,8 +134,8 @@ def _without_copies(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return inputs[0] if node.op is leaves.COPY_TO else None
 
-    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
-    return graph.with_roots([made[r] for r in graph.roots]), {n: m for n, m in made.items() if n is not m}
+    images = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    return graph.with_roots([images[r] for r in graph.roots]), {n: m for n, m in images.items() if n is not m}
 
 
 def said_in_composites(written: Graph) -> PreparedGraph:
@@ -145,15 +145,15 @@ def said_in_composites(written: Graph) -> PreparedGraph:
     if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
         return PreparedGraph(graph, "; ".join(notes), images=images)
     try:
-        found = recognise(graph)
+        recognised = recognise(graph)
     except TooManyNodesError:
         why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
         return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
-    notes += [f"recognised: {found.show()}"] if found.graph is not graph else []
-    made, images = found.graph, _following(images, found.images)
-    if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
-        smaller = simplified(made, rules=SHRINKING)
-        if smaller.graph is not made and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
-            notes.append(f"simplified: {len(made.nodes)} nodes became {len(smaller.graph.nodes)}")
-            made, images = smaller.graph, _following(images, smaller.images)
-    return PreparedGraph(made, "; ".join(notes), images=images)
+    notes += [f"recognised: {recognised.show()}"] if recognised.graph is not graph else []
+    current, images = recognised.graph, _following(images, recognised.images)
+    if len(current.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
+        smaller = simplified(current, rules=SHRINKING)
+        if smaller.graph is not current and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
+            notes.append(f"simplified: {len(current.nodes)} nodes became {len(smaller.graph.nodes)}")
+            current, images = smaller.graph, _following(images, smaller.images)
+    return PreparedGraph(current, "; ".join(notes), images=images)

@@ -1,4 +1,4 @@
-"""size_samples: the sizes at which a graph is priced and measured: a few on each dim of the box that its plan serves."""
+"""size_samples: the sizes at which a graph is costed and measured: a few on each dim of the box that its plan serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_TOGETHER = 4096
 
 @dataclass(frozen=True)
 class Samples:
-    """Where a graph is priced. box: the sizes that its plan serves; axes: the sizes of the samples on each of its dims; points:
+    """Where a graph is costed. box: the sizes that its plan serves; axes: the sizes of the samples on each of its dims; points:
     sample -> sizes of all dims of the graph; asked: those that a caller named sizes for, if any."""
 
     box: Cell
@@ -35,7 +35,7 @@ class Samples:
 
 
 def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None) -> Samples:
-    """The sizes at which `compile_graph` asks for prices: up to the largest that the graph will be used at, as kernels that only
+    """The sizes at which `compile_graph` asks for costs: up to the largest that the graph will be used at, as kernels that only
     larger ones need would be compared for nobody. Raises PlanError for sizes in `at` that no run can have."""
     at = given_sizes(graph, at, "at")
     typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
@@ -55,13 +55,13 @@ def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] |
 
 def table_dims(graph: Graph) -> tuple[str, ...]:
     """The dims over which kernels are tabled: those in the inputs' shapes, of many those with the widest ranges."""
-    found = {str(x) for node in graph.inputs.values() for s in node.shape for x in d.symbols(s)}
+    symbols = {str(x) for node in graph.inputs.values() for s in node.shape for x in d.symbols(s)}
 
     def width(name: str) -> float:
         low, high = d.bounds(graph.dims[name])
         return high / max(low, 1)
 
-    widest = sorted(found, key=lambda n: (-width(n), n))[:MOST_DIMS]
+    widest = sorted(symbols, key=lambda n: (-width(n), n))[:MOST_DIMS]
     return tuple(n for n in graph.dims if n in widest)
 
 

@@ -19,9 +19,9 @@ def know_tuned(database: Database, backend: str, environment: Environment) -> No
     another version of the generator has made is another kernel, without rows: it is left out."""
     for identity, source in sources_timed(database, environment, f"{backend}.tuned_"):
         try:                                                        # a door: a machine that tunes nothing needs no actions
-            made = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)
+            kernel = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)
         except TensorGraphsError as e:
             log.debug("a tuned kernel of %s is left out: %s", backend, e)
             continue
-        if made.identity == identity:
-            know(made)
+        if kernel.identity == identity:
+            know(kernel)

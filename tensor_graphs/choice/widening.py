@@ -42,16 +42,16 @@ def widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Gra
 
 @phase("prepare")
 def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backends: Sequence[str] = (),
-              kept: Collection[Signature] = frozenset()) -> Intermediates:
+              unchanged: Collection[Signature] = frozenset()) -> Intermediates:
     """The graph with intermediates of one of REWRITTEN; as it is, when none of it changes. Parts are written out, as they are
     of the dtypes that were written, but for those that are kept; where some could be said otherwise, and where a backend writes
     kernels for whatever it is given, new ones are formed."""
     fused, there = writes_kernels(backends), _made.setdefault(graph, {})
-    key = word, tuple(backends), frozenset(kept), user_rules.digest()
+    key = word, tuple(backends), frozenset(unchanged), user_rules.digest()
     if key not in there:
         around: Mapping[Node, Node] = {}
-        if kept:
-            wide, around = widened_around(graph, kept, parse_dtype(word))
+        if unchanged:
+            wide, around = widened_around(graph, unchanged, parse_dtype(word))
         else:
             wide = widened(graph, word, last_step=True)
         images: Mapping[Node, Node] = {}
@@ -61,10 +61,10 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
             wide, images = said_anew(wide, recipes, fused, backends)
         there[key] = wide, {**images, **{n: images.get(image, image) for n, image in around.items()}}
     made, images = there[key]
-    said = f"{word}, {why}"
-    if kept:
-        said += f"; as written: {', '.join(sorted({s.spec.op.name for s in kept}))}, for which kernels are registered"
-    return Intermediates(made, True, predicted_error(graph, backends), said, graph, images)
+    reason = f"{word}, {why}"
+    if unchanged:
+        reason += f"; as written: {', '.join(sorted({s.spec.op.name for s in unchanged}))}, for which kernels are registered"
+    return Intermediates(made, True, predicted_error(graph, backends), reason, graph, images)
 
 
 def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermediates | None:
@@ -75,30 +75,30 @@ def within(graph: Graph, tolerance: float, backends: Sequence[str]) -> Intermedi
     word = _narrowest(graph, tolerance, backends)
     why = (f"since rounding the values as they are written is predicted to cost {predicted_error(graph, backends):.1e}, beyond the "
            f"tolerance {tolerance:.1e}")
-    kept, left = kept_within(graph, own_pieces(graph, word, backends), tolerance, word, backends)
-    return rewritten(graph, word, why + left, backends, kept)
+    unchanged, left = kept_within(graph, own_pieces(graph, word, backends), tolerance, word, backends)
+    return rewritten(graph, word, why + left, backends, unchanged)
 
 
 def kept_within(graph: Graph, pieces: Sequence[Signature], tolerance: float, word: str,
                 backends: Sequence[str]) -> tuple[frozenset[Signature], str]:
     """The first of `own_pieces` with which the prediction is within a tolerance, or no worse than without; and for people, which
     one is not."""
-    kept = frozenset[Signature]()
-    allowed = max(tolerance, predicted_with(graph, kept, word, backends)) if pieces else tolerance
+    unchanged = frozenset[Signature]()
+    allowed = max(tolerance, predicted_with(graph, unchanged, word, backends)) if pieces else tolerance
     for s in pieces:
-        predicted = predicted_with(graph, kept | {s}, word, backends)
+        predicted = predicted_with(graph, unchanged | {s}, word, backends)
         if predicted > allowed:
-            others = len(pieces) - len(kept) - 1
+            others = len(pieces) - len(unchanged) - 1
             more = f" and {others} more" if others else ""
-            return kept, (f"; not as written: {s.spec.op.name}{more}, for which kernels are registered, as {predicted:.1e} is "
+            return unchanged, (f"; not as written: {s.spec.op.name}{more}, for which kernels are registered, as {predicted:.1e} is "
                           "predicted with it")
-        kept |= {s}
-    return kept, ""
+        unchanged |= {s}
+    return unchanged, ""
 
 
-def predicted_with(graph: Graph, kept: Collection[Signature], word: str, backends: Sequence[str]) -> float:
+def predicted_with(graph: Graph, unchanged: Collection[Signature], word: str, backends: Sequence[str]) -> float:
     """What is predicted of a graph made wider in which some pieces are kept as they were written."""
-    return predicted_error(widened_around(graph, kept, parse_dtype(word))[0], backends)
+    return predicted_error(widened_around(graph, unchanged, parse_dtype(word))[0], backends)
 
 
 def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signature]:
@@ -107,14 +107,14 @@ def own_pieces(graph: Graph, word: str, backends: Sequence[str]) -> list[Signatu
     table, to = by_op([k for k in all_kernels(backends) if k.composite is not None]), parse_dtype(word)
     if not table:
         return []
-    found: dict[Signature, bool] = {}
+    is_narrow: dict[Signature, bool] = {}
     whole = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
     for node in reversed(walk(whole)):
         if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque):
             s = signature_of(node)
-            if s not in found and matching(s.spec, table):
-                found[s] = any(t.dtype.is_float and t.dtype.itemsize < to.itemsize for t in (*s.spec.inputs, *s.spec.outputs))
-    return sorted(found, key=found.__getitem__)
+            if s not in is_narrow and matching(s.spec, table):
+                is_narrow[s] = any(t.dtype.is_float and t.dtype.itemsize < to.itemsize for t in (*s.spec.inputs, *s.spec.outputs))
+    return sorted(is_narrow, key=is_narrow.__getitem__)
 
 
 def _narrowest(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
@@ -122,9 +122,9 @@ def _narrowest(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
     widest."""
     *others, widest = WIDER
     for word in others:
-        made = widened(graph, word, last_step=True)
-        if made is not graph:
-            left = predicted_error(made, backends)
+        wide = widened(graph, word, last_step=True)
+        if wide is not graph:
+            left = predicted_error(wide, backends)
             if left <= tolerance or left <= NO_BETTER * predicted_error(widened(graph, widest, last_step=True), backends):
                 return word
     return widest
