@@ -171,7 +171,7 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
             record_wrong_at_once(judge, graph, e.path, str(e), kernels, at)
             log.warning("%s is wrong here: %s", e.path.all_steps, e)
             return try_finalists(judge, graph, binding, request, end, say, again, (*without, e.path.all_steps), more)
-        log.warning("%d paths could not be run as a whole, so the choice rests on costs of their steps: %s", len(several), e)
+        log.warning("%d paths could not be run as a whole, so the choice rests on the costs of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0

@@ -65,4 +65,5 @@ def _said(sizes: Mapping[str, int]) -> str:
 
 def _highest(good: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the highest int in low..high that is good, if the good ones come first; None when low is not."""
-    return low + first_bad - 1 if (first_bad := bisect.bisect_left(range(low, high + 1), True, key=lambda n: not good(n))) else None
+    good_ones = bisect.bisect_left(range(low, high + 1), True, key=lambda n: not good(n))
+    return low + good_ones - 1 if good_ones else None

@@ -1,6 +1,5 @@
-"""profile_kernels: what single kernels are worth on a graph: each is compared and timed at the signatures at which its op occurs
-there, be it inside a definition that no plan of today expands. Nothing else is measured, so that a verdict takes seconds.
-"""
+"""profile_kernels: measure single kernels on a graph: each is compared and timed at the signatures at which its op occurs there, be
+it inside a definition that no plan of today expands. Nothing else is measured, so that a verdict takes seconds."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
                     per_kernel: float | None = None, timeout: float | None = None, again: bool = False,
                     on_step: Callable[[int, int, str], None] | None = None,
                     on_verdict: Callable[[Answered], None] | None = None) -> ProfileReport:
-    """Compare and time kernels on a graph, at the sizes in `at` (at all sizes that it is costed at, where `at` says none);
-    `ProfileReport.verdicts` has what was found.
+    """Compare and time kernels on a graph, at the sizes in `at` (by default at all sizes that it is costed at);
+    `ProfileReport.verdicts` has the results.
 
-    kernels: names, of whichever backend. ops: all kernels of these ops, of the backends that a plan may use. What is known already
-    is reported and not measured, unless `again`. Where no kernel was timed besides those that were asked for, the one that is
-    probably the fastest is measured too, its rival: one for each signature and size at which one that was asked for is right.
-    The rest is as in `profile_graph`, which calls this.
+    kernels: names, of any backend. ops: all kernels of these ops, of the backends that a plan may use. What is on file already is
+    reported and not measured, unless `again`. Where no other kernel was timed, the one that is probably the fastest is measured
+    too, its rival: one for each signature and size at which a requested kernel is right. The rest is as in `profile_graph`, which
+    calls this.
     Raises KernelError: no such kernel or op, with the near ones, a kernel whose op the graph has nowhere, or none that takes its op
     anywhere in the graph.
     """
@@ -122,7 +121,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
 
 
 def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
-    """What is said of a kernel whose op is in the graph as it is written, and not in the form that is compiled."""
+    """Explain that a kernel's op is in the graph as it is written, and not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":
@@ -134,14 +133,14 @@ def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Requ
 
 
 def _rounded_up(value: float) -> str:
-    """With two digits, no smaller than it is."""
+    """Format with two digits, no smaller than the value."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return f"{math.ceil(value / step) * step:.1e}"
 
 
 class _Places:
-    """The questions of single kernels, by where they are asked: a signature and sizes. A kernel that is right waits for its verdict
-    until nothing else is to be measured there, so that it is told beside the best of them; one that fails does not.
+    """Questions about single kernels, by where they are asked: a signature and sizes. A kernel that is right waits for its verdict
+    until nothing else is to be measured there, so that it is reported with the best of them; one that fails does not.
 
     open: what is to be measured, in order.
     """
@@ -184,8 +183,8 @@ class _Places:
         return {question_key(q) for q in unanswered(self.costs.database, questions, VERIFIER, self.costs.threads)}
 
     def _rival(self, asked: Sequence[Question]) -> Question | None:
-        """The question how long the kernel takes that is probably the fastest of those that were not asked for; None where one of
-        these was timed, or none may be used."""
+        """Return the question how long the kernel takes that is probably the fastest of those that were not asked for; None where
+        one of these was timed, or none may be used."""
         q, costs = asked[0], self.costs
         others = [k for k in matching(q.signature.spec, self.table) if k not in [question.kernel for question in asked]]
         by_cost = [(cost, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
@@ -194,18 +193,18 @@ class _Places:
         return Question(min(by_cost, key=lambda question: question[0].seconds)[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
-        """Whether it asks about the rival of kernels of which none is right."""
+        """Return whether it asks about the rival of kernels of which none is right."""
         place = _place(q)
         return self.rivals.get(place) is not None and q.kernel is self.rivals[place].kernel and place not in self.right and not any(
             question_key(question) in self.open for question in self.asked[place])
 
     def unbeaten(self, judge: Judge, per_kernel: float | None) -> Iterator[tuple[Question, str]]:
-        """`answer` the rivals that the budget left open where a kernel is right, in short: a plan would choose that for its row."""
+        """Answer in short the rivals that the budget left open where a kernel is right: a plan would choose that for its row."""
         rivals = [q for place, q in self.rivals.items() if question_key(q) in self.open and self.right.get(place)]
         yield from answer(judge, rivals, budget=0.0, per_kernel=per_kernel, at_least=len(rivals))
 
     def answered(self, q: Question, status: str) -> None:
-        """Take what was measured, and tell what can be told by now."""
+        """Take a measurement, and report the verdicts that are due by now."""
         del self.open[question_key(q)]
         self.report.left = len(self.open)
         place = _place(q)
@@ -216,7 +215,7 @@ class _Places:
         self._tell(place)
 
     def end(self) -> None:
-        """Tell all that still waits, and what was left open."""
+        """Report all that still waits, and what was left open."""
         for key in [key for key, q in self.open.items() if self.needless(q)]:
             del self.open[key]
         self.report.left = len(self.open)
@@ -236,7 +235,7 @@ class _Places:
         _say(self.report, verdict, self.on_verdict)
 
     def _tell(self, place: str, last: bool = False) -> None:
-        """Say the verdicts of the kernels that are right at a place, unless something is still to be measured there."""
+        """Report the verdicts of the kernels that are right at a place, unless something is still to be measured there."""
         if place in self.right and (last or not any(_place(q) == place for q in self.open.values())):
             self.costs.load()
             for q, on_file in self.right[place]:
@@ -244,7 +243,7 @@ class _Places:
             self.right[place] = []
 
     def _verdict(self, q: Question, on_file: bool) -> Answered:
-        """What the rows say of a question by now."""
+        """Return what the rows say of a question by now."""
         costs = self.costs
         verdict, row = costs.verdict(q.kernel, q.signature), costs.time(q.kernel, q.signature, q.binding)
         bad = next((r for r in (verdict, row) if r is not None and (r.status != "PASSED" or r.refuted)), None)
@@ -262,13 +261,13 @@ class _Places:
                         "" if rival is not None else self._no_rival(q, others))
 
     def _alone_takes(self, kernel: Kernel, q: Question) -> float | None:
-        """Seconds of a kernel on its own where a question is asked. Not in its place in a graph, where caches are warm: one of two
-        kernels may never have run there."""
+        """Return the seconds of a kernel alone where a question is asked. Times in a graph, where caches are warm, do not count:
+        one of two kernels may never have run there."""
         row = self.costs.time(kernel, q.signature, q.binding)
         return None if row is None or row.median_ms is None else row.median_ms * 1e-3
 
     def _no_rival(self, q: Question, others: Sequence[Kernel]) -> str:
-        """Why no other kernel was timed where this one was."""
+        """Explain why no other kernel was timed where this one was."""
         rival = self.rivals.get(_place(q))
         if rival is None:
             return ("no other kernel takes it" if not others else "no other kernel may be used for it") + self._by_definition(q)
@@ -276,25 +275,23 @@ class _Places:
             return f"it ended before {rival.kernel.name} was timed too"
         return f"{rival.kernel.name}: {self.costs.refusal(rival.kernel, rival.signature, rival.binding) or 'not timed'}"
 
-
     def _by_definition(self, q: Question) -> str:
-        """What the rival of a composite's only kernel takes: its definition, as rows and estimates have it."""
+        """Return the predicted time of a composite's definition, the rival of its only kernel."""
         if not isinstance(q.signature.spec.op, CompositeOp) or q.signature.spec.op.opaque:
             return ""
         alone = with_parameters(q.signature.spec.single_node_graph(), [f"x{i}" for i in self.bound(q.signature)])
-        paths = self.costs.paths(alone, self.table, q.binding,
-                                lambda k, s: self.costs.cost(k, s, q.binding, True))
+        paths = self.costs.paths(alone, self.table, q.binding, optimistic=True)
         seconds = sum(calls * paths.best(inner)[0] for inner, calls in paths.inner(q.signature))
         return f"; its definition {seconds * 1e6:.1f} µs, predicted" if seconds < math.inf else ""
 
 
 def _place(q: Question) -> str:
-    """Where a question is asked: the same for all kernels."""
+    """Return where a question is asked: the same for all kernels."""
     return timed_workload(q.signature, q.binding).key
 
 
 def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answered], None] | None) -> None:
-    """Add a verdict; that a kernel is wrong on a signature is said once, not for each of its sizes."""
+    """Add a verdict; that a kernel is wrong on a signature is reported once, not for each of its sizes."""
     if any((v.kernel, v.signature, v.status) == (verdict.kernel, verdict.signature, verdict.status)
            and v.status not in ("PASSED", LEFT) for v in report.verdicts):
         return
@@ -304,7 +301,7 @@ def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answere
 
 
 def _kernel(name: str, backends: Sequence[str]) -> Kernel:
-    """The kernel of this name. Raises KernelError, with those that are named alike."""
+    """Return the kernel of this name. Raises KernelError, with those of similar names."""
     try:
         return kernel_named(name)
     except KernelError as e:
@@ -319,7 +316,7 @@ def _kernel(name: str, backends: Sequence[str]) -> Kernel:
 
 
 def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mapping[str, list[Kernel]]) -> KernelError:
-    """What is said of kernels that take their ops nowhere in a graph: why, and which kernels do."""
+    """Explain of kernels that take their ops nowhere in a graph why, and which kernels do."""
     others = {k.name for _, s, _ in refused for k in matching(s.spec, table)}
     reasons = "\n  ".join(f"{k.name} on {s.title()}: {why}" for k, s, why in refused[:MOST_REASONS])
     more = f"\n  … {len(refused) - MOST_REASONS} more" if len(refused) > MOST_REASONS else ""
@@ -328,8 +325,8 @@ def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mappin
 
 
 def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
-    """All kernels of these ops, composites of a user's own among them. Raises KernelError for a name that no op has, and for an op
-    without any kernel."""
+    """Return all kernels of these ops, composites of a user's own among them. Raises KernelError for a name that no op has, and for
+    an op without any kernel."""
     available = all_kernels(backends)
     result = []
     for op in ops:
@@ -346,7 +343,7 @@ def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
 
 
 def _why_not(kernel: Kernel, signature: Signature) -> str | None:
-    """None, or why this kernel is no candidate for a signature."""
+    """Return None, or why this kernel is no candidate for a signature."""
     missing = lacking(kernel)
     if missing is not None:
         return missing

@@ -1,7 +1,7 @@
 """search: the cheapest path of a prepared graph, all of whose kernels are right, as a plan.
 
-The walk: signatures of the graph → candidates → the cheapest path by cost → every kernel on it verified (if it has no verdict
-yet) → repeat until the cheapest path holds verified kernels only → instructions → memory plan.
+Steps: signatures of the graph → candidates → the cheapest path → every kernel on it verified (if it has no verdict yet) → repeat
+until the cheapest path holds verified kernels only → instructions → memory plan.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ MOVES = 64 << 20
 
 @phase("choose")
 def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
-    """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
-    NoPathError and PlanError."""
+    """Return the plan of the first form of the graph that has one. decided: the form that the path is of, where one is given.
+    Raises NoPathError and PlanError."""
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
     refused: dict[bool, NoPathError] = {}
@@ -71,7 +71,7 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
 
 
 def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
-    """The plan of one form of the graph. Raises NoPathError and PlanError."""
+    """Return the plan of one form of the graph. Raises NoPathError and PlanError."""
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here
     sizes = _largest(graph, request.largest)
@@ -85,11 +85,11 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
     with _Chooser(graph, costs, table, request.threads, progress or (lambda text: None), points) as chooser:
         if pinned is not None:
-            chosen = [(cell, binding, chooser.given(path_here, binding)) for cell, binding, path_here in pinned]
+            chosen = [(cell, binding, chooser.given(its_path, binding)) for cell, binding, its_path in pinned]
         else:
             assert path is None or isinstance(path, GraphPath)
             chosen = _chosen(samples, chooser, path)
-    variants = [chooser.variant(cell, binding, cell.largest(sizes), path_here, here) for cell, binding, path_here in chosen]
+    variants = [chooser.variant(cell, binding, cell.largest(sizes), its_path, here) for cell, binding, its_path in chosen]
     with phase("database"):
         missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
@@ -106,13 +106,13 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
 
 
 def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Bytes that a run reads or writes at least, at its largest sizes."""
+    """Return the bytes that a run reads or writes at least, at its largest sizes."""
     leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
     return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
-    """A note where numpy's threads will spin behind its products while native kernels run."""
+    """Return a note where numpy's threads will spin behind its products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
     mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
     if not (blas_threads.LATE and mixed):
@@ -124,13 +124,14 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
 
 def sizes_to_cost(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """The sizes at which `compile_graph` asks for costs (table.py)."""
+    """Return the sizes at which `compile_graph` asks for costs (size_samples.py)."""
     return list(samples_of(graph, _largest(graph, largest), at).points.values())
 
 
 def asked_sizes(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """`sizes_to_cost`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
+    """Return `sizes_to_cost` in two lists: those at the given sizes of the table's dims (all where none are given), and the rest.
+    """
     samples = samples_of(graph, _largest(graph, largest), at)
     asked = [p for i, p in samples.points.items() if i in samples.asked]
     rest = [p for i, p in samples.points.items() if i not in samples.asked]
@@ -142,16 +143,16 @@ def _largest(graph: Graph, largest: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
-    """The cells of the box, at which sizes the path of each was costed (where a caller names some of the cell, there; of a cell
-    without a sample, at the next one that has this path), and the path."""
+    """Return the cells of the box, at which sizes the path of each was costed (where a caller names some of the cell, there; of a
+    cell without a sample, at the next one that has this path), and the path."""
     if path is None:
         paths = chooser.cheapest(samples.points)
     else:
         paths = {i: chooser.given(path, sizes) for i, sizes in samples.points.items()}
-    ways = list({tuple(sorted(each.choices.items())): each for each in paths.values()}.values())
-    number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
-    winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in paths.items()}
-
+    keys = {i: tuple(sorted(one.choices.items())) for i, one in paths.items()}
+    distinct = {keys[i]: one for i, one in paths.items()}
+    ways, numbers = list(distinct.values()), {key: n for n, key in enumerate(distinct)}
+    winners = {i: numbers[key] for i, key in keys.items()}
     index = {tuple(sizes[n] for n in samples.box.dims): i for i, sizes in samples.points.items()}
 
     def cost(way: int, sizes: tuple[int, ...]) -> float:
@@ -192,14 +193,15 @@ def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class _Chooser:
-    """Costs, verifies and lowers for one graph; starts a judge only when something has no verdict."""
+    """Estimates costs, verifies and lowers for one graph; starts a judge only when something has no verdict."""
 
     def __init__(self, graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], threads: int | None,
                  progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
-        self.graph, self.costs, self.table, self.threads, self.progress, self.points = graph, costs, table, threads, progress, points
+        self.graph, self.costs, self.table, self.points = graph, costs, table, points
+        self.threads, self.progress = threads, progress
         self.judge: Judge | None = None
         self.misses: dict[tuple[str, str], ProfileRequest] = {}
-        self.hopes: dict[tuple[str, str], ProfileRequest] = {}
+        self.rivals: dict[tuple[str, str], ProfileRequest] = {}
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
         self.compared: set[tuple[str, str]] = set()
@@ -216,13 +218,13 @@ class _Chooser:
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return self.costs.paths(self.graph, self.table, binding, lambda k, s: self.costs.cost(k, s, binding, optimistic))
+        return self.costs.paths(self.graph, self.table, binding, optimistic=optimistic)
 
     def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
-        """At each of some sizes the cheapest path on which every kernel has a verdict; verifies what it must.
+        """Return at each of some sizes the cheapest path on which every kernel has a verdict; verify what is needed.
 
-        What is missing at all of them is compared together: of a few kernels at a time, the last one that takes long leaves most
-        workers idle.
+        All that lacks a verdict is compared together: of a few kernels at a time, the last one that takes long leaves most workers
+        idle.
         """
         paths: dict[tuple[int, ...], GraphPath] = {}
         while left := points.keys() - paths.keys():
@@ -237,8 +239,8 @@ class _Chooser:
         return {i: paths[i] for i in points}                        # as they were asked, however many rounds each took
 
     def _planned(self, binding: Mapping[str, int]) -> _Planned:
-        """The cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known first.
-        Raises NoPathError where that is nothing either."""
+        """Return the cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known
+        first. Raises NoPathError where that is nothing either."""
         paths = self.paths(binding, optimistic=True)
         try:
             path = paths.cheapest()
@@ -254,7 +256,8 @@ class _Chooser:
         return _Planned(binding, paths, path, self._pending(paths, path))
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
-        """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
+        """Return the time at these sizes of a path that is chosen at others (as a whole where it was run); inf where it cannot be
+        used."""
         paths = self.costed[_key(binding)]
         costed = paths.still(path)
         if costed is None:
@@ -263,7 +266,7 @@ class _Chooser:
         return costed.cost if ran is None else ran.seconds + paths.charge(costed)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """A path chosen by the caller: verified, then accepted or refused; costed at these sizes."""
+        """Verify a path chosen by the caller, then accept or refuse it; return it with its cost at these sizes."""
         paths = self.paths(binding, optimistic=True)
         try:
             self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
@@ -276,7 +279,7 @@ class _Chooser:
             raise explained(e, signature, self.costs.backends, self.table, self.costs, binding) from None
 
     def _built(self, planned: Sequence[_Planned]) -> bool:
-        """`_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
+        """Return `_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
         questions = [question for plan in planned for question in plan.questions()]
         if not questions:
             return self._build(planned)
@@ -289,7 +292,7 @@ class _Chooser:
                 return built.result()
 
     def _build(self, planned: Sequence[_Planned]) -> bool:
-        """Have what the kernels of paths run compiled, together; False where some of it cannot be, so that costs have changed."""
+        """Compile what the kernels of paths run, together; False where some of it cannot be, so that costs have changed."""
         wanted = {(a.kernel.identity, key): (a.kernel, self._signature(plan.paths, key))
                   for plan in planned if plan.path is not None for key, a in plan.paths.kernels(plan.path).items()
                   if a.kernel is not None and a.kernel.together is not None}
@@ -301,12 +304,13 @@ class _Chooser:
         return not any(whys)
 
     def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
-        """The kernels of a path that have no verdict."""
+        """Return the kernels of a path that have no verdict."""
         return [(a.kernel, signature) for key, a in paths.kernels(path).items()
                 if a.kernel is not None and self.costs.verdict(a.kernel, signature := self._signature(paths, key)) is None]
 
     def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
-        """The kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have none."""
+        """Return the kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have
+        none."""
         pending: dict[str, tuple[Kernel, Signature]] = {}
         stack = [s for s, _ in paths.top]
         seen: set[str] = set()
@@ -326,14 +330,13 @@ class _Chooser:
 
     @phase("verify")
     def _open(self) -> Judge:
-        """The judge."""
         if self.judge is None:
             self.judge = open_judge(self.costs.database, self.threads, self.costs.device)
         return self.judge
 
     @phase("verify")
     def _compare(self, questions: Sequence[Question]) -> bool:
-        """Have kernels compared with the oracle, each once; True when there were any."""
+        """Compare kernels with the oracle, each once; True when there were any."""
         pending: dict[tuple[str, str], Question] = {}
         for kernel, signature, at in questions:
             pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
@@ -366,7 +369,7 @@ class _Chooser:
             assert kernel is not None
             return kernel
 
-        program = lowered(self.graph, path, kernel_of, backends, largest)
+        lowering = lowered(self.graph, path, kernel_of, backends, largest)
         evidence = []
         everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
 
@@ -380,8 +383,8 @@ class _Chooser:
                 steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
                 whole = self.costs.whole_row(binding, self._signature(paths, key), a, steps or ())
                 rows |= {} if whole is None else {key: whole}
-        doubts = Outliers(self.costs, self.table, [self._signature(paths, key) for key in chosen], self.points)
-        doubts.look_at(rows.values())
+        outliers = Outliers(self.costs, self.table, [self._signature(paths, key) for key in chosen], self.points)
+        outliers.look_at(rows.values())
         verdicts = {key: self.costs.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
                     if a.kernel is not None}
         compared = trace_conditions(self.costs.database, *(v.trace_id for v in verdicts.values() if v is not None))
@@ -398,11 +401,11 @@ class _Chooser:
             verdict = verdicts.get(key)
             covered = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
             row = rows.get(key)
-            doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
+            doubt = None if a.kernel is None or row is None else outliers.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.cost.error,
                                    _said(a), tuple(others), refused, 1.0 if measured else a.cost.margin,
                                    steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
-                                   None if row is None else row.trace_id, None if row is None else doubts.when(row),
+                                   None if row is None else row.trace_id, None if row is None else outliers.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
                                    in_words(covered) if covered else "", a.recipe.derivation if a.recipe is not None else ""))
@@ -410,15 +413,15 @@ class _Chooser:
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
                           f"chosen by an estimate for {signature.title()}")
-            elif a.kernel is not None and calls:                    # an estimate displaces no row: what it may save has to be measured
+            elif a.kernel is not None and calls:                    # an estimate replaces no row: what it may save is measured first
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.cost.measured:
                         saved = cost - self.costs.roofline(o.kernel.backend, signature, binding, o.kernel)
                         if saved > 0:
-                            self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
+                            self._ask(self.rivals, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(cell, self.costs.as_run(self.graph, path, binding), program.program, program.layout, program.kernels, tuple(evidence),
-                       dict(binding), self.costs.device.run_seconds, self._whole(path, binding))
+        return Variant(cell, self.costs.as_run(self.graph, path, binding), lowering.program, lowering.layout, lowering.kernels,
+                       tuple(evidence), dict(binding), self.costs.device.run_seconds, self._whole(path, binding))
 
     def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
         tried = self.costs.tried(self.graph, binding)
@@ -432,12 +435,12 @@ class _Chooser:
         self.unmeasured[signature.key] = signature
 
     def queue_misses(self, *, file: bool) -> tuple[str, ...]:
-        """File what was chosen on an estimate, and what may beat a row, in the profile queue; returns the former, for people. file: not
-        of a pin, which no measurement changes."""
+        """File what was chosen by an estimate, and what may be faster than a row, in the profile queue; return the former, for
+        people. file: not of a pin, which no measurement changes."""
         if file and self.unmeasured:
             for signature in self.unmeasured.values():
                 self.costs.database.ensure_graph(graph_record(signature))
-            self.costs.database.enqueue(*{**self.hopes, **self.misses}.values())
+            self.costs.database.enqueue(*{**self.rivals, **self.misses}.values())
         return tuple(r.reason for r in self.misses.values())
 
 

@@ -1,11 +1,11 @@
-"""size_map: which of several ways is taken where in a box of sizes: cells, each with one way, made from costs at some sizes.
+"""size_map: which of several ways is taken where in a box of sizes: cells, each with one way, derived from costs at some sizes.
 
 Costs are known at samples: sizes on each axis, all of their combinations or most, and the winner of each sample is given. Between
 two with different winners the border is found by bisection: where their costs cross. With several axes the winners where borders
-meet are looked at too. The box is then cut by a tree: the cell that loses most first, by the cut that leaves the least disorder.
-So each sample gets its own winner (as long as there are no more than MOST cells).
+meet are computed too. The box is then cut by a tree: the cell that loses most first, by the cut that leaves the least disorder. So
+each sample gets its own winner (as long as there are no more than MOST cells).
 
-Nothing is measured between samples, so `compile_graph` takes costs there from the samples around (`Between`): powers of each size.
+Nothing is measured between samples, so costs there are interpolated from the samples around (`Between`): powers of each size.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LITTLE = 0.1
 """logarithm of the factor by which a choice may be above the cheapest between samples before a cell is cut for that"""
 
 def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], cost: CostAt) -> list[tuple[Cell, int]]:
-    """The box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were costed; the others
-    follow those beside them. On one axis a border is where costs cross, so the table is exact where they cross once between two
-    samples; with several axes borders follow the axes, and are near to where costs cross."""
+    """Return the box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were costed; the
+    others follow their neighbours. On one axis a border is where costs cross, so the table is exact where they cross once between
+    two samples; with several axes borders follow the axes, and are near to where costs cross."""
     points = {tuple(axis[i] for axis, i in zip(axes, index, strict=True)): winner for index, winner in winners.items()}
     if len(axes) > 1:
         points |= _where_borders_meet(points, cost)
@@ -54,7 +54,7 @@ def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, i
             cell = Cell((*leaf.cell.ranges[:axis], (name, *ends), *leaf.cell.ranges[axis + 1:]))
             part = _Leaf(cell, {x: w for x, w in leaf.points.items() if ends[0] <= x[axis] <= ends[1]}, sampled, cost)
             heapq.heappush(heap, (-part.lost, next(tie), part))
-    return sorted(_merged(cells), key=lambda cell_and_winner: [low for _, low, _ in cell_and_winner[0].ranges])
+    return sorted(_merged(cells), key=lambda entry: [low for _, low, _ in entry[0].ranges])
 
 
 class _Leaf:
@@ -75,7 +75,7 @@ Row = tuple[Sizes, int, Sizes, int]
 
 
 def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
-    """Those along an axis whose winners differ."""
+    """Yield the pairs of neighbours along an axis whose winners differ."""
     lines: dict[Sizes, list[Sizes]] = {}
     for x in sorted(points):
         lines.setdefault((*x[:axis], *x[axis + 1:]), []).append(x)
@@ -84,8 +84,8 @@ def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
 
 
 def _where_borders_meet(points: Mapping[Sizes, int], cost: CostAt) -> dict[Sizes, int]:
-    """The winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can win;
-    beyond the samples nobody is asked."""
+    """Return the winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can
+    win; beyond the samples there are none."""
     axes = [sorted({x[axis] for x in points}) for axis in range(len(next(iter(points))))]
     finer = []
     for axis, sizes in enumerate(axes):
@@ -102,8 +102,8 @@ def _where_borders_meet(points: Mapping[Sizes, int], cost: CostAt) -> dict[Sizes
 
 
 def _cuts(points: Mapping[Sizes, int]) -> Iterator[tuple[int, int, int, list[Row]]]:
-    """(axis, last size before the cut, first one after it, rows whose winners change there); where no winner changes along any
-    axis, since samples are missing: all cuts with points on both sides."""
+    """Yield (axis, last size before the cut, first one after it, rows whose winners change there); where no winner changes along
+    any axis, since samples are missing: all cuts with points on both sides."""
     dims = len(next(iter(points)))
     cuts: dict[tuple[int, int, int], list[Row]] = {}
     for axis in range(dims):
@@ -118,7 +118,7 @@ def _cuts(points: Mapping[Sizes, int]) -> Iterator[tuple[int, int, int, list[Row
 
 
 def _disorder(points: Mapping[Sizes, int], axis: int, last: int) -> float:
-    """Of the two sides of a cut (Gini's measure): 0 where each has one winner."""
+    """Return the Gini impurity of the two sides of a cut, weighed by their points: 0 where each has one winner."""
     total = 0.0
     for side in ([w for x, w in points.items() if x[axis] <= last], [w for x, w in points.items() if x[axis] > last]):
         total += len(side) - sum(n * n for n in Counter(side).values()) / len(side)
@@ -126,13 +126,13 @@ def _disorder(points: Mapping[Sizes, int], axis: int, last: int) -> float:
 
 
 def _ratio(cost: CostAt, way: int, other: int, at: Sizes) -> float:
-    """The logarithm of how much more one takes than the other."""
+    """Return the logarithm of the ratio of two winners' costs."""
     one, two = (max(min(cost(winner, at), 1e30), 1e-30) for winner in (way, other))
     return math.log(one / two)
 
 
 def _crossing(axis: int, row: Row, cost: CostAt) -> int:
-    """The first size of the upper point's winner."""
+    """Return the first size of the upper point's winner."""
     x, a, y, b = row
     low, high = x[axis], y[axis]
     while high - low > 1:
@@ -142,8 +142,8 @@ def _crossing(axis: int, row: Row, cost: CostAt) -> int:
 
 
 def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: CostAt) -> int:
-    """The first size that goes to the upper side: where costs cross, on average over the rows, each weighed by how fast the ratio
-    of its costs changes."""
+    """Return the first size that goes to the upper side: where costs cross, on average over the rows, each weighed by how fast the
+    ratio of its costs changes."""
     if not rows:
         return math.isqrt(last * first) + 1
     middle = weights = 0.0
@@ -155,11 +155,11 @@ def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: CostAt)
 
 
 class Between:
-    """Costs at any sizes from those at samples: between two a power of the size, beyond them as at the last; where a sample is
-    missing, its cost follows from those beside it."""
+    """Costs at any sizes, interpolated from those at samples: between two a power of the size, beyond them as at the last; where a
+    sample is missing, its cost follows from its neighbours."""
 
     def __init__(self, axes: Sequence[Sequence[int]], cost: CostAt, samples: Collection[Index]) -> None:
-        """cost: the cost of a winner at the sizes of a sample; inf where it cannot be used there."""
+        """cost: of a winner at the sizes of a sample; inf where it cannot be used there."""
         self.axes, self.cost, self.samples = axes, cost, frozenset(samples)
         self._logs: dict[tuple[int, Index], float] = {}
 
@@ -192,7 +192,7 @@ class Between:
 
 
 def _merged(cells: Sequence[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
-    """Cells of one winner that lie side by side as one."""
+    """Merge adjacent cells of one winner."""
     left = list(cells)
     for _ in cells:
         pair = next(((x, y, cell) for x, y in itertools.combinations(left, 2)

@@ -21,7 +21,7 @@ from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError,
 from tensor_graphs.tuning.tune import LOOPS, tune
 
 LEAST_LEFT = 0.1
-"""of a kernel's time: rates were measured in other moments, so a kernel may be faster than its roofline"""
+"""of a kernel's time: rates were measured at other times, so a kernel may be faster than its roofline"""
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ LEAST_SECONDS = 2.0
 """of a search: a run of the compiler takes a tenth of a second, and a site has some four actions"""
 
 CLOSE = 1.5
-"""times the chosen kernel's cost, up to which the loops of the rules are worth a search"""
+"""ratio to the chosen kernel's cost, up to which the loops of the rules are worth a search"""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,12 @@ class Worth:
 
 
 def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
-    """What generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
+    """Return what generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
     costs = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(request.here))
     parts: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
     for point in points:
-        def cost(kernel: object, signature: Signature, point: Mapping[str, int] = point) -> object:
-            return costs.cost(kernel, signature, point, True)       # type: ignore[arg-type]
-
-        paths = costs.paths(graph, table, point, cost)              # type: ignore[arg-type]
+        paths = costs.paths(graph, table, point, optimistic=True)
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
@@ -69,8 +66,8 @@ def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Req
 
 def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], request: Request, seconds: float,
                strategy: str, say: Callable[[str], None]) -> list[TunedPart]:
-    """Spend so many seconds on schedules, shared by what each part may save; what a part leaves goes to those after it. Judging the
-    winners comes on top. Raises StrategyError where a strategy of the caller raises."""
+    """Search schedules for this many seconds, shared by what each part may save; what a part leaves goes to those after it. Judging
+    the winners comes on top. Raises StrategyError where a strategy of the caller raises."""
     try:
         parts = worth_tuning(graph, points, request)
     except NoPathError:
@@ -93,7 +90,7 @@ def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], 
 
 
 def require_strategy(strategy: str | Strategy | None) -> str:
-    """The name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
+    """Return the name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
     if strategy is None:
         return next(iter(STRATEGIES))
     if callable(strategy):
