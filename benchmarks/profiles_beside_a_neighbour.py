@@ -36,7 +36,7 @@ from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import _verified, profile_graph
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.search import cost_points
+from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
@@ -118,7 +118,7 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
     """The path that would be chosen, first, and those that differ from it in one choice, cheapest first."""
     request = Request(graph, None, BACKENDS, database)
     for form in forms(prepare(graph, recipes=database).graph, request.allowed):
-        (binding,) = cost_points(form.graph)
+        (binding,) = sizes_to_cost(form.graph)
         book = CostTable.of(request, ESTIMATE_MARGIN)
         table = by_op(all_kernels(BACKENDS))
         try:

@@ -1,7 +1,7 @@
 """compile: graph → plan. Which kernel runs what at which sizes, in what order, in which bytes; all decided before anything runs.
 
-Here is what everybody needs: the plan of the same request is taken from its file. Where there is none, the graph is prepared
-(prepare.py) and searched for (search.py); while Python imports these, the processes that the search will wait for are started.
+The plan of the same request is taken from its file. Where there is none, the graph is prepared (prepare.py) and searched
+(search.py); while Python imports these, the processes that the search will need are started.
 """
 
 from __future__ import annotations
@@ -43,24 +43,26 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
                   assuming: str | Sequence[str] = ()) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
-    tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where
-    that is more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself): measured for every kernel; for the graph
-    as a whole predicted, and where the prediction is beyond it, values are kept in float32 or float64 between ops (float states
-    then too, inputs and outputs are as written). intermediates: "as_written", "float32" or "float64" to have it so in any case;
-    "bfloat16": products by parameters of bf16 are made of values of bf16, whatever is predicted, which is faster for many rows.
-    at: typical sizes of dims for pricing. largest: sizes up to which the graph will be used (default: the dims' upper bounds):
-    kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them. memory_limit:
-    bytes the device may use in all; a plan that needs more at `largest` is refused here, with the sizes up to which it would fit.
-    path: run this one instead of choosing: a path that was listed, or what a plan chose at all sizes (`plan.pin`, or the file that
-    it was saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the
-    one before. threads: rows of so many threads count, and what is verified uses them.
-    simplify: composites are recognised where the graph says them in atomic ops, and small graphs made smaller, with the same bits
-    (prepare.py); False to run the very graph that is written.
-    assuming: conditions on values that hold for every input, as "no overflow": kernels that assume them are candidates.
-    What was chosen is kept in the cache folder, and the same request is answered from there until a kernel, the software or a row
-    of the database is another one (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off keeps nothing).
-    Raises NoPathError (no path, none within the tolerance, or no backend that is here), PlanError (too little memory, a size
-    outside of its dim's range), ArgumentError, and GraphError for what is no graph.
+    tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where that is
+    more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself). It is measured for every kernel and predicted for the
+    whole graph; where the prediction is beyond it, values are kept in float32 or float64 between ops (float states too; inputs and
+    outputs stay as written).
+    intermediates: "as_written", "float32" or "float64" to fix that dtype; "bfloat16": products by parameters of bf16 are made of
+    bf16 values, whatever is predicted, which is faster for many rows.
+    at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'
+    upper bounds): kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them.
+    memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused, with the sizes up to which it
+    would fit.
+    path: run this one instead of choosing: a listed path, or what a plan chose at all sizes (`plan.pin`, or the file that it was
+    saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the one
+    before. threads: measurements with this many threads count, and verification uses them.
+    simplify: recognise composites in atomic ops, and make small graphs smaller, with the same bits (prepare.py); False to run the
+    very graph that is written. assuming: conditions on values that hold for every input, as "no overflow": kernels that assume them
+    are candidates.
+    The plan is stored in the cache folder, and the same request is answered from there until a kernel, the software or a row of the
+    database changes (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off stores nothing).
+    Raises NoPathError (no path, none within the tolerance, or no available backend), PlanError (too little memory, a size outside
+    of its dim's range), ArgumentError, and GraphError for what is no graph.
     """
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
@@ -69,8 +71,8 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:
-    """The plan of a request: from its file, or chosen. Of a pin also where the database cannot be used: then its kernels are
-    compared with the oracle once more, and nothing is kept. Raises as `compile_graph`."""
+    """Return the plan of a request: from its file, or chosen. A pin is planned also where the database cannot be used: then its
+    kernels are compared with the oracle again, and nothing is stored. Raises as `compile_graph`."""
     try:
         return _answer(request, progress)
     except DatabaseError as error:
@@ -81,7 +83,7 @@ def answer(request: Request, progress: Progress | None = None) -> Plan:
 
 
 def _answer(request: Request, progress: Progress | None) -> Plan:
-    graph, given = request.graph, request.path
+    graph, path = request.graph, request.path
     with phase("read plan"):
         begin(request.names)
         here = request.here
@@ -90,24 +92,24 @@ def _answer(request: Request, progress: Progress | None) -> Plan:
     if plan is not None:
         return plan
     with phase(IMPORT):
-        if given is None and file is not None:                       # nothing on file: the graph is new, and will be compared
+        if path is None and file is not None:                       # nothing on file: the graph is new, and will be compared
             from tensor_graphs.measure.isolation import template_process  # a door: what is found on file needs no worker
 
             template_process.begin()
         from tensor_graphs.choice.prepare import prepare  # doors, likewise
         from tensor_graphs.choice.search import searched
     with phase("prepare"):
-        if given is None:
+        if path is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
         else:
             from tensor_graphs.choice.replay import form_of  # a door: most paths are chosen, and not given
 
-            prepared, decided = form_of(request, given, request.store)
+            prepared, decided = form_of(request, path, request.store)
     compile_ahead(here, _ops_of(prepared.graph))
     try:
         plan = searched(request, prepared, progress, decided)
     except PlanError:
-        if request.memory_limit is None or given is not None:
+        if request.memory_limit is None or path is not None:
             raise
         plain = prepare(graph, request.simplify, recipes=False, backends=here)
         if plain.graph is prepared.graph:
@@ -119,7 +121,7 @@ def _answer(request: Request, progress: Progress | None) -> Plan:
 
 
 def _ops_of(graph: Graph) -> set[str]:
-    """The names of a graph's ops, and of those in its parts."""
+    """Return the names of a graph's ops, and of those in its parts."""
     parts = [node.op for node in graph.nodes if isinstance(node.op, PartOp)]
     return {node.op.name for nodes in (graph.nodes, *(walk(part.written.outputs) for part in parts)) for node in nodes}
 

@@ -1,4 +1,4 @@
-"""cost_table: what may be used, and at which price. Rows of the database first; where there is no row, a guess that says so.
+"""cost_table: which kernels may be used, and what they cost: rows of the database, else an estimate that is marked as one.
 
 A kernel may be used for a signature when a verdict is on file here: it was compared with the oracle at several sizes, passed, and
 its error is within the tolerance. Without a verdict it is a candidate: the compiler has it verified before it uses it.
@@ -55,28 +55,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 0.3e-6
-"""of a call that copies, beside what moves"""
+"""of a call that copies, in addition to the time of what moves"""
 
 ESTIMATE_MARGIN = 2.0
-"""a guess is priced so many times higher when a path is chosen to be used: a roofline is a lower bound, and a row beats a hope.
-Where a kernel of the same op was timed, a guess is priced higher still, by as much as that row is above its own guess: what makes
-this work slower than its roofline does so for the next kernel too, until that is measured. Rows of the kernel's own backend say so
-before those of others. On one backend a hope thus never beats a row, unless the kernel moves less than half of what the timed one
-does; a backend without a row there, whose roofline is more than twice as fast, may. Rows of kernels that are no part of this
-package raise no guess: such a kernel may be just bad."""
+"""factor on an estimate when a path is chosen to be used: a roofline is a lower bound, and a measurement is preferred to an
+estimate.
+Where a kernel of the same op was timed, an estimate is raised further, by the ratio of that measurement to its own estimate: what
+makes this work slower than its roofline does so for the next kernel too. Measurements of the kernel's own backend count before
+those of others. On one backend an estimate thus never beats a measurement, unless the kernel moves less than half of what the timed
+one does; a backend without a measurement there, whose roofline is more than twice as fast, may. Measurements of kernels that are no
+part of this package raise no estimate: such a kernel may just be slow."""
 
 UNKNOWN_HAND = 1.5
-"""… and so many times higher again for a kernel that is no part of this package, until it is timed: the rates of a backend are
-those of its own kernels. About what one kernel in place of two saves, so that a plain loop that somebody registers for several ops
-does not win by that guess alone, and is still listed among the first paths"""
+"""a further factor for a kernel that is no part of this package, until it is timed: the rates of a backend are those of its own
+kernels. About what one kernel in place of two saves, so that a plain loop that a user registers for several ops does not win by
+that estimate alone, and is still listed among the first paths"""
 
 NEAR = 0.97
-"""of a price, by which another one has to be lower to say more than that rows vary"""
+"""of a cost: another one has to be lower than that to differ by more than measurements vary"""
 
 
 @dataclass(frozen=True)
 class MeasuredPath:
-    """A path that was run as a whole. seconds: of a run, as it is compared with others; row: that says what it took."""
+    """A path that was run as a whole. seconds: of a run, comparable with other paths; row: the measurement."""
 
     path: GraphPath
     seconds: float
@@ -84,16 +85,16 @@ class MeasuredPath:
 
     @property
     def took(self) -> float:
-        """Seconds of a run, as the row has them."""
+        """Seconds of a run, as measured."""
         return (self.row.median_ms or 0.0) * 1e-3
 
 
 @dataclass
 class CostTable:
-    """What the database knows about kernels in this machine's environments, and guesses for the rest.
+    """Measurements of kernels in this machine's environments, and estimates for the rest.
 
-    threads: rows of so many threads count (None: of the default number). margin: factor on guesses; 1 where the next measurement is
-    sought, ESTIMATE_MARGIN where a plan is chosen. graph: that is asked about, where it is one.
+    threads: measurements with this many threads count (None: of the default number). margin: factor on estimates; 1 where the next
+    measurement is sought, ESTIMATE_MARGIN where a plan is chosen. graph: the one in question, where there is one.
     """
 
     database: Database
@@ -103,11 +104,11 @@ class CostTable:
     margin: float = 1.0
     graph: weakref.ref[Graph] | None = None
     assuming: tuple[str, ...] = ()
-    """what a caller takes for granted of values"""
+    """conditions on values that the caller assumes"""
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
-    """environment key -> times of parts as a whole, read when they are asked for"""
+    """environment key -> times of parts as a whole, read on demand"""
     generation: str = ""
     """of the rows that were read (records/generation.py)"""
     rates: dict[str, DeviceRates] = field(default_factory=dict)
@@ -117,20 +118,20 @@ class CostTable:
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _tried: dict[str, list[MeasuredPath]] = field(default_factory=dict, repr=False)
-    """workload key -> `tried`, looked up once"""
+    """workload key -> `tried`, cached"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     """(kernel's identity, signature key) -> why it is not used in this process: its compiler or the judge failed; no row says so"""
     _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
-    """(identity, workload key) -> what the learned model says, asked once"""
+    """(identity, workload key) -> estimate of the learned model, cached"""
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
-    """kernel name -> `out_of_reach`, looked up once"""
+    """kernel name -> `out_of_reach`, cached"""
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """(identity, workload key) -> `logged`, looked up once"""
+    """(identity, workload key) -> `logged`, cached"""
 
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> CostTable:
-        """What is known where a request would run."""
+        """Return the table for where a request would run."""
         return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
                    request.assumed).load()
 
@@ -162,30 +163,32 @@ class CostTable:
         return self
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
-        """What is known of this kernel on this signature at all sizes; None: it was never compared."""
+        """Return the row of this kernel's comparison on this signature at all sizes; None: it was never compared."""
         return self.known.get(kernel.backend, {}).get(verdict_key(kernel, signature))
 
     def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
-        """What is known of it at these sizes."""
+        """Return the row of this kernel alone at these sizes."""
         return self.known.get(kernel.backend, {}).get(timing_key(kernel, signature, binding))
 
     def timed(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[KnownTime, bool] | None:
-        """The row that prices it, and whether it was measured in its place in a whole graph, which counts before one on its own."""
+        """Return the row that gives its cost, and whether it was measured in its place in a whole graph, which counts before one
+        alone."""
         key = timing_key(kernel, signature, binding)
-        found = self.in_graph.get(kernel.backend, {}).get(key)
-        if found is not None and found.median_ms is not None:
-            return found, True
+        row_in_graph = self.in_graph.get(kernel.backend, {}).get(key)
+        if row_in_graph is not None and row_in_graph.median_ms is not None:
+            return row_in_graph, True
         row = self.time(kernel, signature, binding)
         return None if row is None or row.median_ms is None else (row, False)
 
     def error(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
-        """The worst error ever seen, over all sizes compared and at these sizes; None when it was never compared."""
+        """Return the worst error over all sizes compared and at these sizes; None when it was never compared."""
         rows = (self.verdict(kernel, signature), self.time(kernel, signature, binding))
         errors = [r.worst_relative_error for r in rows if r is not None and r.worst_relative_error is not None]
         return max(errors, default=None)
 
     def why_not(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
-        """None when the rows let this kernel be used here within the tolerance; "unverified" when it was never compared."""
+        """Return None when this kernel may be used here within the tolerance; "unverified" when it was never compared; else the
+        reason."""
         lacking = [name for name in kernel.assuming if name not in self.assuming]
         if lacking:
             return f"it assumes {' and '.join(lacking)}, which is not assumed here"
@@ -202,14 +205,14 @@ class CostTable:
         return None
 
     def refusal(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
-        """As `why_not`, for people: with the line of the log that says why it failed."""
+        """Return `why_not`, for people: with the line of the log that says why it failed."""
         reason = self.why_not(kernel, signature, binding)
         logged = "" if reason is None else self.logged(kernel, signature, binding)
         return f"{reason}: {logged}" if logged else reason
 
     def logged(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str:
-        """The line of the log that says why a kernel failed, over all sizes or else at these; "" where it did not, or nothing was
-        logged."""
+        """Return the line of the log that says why a kernel failed, over all sizes or else at these; "" where it did not, or
+        nothing was logged."""
         at = {verify_workload(signature).key: self.verdict(kernel, signature),
               timed_workload(signature, binding).key: self.time(kernel, signature, binding)}
         for workload, row in at.items():
@@ -223,7 +226,7 @@ class CostTable:
         return ""
 
     def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
-        """As `why_not`, whatever the tolerance."""
+        """Return `why_not` regardless of the tolerance."""
         if kernel.name not in self._unreachable:
             self._unreachable[kernel.name] = out_of_reach(kernel)
         unreachable = self._unreachable[kernel.name]
@@ -235,18 +238,18 @@ class CostTable:
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
             return "it was made for a question that was not asked here" if kernel.remade else "unverified"
-        for found, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
-            if found is None or (found is row and found.only_timed):
+        for known, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
+            if known is None or (known is row and known.only_timed):
                 continue
-            if not found.passed or found.refuted or found.status not in ("PASSED", "INCORRECT_NUMERICAL"):
-                return f"{found.status} {where}"
-            error = found.worst_relative_error
+            if not known.passed or known.refuted or known.status not in ("PASSED", "INCORRECT_NUMERICAL"):
+                return f"{known.status} {where}"
+            error = known.worst_relative_error
             if error is None or not error <= same_math_limit(signature.spec.outputs, kernel.precision):
-                return f"{found.status} {where}: error {error}"
+                return f"{known.status} {where}: error {error}"
         return None
 
     def cost(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Cost | None:
-        """A price, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
+        """Return the cost, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
         reason = self.why_not(kernel, signature, binding)
         if reason is not None and not (optimistic and reason == "unverified"):
             return None
@@ -265,8 +268,8 @@ class CostTable:
         return replace(estimated, seconds=estimated.seconds * off, error=error, note=note)
 
     def estimate(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Cost:
-        """The price of a kernel as if no time of its op were known: what the learned model says, where there is one, else the
-        roofline. A margin above 1 is the book's for a roofline; the model says itself what it may be off by."""
+        """Return the cost of a kernel as if no time of its op were known: by the learned model, where there is one, else by the
+        roofline. A margin above 1 is this table's for a roofline; the model gives its own."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
         model = cost_model.of_calls() if device_of(kernel.backend).is_host else None
@@ -278,20 +281,22 @@ class CostTable:
         key = kernel.identity, timed_workload(signature, binding).key
         if key not in self._estimates:
             self._estimates[key] = model.of_call(signature, at, kernel.backend, kernel.name, roofline, moved, steps)
-        found = self._estimates[key]
-        margin = math.exp(found.spread) if self.margin > 1 else 1.0
-        return Cost(roofline * math.exp(found.off) * margin, False, None,
+        learned = self._estimates[key]
+        margin = math.exp(learned.spread) if self.margin > 1 else 1.0
+        return Cost(roofline * math.exp(learned.off) * margin, False, None,
                      f"estimate ({model.origin}, × {margin:.2g})", margin=margin, learned=True)
 
-    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], cost_of: CostOf) -> Paths:
-        """The paths of a graph at these sizes: kernels as `cost_of` says, copies as they are guessed here."""
+    def paths(self, graph: Graph, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], cost_of: CostOf | None = None, *,
+              optimistic: bool = False) -> Paths:
+        """Return the paths of a graph at these sizes. cost_of: cost of a kernel (default: `cost`, optimistic or not)."""
+        cost_of = cost_of or (lambda kernel, signature: self.cost(kernel, signature, binding, optimistic))
         return Paths(graph, table, cost_of, copied=partial(self.copied, binding), whole=partial(self.whole, binding),
                      link=partial(self.link, binding), around=self.device.run_seconds)
 
     def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[MeasuredPath]:
-        """The paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those that a
-        device timed are compared by its clock: what the host does around them varies from one profile to the next by more than
-        a short kernel takes. It counts as in the run of the fastest of them, which the host's clock compares with other paths."""
+        """Return the paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those
+        that a device timed are compared by its clock: the host's time around them varies between profiles by more than a short
+        kernel takes. It is replaced by that of the fastest of them, which the host's clock compares with other paths."""
         workload = path_workload(graph, binding).key
         if workload not in self._tried:
             here = [name for name in self.backends if why_missing(name) is None]
@@ -299,50 +304,50 @@ class CostTable:
                        for some in itertools.combinations(here, n + 1)}
             rows = [row for place, row in times_at(self.database, workload, "in_graph", verifier=VERIFIER)
                     if place in allowed and row.median_ms is not None and row.status == "PASSED" and not row.refuted]
-            found = []
+            runs = []
             if rows:                                                # a door: most graphs were never run as a whole
                 from tensor_graphs.paths.path_reader import path_from_json
 
-                said = trace_conditions(self.database, *(row.trace_id for row in rows))
-                found = [MeasuredPath(path_from_json(said[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row)
-                         for row in rows if "path" in said[row.trace_id]]      # one op: its kernel is filed so too
-                told = [(each, _around(said[each.row.trace_id], each.took)) for each in found]
-                _, of_fastest = min(((each.took - around, around) for each, around in told if around is not None),
+                conditions = trace_conditions(self.database, *(row.trace_id for row in rows))
+                runs = [MeasuredPath(path_from_json(conditions[row.trace_id]["path"]), (row.median_ms or 0.0) * 1e-3, row)
+                         for row in rows if "path" in conditions[row.trace_id]]      # one op: its kernel is filed so too
+                timed_around = [(run, _around(conditions[run.row.trace_id], run.took)) for run in runs]
+                _, of_fastest = min(((run.took - around, around) for run, around in timed_around if around is not None),
                                     default=(0.0, 0.0))
-                found = [each if around is None else replace(each, seconds=each.took - around + of_fastest)
-                         for each, around in told]
-            self._tried[workload] = sorted(found, key=lambda each: each.seconds)
+                runs = [run if around is None else replace(run, seconds=run.took - around + of_fastest)
+                         for run, around in timed_around]
+            self._tried[workload] = sorted(runs, key=lambda run: run.seconds)
         return self._tried[workload]
 
     def as_run(self, graph: Graph, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """The path with what a run took as a whole, where it was run at these sizes."""
-        took = next((each.took for each in self.tried(graph, binding) if each.path.id == path.id), None)
+        """Return the path with what a run took as a whole, where it was run at these sizes."""
+        took = next((run.took for run in self.tried(graph, binding) if run.path.id == path.id), None)
         return path if took is None else replace(path, seconds=took, measured=True)
 
     def best_measured(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """The fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
-        cheapest by price. The cheapest of all, where rows say so, it was not run and none that was comes near it: more is known."""
-        found = []
-        for each in self.tried(graph, binding):
-            error = each.row.worst_relative_error if each.path.all_steps else 0.0
-            if error is not None and error <= self.tolerance and (costed := paths.still(each.path)) is not None:
-                found.append((each.seconds + paths.charge(costed), costed))
-        if not found:
+        """Return the fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
+        cheapest by cost. Return the cheapest of all where it is measured but was not run, and none that was run comes near it."""
+        measured = []
+        for run in self.tried(graph, binding):
+            error = run.row.worst_relative_error if run.path.all_steps else 0.0
+            if error is not None and error <= self.tolerance and (costed := paths.still(run.path)) is not None:
+                measured.append((run.seconds + paths.charge(costed), costed))
+        if not measured:
             return cheapest
-        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in found)     # for a guess, a run is not set aside
-        if unknown and cheapest.cost < NEAR * min(p.cost for _, p in found):
+        unknown = cheapest.measured and all(p.id != cheapest.id for _, p in measured)   # for an estimate, a run is not set aside
+        if unknown and cheapest.cost < NEAR * min(p.cost for _, p in measured):
             return cheapest
-        best, path = min(found, key=lambda each: each[0])
-        close = [p for seconds, p in found if best >= NEAR * seconds]       # each call adds to what a run may vary by
+        best, path = min(measured, key=lambda pair: pair[0])
+        close = [p for seconds, p in measured if best >= NEAR * seconds]       # each call adds to what a run may vary by
         return min(close, key=lambda p: (p.kernel_calls, p.cost), default=path)
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Cost | None:
-        """What a part took as a whole, in its place, when these kernels computed it this way."""
+        """Return the measured time of a part as a whole, in its place, computed by these kernels this way."""
         row = self.whole_row(binding, part, way, steps)
         return None if row is None or row.median_ms is None else Cost(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
 
     def whole_row(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> KnownTime | None:
-        """The row that says so; only one that counts."""
+        """Return the row of that time; None unless it counts."""
         if not steps:                                               # all of it is known when the graph is bound
             return None
         environment = part_environment(steps, self.threads)
@@ -354,38 +359,37 @@ class CostTable:
 
     @property
     def device(self) -> DeviceRates:
-        """The rates of the host."""
+        """Rates of the host."""
         return self.rates.get(HOST.name, DeviceRates())
 
     def link(self, binding: Mapping[str, int], source: str, target: str, t: TensorType) -> float:
-        """Seconds that a copy of a value from one device to another takes, about; between two that are no host, by way of it."""
-        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        """Estimate the seconds of a copy of a value from one device to another; between two that are no host, via the host."""
         hops = [(source, target)] if HOST.name in (source, target) else [(source, HOST.name), (HOST.name, target)]
-        return sum(self.links.get(hop, LinkRates()).seconds(nbytes) for hop in hops)
+        return sum(self.links.get(hop, LinkRates()).seconds(_nbytes(t, binding)) for hop in hops)
 
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
-        """Seconds that a copy of a value takes, about: on the host, unless no backend in use runs there."""
-        nbytes = math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
+        """Estimate the seconds of a copy of a value: on the host, unless no backend in use runs there."""
+        nbytes = _nbytes(t, binding)
         devices = [device_of(name) for name in self.backends]
-        if devices and not any(each.is_host for each in devices):
+        if devices and not any(one.is_host for one in devices):
             device, rates = self.rates.get(devices[0].name, prior_rates(devices[0])), BACKEND_RATES["cuda"]
             return rates.call_seconds + 2.0 * nbytes / (device.bandwidth * rates.bandwidth_share)
         return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
 
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
-        """Seconds that a kernel of a backend takes at least, about; of this one, where it says itself what it moves."""
+        """Estimate the least seconds that a kernel of a backend takes; of this kernel, where it declares what it moves."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
         return estimate_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
-        """How many times its roofline the best of the package's kernels takes that were timed on this signature at these sizes, 1
-        at least, and the trace that says so; (1, 0) when none was. Of this backend's kernels, where one was timed, else of all."""
+        """Return the least ratio of time to roofline (1 at least) of the package's kernels timed on this signature at these sizes,
+        and its trace; (1, 0) when none was. Kernels of this backend count, where one was timed, else all."""
         if self._timed_on is None:
             self._timed_on = {}
-            for name, known in self.known.items():
+            for name, times in self.known.items():
                 placed = {key: row for key, row in self.in_graph.get(name, {}).items() if row.median_ms is not None}
-                for (_, workload), row in {**known, **placed}.items():
+                for (_, workload), row in {**times, **placed}.items():
                     if row.median_ms is not None and row.status == "PASSED" and not row.refuted:
                         self._timed_on.setdefault(workload, []).append((name, row))
         workload = timed_workload(signature, binding).key
@@ -394,22 +398,27 @@ class CostTable:
             ours = {k.identity: k for k in all_kernels(self.backends) if k.ours and k.computes(signature.spec)} if rows else {}
             rows = [(name, row) for name, row in rows if row.source_hash in ours]
             rows = [(name, row) for name, row in rows if name == backend] or rows
-            found = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, ours[row.source_hash]), row.trace_id)
+            ratios = [(row.median_ms * 1e-3 / self.roofline(name, signature, binding, ours[row.source_hash]), row.trace_id)
                      for name, row in rows if row.median_ms is not None]
-            off, trace = min(found, default=(1.0, 0))
+            off, trace = min(ratios, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
 
 
-def _around(said: Mapping[str, Any], took: float) -> float | None:
-    """Seconds of what a path took that the host did around a device, by what was stored beside its row; None where the host timed
-    it all, and of what can be no part of it."""
-    told = said.get("around_ms")
-    if not isinstance(told, int | float) or isinstance(told, bool) or not 0 <= told * 1e-3 <= took:
+def _around(conditions: Mapping[str, Any], took: float) -> float | None:
+    """Return the seconds of a path's time that the host spent around a device, from the conditions of its row; None where the host
+    timed it all, and for a value that cannot be part of it."""
+    milliseconds = conditions.get("around_ms")
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool) or not 0 <= milliseconds * 1e-3 <= took:
         return None
-    return told * 1e-3
+    return milliseconds * 1e-3
+
+
+def _nbytes(t: TensorType, binding: Mapping[str, int]) -> int:
+    return math.prod(int(d.evaluate(s, binding)) for s in t.shape) * t.dtype.itemsize
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The sizes at which a graph is priced: given ones, else the middle of each dim's range. Raises PlanError."""
+    """Return the sizes at which a graph's costs are estimated: given ones, else the middle of each dim's range. Raises PlanError.
+    """
     return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")

@@ -12,10 +12,10 @@ from tensor_graphs.paths.plan import Evidence
 
 @dataclass(frozen=True)
 class Choice(Evidence):
-    """Why one signature is computed the way it is, and the rows that say so: of its time, and of its comparison with the oracle.
+    """Why one signature is computed the way it is, and the rows of its time and of its comparison with the oracle.
 
-    times, agreeing: rows with such a time, and those of them that agree with the one that counts. doubt: why it may be too slow.
-    covered: what the comparison covered, in a line. derivation: of a recipe, step by step.
+    times, agreeing: number of its times, and of those that agree with the one that counts. doubt: why it may be too slow. covered:
+    what the comparison covered, in a line. derivation: of a recipe, step by step.
     """
 
     trace: int | None = None
@@ -28,9 +28,9 @@ class Choice(Evidence):
     derivation: str = ""
 
 
-def in_words(found: Mapping[str, Any]) -> str:
-    """One line of what a comparison covered, as its row has it (measure/points/cover.py)."""
-    sizes = ", ".join(f"{name}: {text}" for name, text in found.get("sizes", {}).items()) or "its only size"
-    more = f", and {found['and']}" if "and" in found else ""
-    return (f"{found.get('points', '?')} points: {sizes} | {', '.join(found.get('values', ())) or 'ordinary values'} | "
-            f"{', '.join(found.get('layouts', ())) or 'aligned'} operands{more}")
+def in_words(covered: Mapping[str, Any]) -> str:
+    """Describe in one line what a comparison covered, as its row has it (measure/points/cover.py)."""
+    sizes = ", ".join(f"{name}: {text}" for name, text in covered.get("sizes", {}).items()) or "its only size"
+    more = f", and {covered['and']}" if "and" in covered else ""
+    return (f"{covered.get('points', '?')} points: {sizes} | {', '.join(covered.get('values', ())) or 'ordinary values'} | "
+            f"{', '.join(covered.get('layouts', ())) or 'aligned'} operands{more}")

@@ -1,7 +1,7 @@
-"""finalists: the few paths that may be the fastest are run as a whole, in turns, and what they took is what the choice rests on.
+"""finalists: the few paths that may be the fastest are run as a whole, interleaved, and the choice rests on these times.
 
-Prices of kernels add up to an order of the paths, not to what a graph takes: what one kernel leaves in the caches, how threads of
-two runtimes follow each other and what a call costs in its place belong to no kernel. So the order proposes, and the whole decides.
+Costs of kernels add up to an order of the paths, not to what a graph takes: what one kernel leaves in the caches, how threads of
+two runtimes follow each other and what a call costs in its place belong to no kernel.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
@@ -35,46 +36,47 @@ MOST = 10
 """paths of a graph that are run as a whole in one profile"""
 
 LOOKED_AT = 10 * MOST
-"""paths in the order of their prices, of which some are run"""
+"""paths in the order of their costs, of which some are run"""
 
 CLOSE, SHORT = 1.6, 2e-5
-"""times the cheapest path's price, and seconds more, beyond which a path is not run: rows are seldom further off than that, and
-what calls of a few microseconds cost in their place (awake threads, operands in the caches) their rows do not say"""
+"""factor on the cheapest path's cost, and seconds more, beyond which a path is not run: measurements are seldom further off than
+that, and they do not contain what calls of a few microseconds cost in their place (awake threads, operands in the caches)"""
 
 NOTICED = 0.03
-"""of the cheapest path's price: a kernel that is called for less is not exchanged for its next best"""
+"""of the cheapest path's cost: a kernel that is called for less is not exchanged for its next best"""
 
 LEFT = 4
 """paths that are run more often"""
 
 FEW_ROUNDS, ROUNDS = 3, 7
-"""turns of each path at first, and of each of those that are left"""
+"""rounds of each path at first, and of each of those that are left"""
 
 TURNS, UNSURE = 4, 1.15
-"""how often they are, at most, each time bound anew (where its memory lies makes a short path 10 % slower or faster), and times the
-fastest beyond which a path is not run again after the first time"""
+"""repetitions of these, at most, each time bound again (where its memory lies makes a short path 10 % slower or faster), and the
+ratio to the fastest beyond which a path is not repeated"""
 
 KEPT = 0.7
-"""of all runs of a path that was run again: the slower ones are those of a busy machine"""
+"""of all runs of a repeated path: the slower ones are those of a busy machine"""
 
 COMPARING = 0.3
-"""of the time that is left, in which kernels without a verdict are compared with the oracle"""
+"""of the time that is left, for comparing kernels without a verdict with the oracle"""
 
 MOST_MORE = 10.0
-"""seconds by which what one plan needs may exceed the time that there is: of a part measured and a part guessed little can be said,
-and what is missing may be one of three kernels on a busy machine; but kernels of millions of numbers take so long each, and a path
-may have ten"""
+"""seconds by which the needs of one plan may exceed the budget: a sum of measurements and estimates says little, and what is
+missing may be one of three kernels on a busy machine; but kernels of millions of numbers take so long each, and a path may have ten
+"""
 
 EACH = 0.2
-"""seconds that running a path as a whole costs beside its runs, about: binding it, letting threads sleep, emptying the caches"""
+"""seconds that running a path as a whole costs in addition to its runs, about: binding it, letting threads sleep, emptying the
+caches"""
 
 RUNS = 30
 """runs of a path, about"""
 
 
 def at_once(graph: Graph, binding: Mapping[str, int], backends: Sequence[str]) -> list[Kernel]:
-    """The kernels that run all steps of a graph at these sizes."""
-    found = []
+    """Return the kernels that run all steps of a graph at these sizes."""
+    kernels = []
     for kernel in whole_kernels(backends):
         assert kernel.whole is not None
         try:
@@ -83,27 +85,27 @@ def at_once(graph: Graph, binding: Mapping[str, int], backends: Sequence[str]) -
             log.debug("%s: %s", kernel.name, e)
             continue
         if all(d.evaluate(one, binding) == 1 for one in takes.ones):
-            found.append(kernel)
-    return found
+            kernels.append(kernel)
+    return kernels
 
 
 def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] = ()) -> list[Path]:
-    """The paths worth a run: the cheapest, also with each of some kernels that run all steps at once, the graph's own words, each
-    dear step in its next best way, and the best of the rest; as many as can be run in `seconds`. Raises NoPathError."""
+    """Return the paths worth a run: the cheapest, also with each of some kernels that run all steps at once, the graph as written,
+    each dear step in its next best way, and the best of the rest; as many as can be run in `seconds`. Raises NoPathError."""
     first = paths.cheapest()
     most = int(min(MOST, seconds / (EACH + RUNS * first.cost)))
-    found = {first.id: first}
+    selected = {first.id: first}
     limit = CLOSE * first.cost + SHORT
 
     def add(path: Path | None, margin: float = 1.0) -> None:
-        if path is not None and path.cost <= limit * (1.0 if path.measured else margin) and len(found) < most:
-            found.setdefault(path.id, path)
+        if path is not None and path.cost <= limit * (1.0 if path.measured else margin) and len(selected) < most:
+            selected.setdefault(path.id, path)
 
     if all(paths.device_of(way) != HOST.name for way in paths.kernels(first).values() if way.kernel is not None):
         for kernel in whole:
             add(first.at_once(kernel))
-    known = {s.key: s for s in paths.known()}
-    chosen = {known[key]: way for key, way in paths.kernels(first).items()}
+    signatures = {s.key: s for s in paths.known()}
+    chosen = {signatures[key]: way for key, way in paths.kernels(first).items()}
     plain = {s: next(a for a in paths.alternatives(s) if a.kernel is None and a.recipe is None)
              for s, way in chosen.items() if way.recipe is not None}
     if plain:
@@ -112,42 +114,42 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
     swaps = []
     for s in (s for s in chosen if share[s] >= NOTICED * first.cost):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.name != chosen[s].name]
-        seconds, other = min(others, key=lambda each: each[0], default=(math.inf, chosen[s]))
+        seconds, other = min(others, key=itemgetter(0), default=(math.inf, chosen[s]))
         if seconds < math.inf:
             swaps.append(paths.reworded(first, {s: other}))
     for path in sorted(filter(None, swaps), key=lambda p: p.cost)[:most // 2]:
         add(path, ESTIMATE_MARGIN)
     for path in itertools.islice(paths, LOOKED_AT):
-        if len(found) >= most or path.small:                        # small swaps come last
+        if len(selected) >= most or path.small:                        # small swaps come last
             break
         add(path)
-    return list(found.values())
+    return list(selected.values())
 
 
 def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float, say: Callable[[str], None],
                   again: bool = False, without: Sequence[str] = (), more: float = MOST_MORE) -> int:
-    """Run the finalists of a graph at these sizes as a whole, and file what they took; the faster ones are run more often.
+    """Run the finalists of a graph at these sizes as a whole, and file their times; the faster ones are run more often.
 
     end: of the budget, on the clock of time.perf_counter; more: seconds by which comparing kernels with the oracle first may move
     it. again: also where all of them were run before. without: kernels of all steps that are left out. Returns how many ran.
     """
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
-    book = CostTable.of(request, ESTIMATE_MARGIN)
+    costs = CostTable.of(request, ESTIMATE_MARGIN)
     try:
         began = time.perf_counter()
-        paths = _compared(judge, graph, binding, request, book, end, say, more)
+        paths = _compared(judge, graph, binding, request, costs, end, say, more)
         end += min(more, time.perf_counter() - began)               # or few paths would be run where much was to be compared
         whole = [k for k in at_once(graph, binding, request.here) if k.name not in without]
         several = finalists(paths, end - time.perf_counter(), whole)
     except NoPathError:
         return 0
-    tried = {each.path.id for each in book.tried(graph, binding)}
+    tried = {run.path.id for run in costs.tried(graph, binding)}
     if len(several) < 2 or (not again and tried >= {p.id for p in several}):
         return 0
-    known = {p.id: p for p in several}
-    for each in book.tried(graph, binding)[:1]:                     # the best so far takes part, so that times of one run compare
-        if each.path.id not in known and (costed := paths.still(each.path)) is not None:
+    by_id = {p.id: p for p in several}
+    for run in costs.tried(graph, binding)[:1]:                    # the best so far takes part, so that times of one run compare
+        if run.path.id not in by_id and (costed := paths.still(run.path)) is not None:
             several.append(costed)
     kernels = {a.name: a.kernel for p in several for a in paths.kernels(p).values() if a.kernel is not None}
     at = {n: int(s) for n, s in binding.items()}
@@ -156,75 +158,76 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
     left = max(0.0, end - time.perf_counter())
     say(f"{len(several)} paths as a whole")
     try:
-        found: list[Deployed] = measure(several, rounds=FEW_ROUNDS, seconds=0.4 * left)
+        results: list[Deployed] = measure(several, rounds=FEW_ROUNDS, seconds=0.4 * left)
         for turn in range(TURNS):
-            best = _still_open(found, math.inf if turn == 0 else UNSURE)
+            best = _still_open(results, math.inf if turn == 0 else UNSURE)
             left = max(0.0, end - time.perf_counter())
             if turn and (len(best) < 2 or left < EACH * len(best)):
                 break
             say(f"{len(best)} paths as a whole, again")
-            found = both(found, measure([each.path for each in best], rounds=ROUNDS, seconds=left))
+            results = both(results, measure([run.path for run in best], rounds=ROUNDS, seconds=left))
     except NotDeployed as e:
         if e.path is not None and e.path.all_steps:
             record_wrong_at_once(judge, graph, e.path, str(e), kernels, at)
             log.warning("%s is wrong here: %s", e.path.all_steps, e)
             return try_finalists(judge, graph, binding, request, end, say, again, (*without, e.path.all_steps), more)
-        log.warning("%d paths could not be run as a whole, so the choice rests on prices of their steps: %s", len(several), e)
+        log.warning("%d paths could not be run as a whole, so the choice rests on the costs of their steps: %s", len(several), e)
         if e.path is not None:
             refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER)
         return 0
-    record_whole(judge, graph, found, kernels, at, request.here)
-    return len(found)
+    record_whole(judge, graph, results, kernels, at, request.here)
+    return len(results)
 
 
-def _still_open(found: Sequence[Deployed], unsure: float) -> list[Deployed]:
-    """Those that took less than `unsure` times what the fastest took, the fastest first; LEFT at most."""
-    ordered = sorted(found, key=lambda each: median(each.whole))
-    return [each for each in ordered if median(each.whole) <= unsure * median(ordered[0].whole)][:LEFT]
+def _still_open(results: Sequence[Deployed], unsure: float) -> list[Deployed]:
+    """Return those that took less than `unsure` times what the fastest took, the fastest first; LEFT at most."""
+    ordered = sorted(results, key=lambda result: median(result.whole))
+    return [result for result in ordered if median(result.whole) <= unsure * median(ordered[0].whole)][:LEFT]
 
 
-def both(found: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
-    """What paths took, where some of them were run again: the faster ones of all their runs. So what was not run again does not
-    seem the fastest where the machine was slower by then. The host's part around what a device takes is the least of all."""
-    least = min((each.around for each in (*found, *more) if each.around is not None), default=0.0)
-    found, more = ([_with(least, each) for each in some] for some in (found, more))
-    again = {each.path.id: each.whole for each in more}
+def both(results: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
+    """Merge the times of paths with those of some that were run again: the faster ones of all their runs, so that what was not run
+    again does not seem the fastest where the machine was slower by then. The host's part around a device's time is the least of
+    all."""
+    least = min((result.around for result in (*results, *more) if result.around is not None), default=0.0)
+    results, more = ([_with(least, result) for result in some] for some in (results, more))
+    again = {result.path.id: result.whole for result in more}
     out = []
-    for each in found:
-        runs = sorted((*each.whole, *again.get(each.path.id, ())))
-        kept = max(len(again[each.path.id]), int(KEPT * len(runs))) if each.path.id in again else len(runs)
-        out.append(replace(each, whole=tuple(runs[:kept])))
+    for result in results:
+        runs = sorted((*result.whole, *again.get(result.path.id, ())))
+        count = max(len(again[result.path.id]), int(KEPT * len(runs))) if result.path.id in again else len(runs)
+        out.append(replace(result, whole=tuple(runs[:count])))
     return out
 
 
-def _with(around: float, each: Deployed) -> Deployed:
-    """With so much of the host's in place of what it took then, where a device timed the rest."""
-    if each.around is None:
-        return each
-    whole = tuple(spent - each.around + around for spent in each.whole)
-    return replace(each, whole=whole, sums=whole, around=around)
+def _with(around: float, result: Deployed) -> Deployed:
+    """Replace the host's part of the times, where a device timed the rest."""
+    if result.around is None:
+        return result
+    whole = tuple(spent - result.around + around for spent in result.whole)
+    return replace(result, whole=whole, sums=whole, around=around)
 
 
-def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, book: CostTable, end: float,
+def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, costs: CostTable, end: float,
               say: Callable[[str], None], more: float) -> Paths:
-    """The paths of a graph of which every kernel may be used. A short budget leaves kernels that nothing was asked about, on paths
-    that might be the fastest: those of the cheapest path are compared with the oracle first, and those of other finalists while
-    there is time; what is not compared by then is on no path. Raises NoPathError."""
+    """Return the paths of a graph of which every kernel may be used. With a short budget some kernels of promising paths have no
+    verdict: those of the cheapest path are compared with the oracle first, and those of other finalists while there is time; the
+    rest is on no path. Raises NoPathError."""
     table = by_op(all_kernels(request.here))
-    hopeful = book.paths(graph, table, binding, lambda k, s: book.cost(k, s, binding, True))
+    hopeful = costs.paths(graph, table, binding, optimistic=True)
     until = time.perf_counter() + COMPARING * (end - time.perf_counter())
     several = finalists(hopeful, end - time.perf_counter()) or [hopeful.cheapest()]
     signatures = {s.key: s for s in hopeful.known()}
-    done = set[tuple[str, str]]()
+    compared = set[tuple[str, str]]()
     for i, path in enumerate(several):
         pending = {(a.kernel.identity, key): (a.kernel, signatures[key], {n: int(binding[n]) for n in signatures[key].dim_names})
                    for key, a in hopeful.kernels(path).items()
-                   if a.kernel is not None and book.verdict(a.kernel, signatures[key]) is None}
-        pending = {key: each for key, each in pending.items() if key not in done}
+                   if a.kernel is not None and costs.verdict(a.kernel, signatures[key]) is None}
+        pending = {key: question for key, question in pending.items() if key not in compared}
         if i and time.perf_counter() >= until:
             break
         compare_all(judge, list(pending.values()), say, until if i else end + more)
-        done |= set(pending)
-    if done:
-        book.load()
-    return book.paths(graph, table, binding, lambda k, s: book.cost(k, s, binding))
+        compared |= set(pending)
+    if compared:
+        costs.load()
+    return costs.paths(graph, table, binding)

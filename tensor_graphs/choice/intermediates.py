@@ -1,9 +1,9 @@
-"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tight tolerance, or,
-where that is asked for, narrower in products.
+"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tight tolerance, or, on
+request, narrower in products.
 
-A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/rounding.py). Where
-the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (widening.py): float32 where that is
-wider and does, else float64 (decisions 0006, 0044 and 0092). Products of bfloat16 are never made by themselves (passes/narrow.py,
+A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/precision.py). Where
+the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (widening.py): float32 where that is wider
+and suffices, else float64 (decisions 0006, 0044 and 0092). bfloat16 products are never chosen automatically (passes/narrow.py,
 decision 0060).
 """
 
@@ -28,17 +28,17 @@ class IntermediatesError(TensorGraphsError):
 
 
 def as_written(graph: Graph, tolerance: float, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
-    """The graph as it is."""
+    """Return the graph as it is."""
     predicted = predicted_error(graph, backends)
     unknown, norm = unpredictable(graph, tolerance), centred(graph)
     of_rows = f", times |mean| / deviation of the rows of {norm} where that is above 1" if norm else ""
-    said = f"as written, predicted error {f'unknown: {unknown}' if unknown else f'{predicted:.1e}{of_rows}'}"
-    return Intermediates(graph, False, predicted, why or said)
+    reason = f"as written, predicted error {f'unknown: {unknown}' if unknown else f'{predicted:.1e}{of_rows}'}"
+    return Intermediates(graph, False, predicted, why or reason)
 
 
 @phase("prepare")
 def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
-    """The graph to run within a tolerance. Raises IntermediatesError for another word than those of WANTED."""
+    """Return the graph to run within a tolerance. Raises IntermediatesError for a word that is not in WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     beyond = _beyond(graph, tolerance, backends)
@@ -47,23 +47,23 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     from tensor_graphs.choice import widening  # a door: most graphs run as they are written
 
     if wanted != "auto":
-        found = widening.rewritten(graph, wanted, backends=backends)
-        return replace(found, why=f"{found.why}{_beyond(found.graph, tolerance, backends)}")
+        form = widening.rewritten(graph, wanted, backends=backends)
+        return replace(form, why=f"{form.why}{_beyond(form.graph, tolerance, backends)}")
     return widening.within(graph, tolerance, backends) or as_written(graph, tolerance, backends=backends)
 
 
 def _beyond(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
-    """For people: that a graph's predicted error is beyond the tolerance; "" where it is not."""
+    """Return a note that a graph's predicted error is beyond the tolerance; "" where it is not."""
     predicted = predicted_error(graph, backends)
     return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
 
 
 def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
-    """The form of a request's graph, as it was prepared, that `decide` names; with "auto" then the other one, for when no path of
-    the first is within the tolerance.
+    """Yield the form of a prepared graph that `decide` names; with "auto" then the other one, for when no path of the first is
+    within the tolerance.
 
-    Whoever lists, measures or compiles goes through this, so that all three speak of the same graph. Raises NoPathError for a
-    tolerance that no form can meet.
+    Listing, measuring and compiling all go through this, so that they use the same graph. Raises NoPathError for a tolerance that
+    no form can meet.
     """
     tolerance, backends = request.allowed, request.here
     check_reach(graph, tolerance)

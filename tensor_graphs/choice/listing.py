@@ -39,12 +39,11 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                assuming: str | Sequence[str] = ()) -> PathListing:
     """Every path of a graph, lazily: the cheapest first, those with a swap of a small step that moves less than 1 % of the time
     last; of several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None)
-    unless told not to.
+    unless all_kernels_count is False.
 
-    limit: at most so many; there may be millions, and its `total` says how many. Its repr shows the first few that are left, and
-    how to go on. measured: only those whose steps all have measurements at these sizes.
-    tolerance, intermediates, simplify, threads, assuming: as in `compile_graph`. What a path may not use at all,
-    `not_offered` names.
+    limit: at most this many; there may be millions, and its `total` counts them. Its repr shows the first few that are left, and
+    how to go on. measured: only those whose steps all have measurements at these sizes. tolerance, intermediates, simplify,
+    threads, assuming: as in `compile_graph`. `not_offered` names what a path may not use at all.
     Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
     where there is no path.
     """
@@ -54,17 +53,17 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                       assuming=assuming)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
-    book = CostTable.of(request, ESTIMATE_MARGIN)
+    costs = CostTable.of(request, ESTIMATE_MARGIN)
     binding = typical_sizes(graph, at)
     table = by_op(all_kernels(request.here))
     refused: NoPathError | None = None
 
     def cost(kernel: Kernel, s: Signature) -> Cost | None:
-        found = book.cost(kernel, s, binding, all_kernels_count)
-        return None if found is None or (measured and not found.measured) else found
+        result = costs.cost(kernel, s, binding, all_kernels_count)
+        return None if result is None or (measured and not result.measured) else result
 
     for form in forms(graph, request):
-        paths = book.paths(form.graph, table, binding, cost)
+        paths = costs.paths(form.graph, table, binding, cost)
         try:
             paths.cheapest()
         except NoPathError as e:                                    # nothing within the tolerance computes this form
@@ -72,17 +71,17 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                 refused = NoPathError("no path has a measurement of each of its steps here\n"
                                       "  fix: tg profile measures; without measured=True (--measured) estimates are listed too")
                 continue
-            refused = refused or with_reasons(e, paths, book, table, binding)
+            refused = refused or with_reasons(e, paths, costs, table, binding)
         else:
-            return PathListing(itertools.islice(_by_worth(paths, book, binding), limit), prepared.parts, partial(_count, paths))
+            return PathListing(itertools.islice(_by_worth(paths, costs, binding), limit), prepared.parts, partial(_count, paths))
     assert refused is not None                                      # there is one form at least
     raise refused
 
 
-def _by_worth(paths: Paths, book: CostTable, binding: Mapping[str, int]) -> Iterator[GraphPath]:
-    """All paths by worth: those that were run as a whole by what they took, among the others by cost."""
-    tried = (paths.still(each.path) for each in book.tried(paths.graph, binding) if not each.path.all_steps)
-    ran = {path.id: book.as_run(paths.graph, path, binding) for path in tried if path is not None}
+def _by_worth(paths: Paths, costs: CostTable, binding: Mapping[str, int]) -> Iterator[GraphPath]:
+    """Yield all paths in order: those that were run as a whole by their time, among the others by cost."""
+    tried = (paths.still(run.path) for run in costs.tried(paths.graph, binding) if not run.path.all_steps)
+    ran = {path.id: costs.as_run(paths.graph, path, binding) for path in tried if path is not None}
     others = (path for path in paths if path.id not in ran)
     return heapq.merge(sorted(ran.values(), key=lambda path: path.seconds), others, key=lambda path: (
         path.small, path.seconds if path.id in ran else path.cost + paths.around))
@@ -99,8 +98,8 @@ SHOWN = 3
 
 
 class PathListing(Iterator[GraphPath]):
-    """Paths, each once, as they are found; its repr shows the next ones and takes none away. parts: the pieces that kernels of
-    graphs compute, for people. total: the number of all paths, whatever the limit; counted when it is first asked for."""
+    """Iterator over paths, each once; its repr shows the next ones without consuming them. parts: the pieces that kernels of graphs
+    compute, for people. total: the number of all paths, whatever the limit; counted on first access."""
 
     def __init__(self, paths: Iterator[GraphPath], parts: str, count: Callable[[], PathCount]) -> None:
         self.parts, self._paths, self._count = parts, paths, count
@@ -124,22 +123,22 @@ class PathListing(Iterator[GraphPath]):
 
 
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
-    """For people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does not meet,
-    and those of graphs that occur nowhere in it. None of them is on any path."""
+    """Describe for people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does
+    not meet, and those of graphs that occur nowhere in it. None of them is on any path."""
     request = Request(graph, backends=backends)
     here, notes = request.here, request.notes
     if simplify:
         notes = (*notes, *(f"kernel {k.name} is no candidate: {why}" for k, why in _without_place(graph, here)))
     table = by_op(k for k in all_kernels(here) if lacking(k) is not None)
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
     if table:
         for s in signatures_of(prepare(graph, simplify, backends=here).graph):
-            found |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
-    return [*notes, *found.values()]
+            refused |= {k.name: f"kernel {k.name} is left out: {why}" for k, why in left_out(s.spec, table)}
+    return [*notes, *refused.values()]
 
 
 def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
-    """The kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
+    """Yield the kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
     kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
     if not kernels:
         return
@@ -147,20 +146,20 @@ def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kern
     specs = [s.spec for s in signatures_of(formed)]
     for k in kernels:
         if isinstance(k.composite, PartOp) and not any(k.computes(spec) for spec in specs):
-            told = why_nowhere((graph, formed), k.composite)
-            yield k, f"its graph was found nowhere in this one: {told.why} (fix: {told.fix})"
+            reason = why_nowhere((graph, formed), k.composite)
+            yield k, f"its graph was found nowhere in this one: {reason.why} (fix: {reason.fix})"
 
 
 def signatures_of(graph: Graph) -> list[Signature]:
-    """Every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way down.
-    Each once."""
+    """Return every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way
+    down. Each once."""
     paths = Paths(graph, {}, lambda kernel, signature: None)
-    found: dict[str, Signature] = {}
+    signatures: dict[str, Signature] = {}
     todo = [s for s, _ in reversed(paths.top)]
     while todo:
         s = todo.pop()
-        if s.key not in found:
-            found[s.key] = s
+        if s.key not in signatures:
+            signatures[s.key] = s
             for way in reversed(paths.alternatives(s)):
                 todo += [i for i, _ in reversed(paths.inner(s, way))]
-    return list(found.values())
+    return list(signatures.values())

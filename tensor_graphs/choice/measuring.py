@@ -1,6 +1,6 @@
 """measuring: functions of `measure`, imported only when `choice` has something measured.
 
-A plan whose kernels have their verdicts on file is made without it: the judge and its workers are a sixth of the package.
+A plan whose kernels have their verdicts on file does without it: the judge and its workers are a sixth of the package.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 
 def open_judge(database: Database, threads: int | None, rates: DeviceRates | None) -> Judge:
-    """A judge that files its verdicts in the database; close it. threads: of kernels (None: the default). rates: of this device."""
+    """Open a judge that files its verdicts in the database; close it. threads: of kernels (None: the default). rates: of this
+    device."""
     from tensor_graphs.measure.judge import Judge
 
     return Judge(database, threads=threads, rates=rates)
 
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """How near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
+    """Return how near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
     from tensor_graphs.measure import least_error as rounded
 
     return rounded.least_error(signature, binding)
@@ -38,22 +39,22 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
 
 @phase("verify")
 def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
-    """Have the oracle asked what comparisons are going to ask, until it is enough."""
+    """Have the oracle compute what comparisons are going to need, until it is enough."""
     from tensor_graphs.measure.judge import Asked
 
-    judge.foresee([Asked(*each) for each in pending], enough)
+    judge.foresee([Asked(*question) for question in pending], enough)
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
                 progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
-    """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock.
-    Returns of those that the judge itself failed over, so that nothing is filed, why: by identity and signature's key."""
+    """Compare kernels with the oracle, each at some sizes, and file the verdicts. until: on time.perf_counter's clock.
+    Returns those that the judge itself failed over, so that nothing is filed: identity and signature's key -> why."""
     from tensor_graphs.measure.ahead import compare
     from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
     from tensor_graphs.measure.judge import Asked
 
     failed: dict[tuple[str, str], str] = {}
-    with closing(compare(judge, [Asked(*each) for each in pending])) as verdicts:
+    with closing(compare(judge, [Asked(*question) for question in pending])) as verdicts:
         for i, (asked, verdict) in enumerate(verdicts):
             progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
             judge.record(asked.kernel, asked.signature, verdict, None)
@@ -65,14 +66,14 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
 
 
 def may_have_been_disturbed() -> bool:
-    """Whether rows of this machine say if it was quiet while they were measured."""
+    """Return whether measurements of this machine record if it was quiet meanwhile."""
     from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
 
     return waits_for_quiet()
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None) -> None:
-    """Store the constants on which first guesses rest, where none are known (measure/rates/calibration.py)."""
+    """Store the constants on which first estimates rest, where none are known (measure/rates/calibration.py)."""
     if known_rates(database, backends, threads) is None:
         from tensor_graphs.measure.rates import calibration
 

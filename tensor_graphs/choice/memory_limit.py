@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -23,29 +24,28 @@ def check_room(plan: Plan) -> None:
 
 
 def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:
-    """The largest sizes at which each variant is used, the last one first; one variant serves its cell."""
-    found = [v.cell.largest(largest) for v in reversed(plan.variants)]
-    return [each for each in found if all(size <= largest[n] for n, size in each.items())]
+    """Return the largest sizes at which each variant is used, the last one first; one variant serves its cell."""
+    bindings = [v.cell.largest(largest) for v in reversed(plan.variants)]
+    return [binding for binding in bindings if all(size <= largest[n] for n, size in binding.items())]
 
 
 def fits(plan: Plan, largest: Mapping[str, int]) -> bool:
-    """Whether the plan would fit if it were laid out for these largest sizes."""
+    """Return whether the plan would fit if it were laid out for these largest sizes."""
     bindings = _largest_per_variant(plan, largest)
-    variants = tuple(replace(v, layout=place(v.layout.intervals, v.cell.largest(largest)))
-                     for v in plan.variants)
+    variants = tuple(replace(v, layout=place(v.layout.intervals, v.cell.largest(largest))) for v in plan.variants)
     smaller = replace(plan, variants=variants, largest=dict(largest))
     return all(smaller.over_capacity(b) is None for b in bindings)
 
 
 def _fix(plan: Plan) -> str:
-    """The largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
+    """Return the largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
     names = sorted(plan.graph.dims, key=lambda n: (n not in plan.table_dims, n))
     lowest = {n: d.bounds(s)[0] for n, s in plan.graph.dims.items()}
     cache = ", a shorter cache" if plan.graph.states else ""
     for name in names:
-        found = _highest(lambda v, n=name: fits(plan, {**plan.largest, n: v}), lowest[name], plan.largest[name])  # type: ignore[misc]
-        if found is not None:
-            return _said({name: found}) + f"{cache}, or a higher memory limit"
+        highest = _highest(lambda v, n=name: fits(plan, {**plan.largest, n: v}), lowest[name], plan.largest[name])  # type: ignore[misc]
+        if highest is not None:
+            return _said({name: highest}) + f"{cache}, or a higher memory limit"
     if names:
         def between(step: int) -> dict[str, int]:
             return {n: lowest[n] + (plan.largest[n] - lowest[n]) * step // STEPS for n in names}
@@ -58,19 +58,12 @@ def _fix(plan: Plan) -> str:
 
 
 def _said(sizes: Mapping[str, int]) -> str:
-    given = ", ".join(f'"{n}": {v}' for n, v in sizes.items())
+    literal = ", ".join(f'"{n}": {v}' for n, v in sizes.items())
     typed = ",".join(f"{n}={v}" for n, v in sizes.items())
-    return f"largest={{{given}}} ({typed} is the most that fits; tg explain: --largest {typed})"
+    return f"largest={{{literal}}} ({typed} is the most that fits; tg explain: --largest {typed})"
 
 
 def _highest(good: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The highest int in low..high that is good, if the good ones come first; None when low is not."""
-    if not good(low):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if good(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Return the highest int in low..high that is good, if the good ones come first; None when low is not."""
+    good_ones = bisect.bisect_left(range(low, high + 1), True, key=lambda n: not good(n))
+    return low + good_ones - 1 if good_ones else None

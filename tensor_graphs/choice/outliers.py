@@ -1,8 +1,8 @@
 """outliers: which times of the database may be those of a busy machine, why, and how little the kernel may take then.
 
-Whatever happens on a machine slows a kernel down and never speeds it up. A row that is far above what other rows lead to expect,
-or that was measured while something disturbed or not long before or after that, may therefore hide a faster kernel: `tg profile`
-measures it again where that could change the choice, and a plan that rests on it says so. A second row that agrees, from another
+Whatever happens on a machine slows a kernel down and never speeds it up. A time far above what other measurements lead to expect,
+or measured while something disturbed or shortly before or after that, may therefore hide a faster kernel: `tg profile` measures it
+again where that could change the choice, and a plan that rests on it reports it. A second measurement that agrees, from another
 time in which nothing disturbed, settles the matter.
 """
 
@@ -24,20 +24,20 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.records.measurements import AGREE, KnownTime, circumstances, in_busy_times
 
 FAR = 3.0
-"""a time is far from another where it is this many times as long: guesses by the roofline are off by 2 to 5 and for a backend's
-kernels alike, so that their ratios to it differ less"""
+"""ratio of two times that are far apart: estimates by the roofline are off by 2 to 5 and for a backend's kernels alike, so that
+their ratios to it differ less"""
 
 SLOW_REFERENCE = 1.4
-"""a machine was slower where the reference stream took this many times what it takes at best"""
+"""a machine was slower where the reference stream took this factor times its best time"""
 
 BUSY = 15.0
-"""seconds before and after a row that something disturbed, in which others may have been disturbed too: a neighbour that comes and
-goes leaves moments in which the reference stream, which works on one core, is as fast as ever and a kernel on all cores is not"""
+"""seconds before and after a disturbed measurement in which others may have been disturbed too: between bursts of a neighbour the
+reference stream, which works on one core, is as fast as ever and a kernel on all cores is not"""
 
 OLD = timedelta(days=30)
 
 SETTLED, ENOUGH = 2, 3
-"""rows that agree: so many settle a doubt; so many are enough where a rival is close"""
+"""number of measurements that agree: this many settle a doubt; this many are enough where a rival is close"""
 
 
 @dataclass(frozen=True)
@@ -50,39 +50,40 @@ class Outlier:
 
 @dataclass
 class Outliers:
-    """What is to be said against the rows of a book. signatures, points: of the graph in question, whose rows are compared."""
+    """Doubts about the measurements in a cost table. signatures, points: of the graph in question, whose times are compared."""
 
-    book: CostTable
+    costs: CostTable
     table: Mapping[str, list[Kernel]]
     signatures: Sequence[Signature]
     points: Sequence[Mapping[str, int]]
     _seen: dict[int, tuple[datetime, Mapping[str, Any]]] = field(default_factory=dict)
-    """when and under which conditions, by trace"""
+    """trace -> time and conditions of its measurement"""
     _busy: set[int] = field(default_factory=set)
-    """traces of busy times"""
+    """traces measured in busy times"""
     _ratios: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     def look_at(self, rows: Iterable[KnownTime]) -> None:
-        """Read what is stored beside these rows, in one go."""
-        wanted = {row.trace_id for row in rows} - self._seen.keys()
-        self._seen.update(circumstances(self.book.database, *wanted))
-        self._busy.update(in_busy_times(self.book.database, *wanted, seconds=BUSY))
+        """Read the conditions of these measurements, in one query."""
+        unread = {row.trace_id for row in rows} - self._seen.keys()
+        self._seen.update(circumstances(self.costs.database, *unread))
+        self._busy.update(in_busy_times(self.costs.database, *unread, seconds=BUSY))
 
     def quiet(self, row: KnownTime) -> bool | None:
-        """Whether nothing disturbed the runs of a row; None where it does not say."""
-        said = self._conditions(row)
-        over = said.get("over_reference", said)
-        found = over.get("quiet") if isinstance(over, Mapping) else None
-        return found if isinstance(found, bool) else None
+        """Return whether nothing disturbed the runs of a measurement; None where it does not say."""
+        conditions = self._conditions(row)
+        over = conditions.get("over_reference", conditions)
+        quiet = over.get("quiet") if isinstance(over, Mapping) else None
+        return quiet if isinstance(quiet, bool) else None
 
     def of(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Outlier | None:
-        """Why the row that prices this kernel here may be too slow; None: it is not suspect, or there is none."""
-        timed = self.book.timed(kernel, signature, binding)
+        """Return why the measurement that gives this kernel's cost here may be too slow; None: it is not suspect, or there is none.
+        """
+        timed = self.costs.timed(kernel, signature, binding)
         if timed is None or timed[0].median_ms is None:
             return None
         row, in_place = timed
         median = timed[0].median_ms * 1e-3
-        least = self.book.roofline(kernel.backend, signature, binding, kernel) * (1.0 - uncertainty(kernel.backend))
+        least = self.costs.roofline(kernel.backend, signature, binding, kernel) * (1.0 - uncertainty(kernel.backend))
         quiet = self.quiet(row)
         why = "measured while something disturbed" if quiet is False else ""
         if not why and row.agreeing < SETTLED:
@@ -96,9 +97,9 @@ class Outliers:
         return None
 
     def least(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
-        """Seconds that a timed kernel may take at least, by its row: by what is doubtful about it, else by its interval, until
-        enough rows agree. None: it has no row."""
-        timed = self.book.timed(kernel, signature, binding)
+        """Return the least seconds that a timed kernel may take, by its row: by what is doubtful about it, else by its interval,
+        until enough rows agree. None: it has no row."""
+        timed = self.costs.timed(kernel, signature, binding)
         if timed is None or timed[0].median_ms is None:
             return None
         doubt = self.of(kernel, signature, binding)
@@ -116,12 +117,13 @@ class Outliers:
         own = _reference(self._conditions(row))
         if own is None:
             return ""
-        best = min(found[1] for _, said in self._seen.values() if (found := _reference(said)) is not None and found[0] == own[0])
+        references = [_reference(conditions) for _, conditions in self._seen.values()]
+        best = min(reference[1] for reference in references if reference is not None and reference[0] == own[0])
         return f"the reference stream took {own[1] / best:.2g} × what it takes at best" if own[1] > SLOW_REFERENCE * best else ""
 
     def _far(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], row: KnownTime, in_place: bool) -> str:
         if in_place:
-            alone = self.book.time(kernel, signature, binding)
+            alone = self.costs.time(kernel, signature, binding)
             if alone is None or alone.median_ms is None or row.median_ms is None or row.median_ms <= FAR * alone.median_ms:
                 return ""
             times = row.median_ms / (alone.median_ms or 1e-9)
@@ -138,29 +140,29 @@ class Outliers:
         return ""
 
     def _of_kernel(self, kernel: Kernel) -> dict[tuple[str, str], float]:
-        """Times of a kernel over its roofline, of all that the graph asks of it."""
+        """Return the ratios of time to roofline of a kernel, over all that the graph asks of it."""
         if kernel.identity not in self._ratios:
-            found: dict[tuple[str, str], float] = {}
+            ratios: dict[tuple[str, str], float] = {}
             for signature in self.signatures:
                 if kernel.computes(signature.spec) and kernel in matching(signature.spec, self.table):
                     for binding in self.points:
                         ratio = self._ratio(kernel, signature, binding)
                         if ratio is not None:
-                            found[timed_workload(signature, binding).key, kernel.identity] = ratio
-            self._ratios[kernel.identity] = found
+                            ratios[timed_workload(signature, binding).key, kernel.identity] = ratio
+            self._ratios[kernel.identity] = ratios
         return self._ratios[kernel.identity]
 
     def _ratio(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
-        row = self.book.time(kernel, signature, binding)
+        row = self.costs.time(kernel, signature, binding)
         if row is None or row.median_ms is None or row.status != "PASSED":
             return None
-        return row.median_ms * 1e-3 / self.book.roofline(kernel.backend, signature, binding, kernel)
+        return row.median_ms * 1e-3 / self.costs.roofline(kernel.backend, signature, binding, kernel)
 
     def _conditions(self, row: KnownTime) -> Mapping[str, Any]:
         return self._circumstances(row)[1]
 
     def when(self, row: KnownTime) -> datetime:
-        """A row was measured."""
+        """Return when a row was measured."""
         return self._circumstances(row)[0]
 
     def _circumstances(self, row: KnownTime) -> tuple[datetime, Mapping[str, Any]]:
@@ -170,7 +172,7 @@ class Outliers:
 
 
 def _reference(conditions: Mapping[str, Any]) -> tuple[str, float] | None:
-    """What the reference stream took while this was measured: its kind, and its median [ms]."""
+    """Return the reference stream's time during the measurement: its kind, and its median [ms]."""
     match conditions:
         case {"reference": {"kind": str(kind), "median": float(median)}} if median > 0:
             return kind, median

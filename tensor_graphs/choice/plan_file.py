@@ -1,12 +1,12 @@
-"""plan_file: the plan of a request, kept in the user's cache folder: the same request in the same environment needs no search.
+"""plan_file: the plan of a request, stored in the user's cache folder: the same request in the same environment needs no search.
 
-    file = of(Request(graph, …))        # None: nothing is kept for it
+    file = of(Request(graph, …))        # None: nothing is stored for it
     plan = file.read()                  # None: search, then file.write(plan)
 
-The name of a file is a digest of all that a plan follows from, but for the rows of the database: the graph, the request, this
-package's code, every kernel that there is (by identity), the software and the hardware. In the file stands the generation of the
-database (records/generation.py) that the plan rests on; rows that were added since make it stale. A stale or damaged file is
-left out, and replaced. Nothing heavy is imported here: who finds a plan needs neither the rewriting nor the judge nor SQLAlchemy.
+The name of a file is a digest of all that a plan follows from, except the rows of the database: the graph, the request, this
+package's code, every kernel there is (by identity), the software and the hardware. The file holds the generation of the database
+(records/generation.py) that the plan rests on; rows added since make it stale. A stale or damaged file is left out, and replaced.
+Nothing heavy is imported here: reading a plan needs neither the rewriting nor the judge nor SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from tensor_graphs.devices.sealed_files import read, user_place
 from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.json_writer import graph_to_json
+from tensor_graphs.language.node import Node
+from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import phase
 from tensor_graphs.records import open_database
@@ -43,43 +46,41 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_PLANS"
-"""the environment variable: "off" to keep no plans, and use none"""
+"""the environment variable: "off" to store no plans, and use none"""
 
 MOST_BYTES = 64 << 20
-"""of all plans together; those that were not used for the longest time go"""
+"""of all plans together; the least recently used ones go"""
 
 FORMAT = b"tensor_graphs plan 2\n"
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """Where the plan of one request is kept."""
+    """File of the plan of one request."""
 
     path: Path
     request: Request
 
     @phase("read plan")
     def read(self) -> Plan | None:
-        """The plan, where one is there that rests on the rows that the database has now."""
+        """Return the plan, where there is one that rests on the rows that the database has now."""
         content = read(self.path)
         if content is None:
             log.debug("no plan is on file for this request")
             return None
         try:
-            head, rests_on, made = content.split(b"\n", 2)
+            head, rests_on, pickled = content.split(b"\n", 2)
             if head + b"\n" != FORMAT:
                 raise ValueError("it is of another version")
             now = self._generation()
             if now is None or now.encode() != rests_on:
                 raise ValueError("the database has other rows by now")
-            with written_at(NOWHERE):                               # lines move; who asks follows the graph that is given
-                plan: Plan = pickle.loads(made)
+            with written_at(NOWHERE):                               # lines move; the caller follows the graph that it gave
+                plan: Plan = pickle.loads(pickled)
         except Exception as e:                                      # of bytes that may be anything, reading may raise anything
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
         log.info("the plan is taken from %s", self.path)
-        from tensor_graphs.choice.node_map import Images  # a door: of a plan that is chosen they are known
-
         return replace(plan, images=Images(self.request, plan), given=self.request.graph)
 
     def _generation(self) -> str | None:
@@ -94,27 +95,22 @@ class PlanFile:
 
     @phase("keep plan")
     def write(self, plan: Plan) -> None:
-        """Keep a plan."""
         try:
-            made = pickle.dumps(plan)
+            pickled = pickle.dumps(plan)
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
             return
-        from tensor_graphs.devices.sealing import keep  # a door: who reads a plan writes none
+        from tensor_graphs.devices.sealing import keep  # a door: most runs read a plan and write none
 
-        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", made], MOST_BYTES)
+        keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", pickled], MOST_BYTES)
 
 
 def of(request: Request) -> PlanFile | None:
-    """Where the plan of a request is kept, whether it is there or not; None where nothing is kept: TENSOR_GRAPHS_PLANS says so, a
-    path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for a backend that nobody
-    knows, and ArgumentError where the variable says neither on nor off."""
+    """Return the file of a request's plan, whether it exists or not; None where nothing is stored: TENSOR_GRAPHS_PLANS is off, a
+    path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for an unknown backend, and
+    ArgumentError where the variable is neither on nor off."""
     graph, database = request.graph, request.database
-    if request.path is not None:
-        return None
-    if not switch(VARIABLE, unless_said=True):
-        return None
-    if str(default_target() if database is None else database) == ":memory:" or _in_memory(database):
+    if request.path is not None or not switch(VARIABLE, unless_said=True) or _place(database) == ":memory:":
         return None
     with phase("read plan"):
         names = request.names
@@ -131,16 +127,40 @@ def of(request: Request) -> PlanFile | None:
         return None if path is None else PlanFile(path, request)
 
 
-def _in_memory(database: Database | str | Path | None) -> bool:
-    return database is not None and not isinstance(database, str | Path) and database.location == ":memory:"
+class Images(Mapping[Node, Node]):
+    """`Plan.images` of a plan that is read from a file, which holds none of it. They are seldom asked for, so the graph is
+    prepared again only then; before that nothing that rewrites is loaded."""
+
+    def __init__(self, request: Request, plan: Plan) -> None:
+        self.request, self.path = request, plan.variants[0].path
+
+    @functools.cached_property
+    def images(self) -> Mapping[Node, Node]:
+        from tensor_graphs.choice.replay import form_of  # a door: it imports all that rewrites
+
+        try:                                                        # without the database: it may be closed by now
+            prepared, decided = form_of(self.request, self.path, True)
+        except NoPathError as e:
+            log.info("what became of the nodes of the graph is not known: %s", e)
+            return {}
+        return {**prepared.images, **decided.images}
+
+    def __getitem__(self, node: Node) -> Node:
+        return self.images[node]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.images)
+
+    def __len__(self) -> int:
+        return len(self.images)
 
 
 def _place(database: Database | str | Path | None) -> str:
-    """The same for a database and for its name."""
+    """Return the same place for a database and for its name."""
     if database is None or isinstance(database, str | Path):
         file = file_of(database)
         return str(default_target() if database is None else database) if file is None else os.path.realpath(file)
-    return os.path.realpath(database.location) if database.is_sqlite else database.location
+    return os.path.realpath(database.location) if database.is_sqlite and database.location != ":memory:" else database.location
 
 
 @functools.cache
@@ -150,9 +170,9 @@ def _environment(backend: str) -> str:
 
 @functools.cache
 def _package() -> str:
-    """A digest of this package's code."""
+    """Return a digest of this package's code."""
     root = Path(__file__).resolve().parent.parent
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        made.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return made.hexdigest()
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,12 +1,12 @@
-"""prepare: the graph that is compiled in place of the one that was written: the same bits, said in what kernels compute.
+"""prepare: the graph that is compiled in place of the one that was written: the same bits, said in ops that kernels compute.
 
-Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs simplified (simplify.py there); what then
-computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can say
-otherwise (rewrites/find_recipes.py), and loops that a device has no kernel for (unroll.py there). All are bitwise, so tolerances
-and predictions mean what they meant; a graph that gets no fewer steps stays the very graph that it was. Whether a kernel of a part,
-or a recipe, runs is chosen by price.
-How it is done is in rewriting.py, which imports all that rewrites, and is loaded for a graph that was not prepared before: a plan
-that is on file needs none of it.
+Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). What then
+computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can
+rewrite (rewrites/find_recipes.py), and loops that a device has no kernel for (unroll.py there). All are bitwise, so tolerances
+and predictions keep their meaning; a graph that gets no fewer steps stays the very same graph. Costs decide whether a kernel of a
+part, or a recipe, runs.
+rewriting.py does the work; it imports all that rewrites, and is loaded for a graph that was not prepared before: a stored plan
+needs none of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.choice.prepared_graph import PreparedGraph as PreparedGraph
+from tensor_graphs.choice.form import PreparedGraph as PreparedGraph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import is_loop
@@ -24,32 +24,31 @@ from tensor_graphs.paths.lower import device_asked
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import user_rules
 
-_made: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
+_recognised: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
 Formed = tuple[tuple[tuple[PartOp, ...], str], Callable[[Collection[str]], PreparedGraph] | None]
 _formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool, Sequence[str]], Formed]] = WeakKeyDictionary()
-"""by where recipes were looked for, whether steps were joined, and (of a graph with loops) for which backends: with the parts
-and the digest of the users' rules that were looked for; None where the graph holds none"""
+"""by where recipes were looked for, whether steps were joined, and (of a graph with loops) for which backends: with the parts and
+the digest of the users' rules that were looked for; None where the graph holds none"""
 
 
 def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True,
             backends: Sequence[str] = DEFAULT_BACKENDS) -> PreparedGraph:
-    """The graph to compile. wanted: False to have the one that is written, except for loops that a device has no kernel for.
-    recipes: whether pieces may be said otherwise; a database, so that what was found is read from its rows and put there.
-    backends: that may be used; for one that writes kernels for whatever it is given (`gen`) neighbouring steps become parts.
+    """Return the graph to compile. wanted: False to have the one that is written, except for loops that a device has no kernel for.
+    recipes: whether pieces may be rewritten by rules; a database, so that recipes are read from its rows and stored there.
+    backends: that may be used; for one that writes kernels for any piece (`gen`) neighbouring steps become parts.
 
-    Whoever lists, measures or compiles goes through this: all speak of the same graph. Raises PlanError for a device not here.
+    Listing, measuring and compiling all go through this, so that they use the same graph. Raises PlanError for a device not here.
     """
     for node in (n for n in graph.nodes if n.op is leaves.COPY_TO):
         device_asked(node)
     if not wanted:
         return _as_written(graph, backends)
-    if graph not in _made:
+    if graph not in _recognised:
         from tensor_graphs.choice.rewriting import said_in_composites
 
-        made = said_in_composites(graph)
-        _made[graph] = None if made.graph is graph else made        # a value that holds its key would keep it for ever
-    fused = writes_kernels(backends)
-    return _with_parts(_made[graph] or PreparedGraph(graph), recipes, fused, backends)
+        recognised = said_in_composites(graph)
+        _recognised[graph] = None if recognised.graph is graph else recognised  # a value that holds its key would keep it for ever
+    return _with_parts(_recognised[graph] or PreparedGraph(graph), recipes, writes_kernels(backends), backends)
 
 
 def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
@@ -61,19 +60,19 @@ def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 
 
 def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> PreparedGraph:
-    """With the parts for which there are kernels now, and those that can be said otherwise."""
+    """Add the parts for which there are kernels now, and those that rules can rewrite."""
     wanted = parts()
     looked_for, formed = (wanted, user_rules.digest()), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name
     source: Hashable = recipes if isinstance(recipes, bool) or recipes.location == ":memory:" else recipes.location
     loops = tuple(backends) if any(is_loop(n.op) for n in prepared.graph.nodes) else ()
     where = source, fused, loops
-    known = formed.get(where)
+    stored = formed.get(where)
     if recipes is True:                                             # found for a database, they are the same
-        known = next((each for key, each in formed.items()
-                      if key[0] is not False and key[1:] == where[1:] and each[0] == looked_for), known)
-    if known is None or known[0] != looked_for:
+        stored = next((entry for key, entry in formed.items()
+                      if key[0] is not False and key[1:] == where[1:] and entry[0] == looked_for), stored)
+    if stored is None or stored[0] != looked_for:
         from tensor_graphs.choice.rewriting import said_in_parts
 
-        known = formed[where] = looked_for, said_in_parts(prepared, wanted, recipes, fused, backends)
-    return prepared if known[1] is None else known[1](backends)
+        stored = formed[where] = looked_for, said_in_parts(prepared, wanted, recipes, fused, backends)
+    return prepared if stored[1] is None else stored[1](backends)

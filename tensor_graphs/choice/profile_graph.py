@@ -22,7 +22,7 @@ from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
 from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
 from tensor_graphs.choice.request import Request, Wanted
-from tensor_graphs.choice.search import asked_points, cost_points
+from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.known_rates import known_rates
@@ -57,61 +57,64 @@ MANY_RUNS = 20.0
 """runs of a path that measuring it as a whole costs, about"""
 
 MOST_ASKED = 2
-"""times that one profile measures the same kernel alone, and again as many that it runs it in its place"""
+"""times that one profile measures the same kernel alone, and this many more that it runs it in its place"""
 
 WORTH_ASKING = 0.02
 """of a path's time: what may save less is not measured again"""
 
 WARMER = 1.25
-"""times faster that a kernel may be in its place, where caches are warm, than alone; it is run there before another one is kept"""
+"""factor by which a kernel may be faster in its place, where caches are warm, than alone; it is run there before another one is
+chosen"""
 
 PROMISING = 2.0
-"""times less than what is kept a kernel takes by its guess, from which on it is asked about as if the plan used it"""
+"""factor by which a kernel's estimate is below the time of the chosen one, from which on it is measured as if the plan used it"""
 
 CLOSE = 1.5
-"""times what a part takes as it is chosen: another wording within it is run beside it, and both are measured as a whole"""
+"""ratio to the time of a part as it is chosen: another wording within it is run next to it, and both are measured as a whole"""
 
 FINAL = 0.25
-"""of the budget, kept for whole paths"""
+"""of the budget, reserved for whole paths"""
 
 LEAST_SEARCH, SEARCHING = 2.0, 0.25
 """seconds, and of the budget, that finding out what to measure may take in any case; else as long as was announced"""
 
 Asked = Counter[tuple[str, ...]]
-"""how often one profile has asked: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
+"""counts of measurements in one profile: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
 
 OnStep = Callable[[int, int, str], None]
 """(done, total, what) for a progress bar"""
 
 OnStart = Callable[[Ahead], None]
-"""what a profile takes beside its budget, about; called before anything is measured, where that is something"""
+"""callback with what a profile takes in addition to its budget, about; called before anything is measured, where that is something
+"""
 
 OnVerdict = Callable[[Answered], None]
-"""what was found of one kernel"""
+"""callback with the verdict on one kernel"""
 
 
 def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: Asked | None = None,
                  again: bool = False) -> list[Question]:
-    """Every kernel that could run a signature of the graph, at the sizes the compiler prices at, weighed by what is in doubt.
+    """Return every kernel that could run a signature of the graph, at the sizes the compiler costs it at, weighed by its doubt.
 
-    A question's worth is the share of the path's time that would be saved if the kernel took as little as its guess leaves open:
+    A question's worth is the share of the path's time that would be saved if the kernel took as little as its estimate leaves open:
     of a kernel that the path has chosen, its share of the time × how uncertain that is; nothing, where it cannot become cheaper
     than what is chosen.
 
-    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. What is cheapest by guesses
-    changes as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about
-    with those too, as another workload. Raises NoPathError when nothing may be used.
+    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. The cheapest path changes
+    as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about with those
+    too, as another workload. Raises NoPathError when nothing may be used.
 
-    What has a row is asked again where the row is in doubt, or a rival's too close, and that could change the choice (`_doubtful`);
-    so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked again, once.
+    A measured kernel is asked about again where its row is in doubt, or a rival's too close, and that could change the choice
+    (`_doubtful`); so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked
+    again, once.
     """
     asked = Counter() if asked is None else asked
-    book = CostTable.of(request)
+    costs = CostTable.of(request)
     table = by_op(all_kernels(request.here))
     out: list[Question] = []
-    points = cost_points(graph, request.at, request.largest)
+    points = sizes_to_cost(graph, request.at, request.largest)
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
+        paths = costs.paths(graph, table, binding, optimistic=True)
         path = paths.cheapest()
         reached = {s.key: s for s in paths.known()}
         for key, calls in path.calls.items():
@@ -120,20 +123,20 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
             for kernel in matching(s.spec, table):
                 if not calls and kernel.name != path.choices[key]:
                     continue                                        # computed once, when the graph is bound: one will do
-                cost, why = book.cost(kernel, s, binding, True), "asked for" if again else ""
-                if cost is None and _may_pass_later(book, kernel, s, binding):
-                    cost, why = book.estimate(kernel, s, binding), "it did not pass, as on a busy machine"
+                cost, why = costs.cost(kernel, s, binding, True), "asked for" if again else ""
+                if cost is None and _may_pass_later(costs, kernel, s, binding):
+                    cost, why = costs.estimate(kernel, s, binding), "it did not pass, as on a busy machine"
                 if cost is not None:
                     least = cost.seconds if cost.measured else cost.seconds * (1.0 - uncertainty(kernel.backend))
                     share = max(0.0, best - least) * calls / max(path.cost, 1e-9)      # every range of sizes counts alike
-                    rows = book.verdict(kernel, s), book.time(kernel, s, binding)
+                    rows = costs.verdict(kernel, s), costs.time(kernel, s, binding)
                     known_good = not again and all(row is None or row.passed for row in rows)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, again=why), asked, MOST_ASKED if known_good else 1))
-        out += _doubtful(book, paths, path, _doubts(book, paths, table, points), binding, asked)
+        out += _doubtful(costs, paths, path, _outliers(costs, paths, table, points), binding, asked)
         for s, operands in readers(graph, given, binding):          # whether the path runs them whole or by their definitions
             sizes = {n: int(binding[n]) for n in s.dim_names}
             for kernel in matching(s.spec, table):
-                cost = book.cost(kernel, s, binding, True)
+                cost = costs.cost(kernel, s, binding, True)
                 if cost is not None:
                     share = cost.seconds * path.calls.get(s.key, 0) / max(path.cost, 1e-9)
                     out.append(_unless_asked(Question(kernel, s, sizes, share, operands, "asked for" if again else ""), asked, 1))
@@ -145,18 +148,18 @@ Ways = list[tuple[Signature, Alternative]]
 
 
 def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
-           book: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
-    """At each of these sizes the path that `compile_graph` would use at the book's prices. Raises NoPathError."""
-    table = by_op(all_kernels(book.backends))
+           costs: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
+    """Yield at each of these sizes the path that `compile_graph` would use at these costs. Raises NoPathError."""
+    table = by_op(all_kernels(costs.backends))
     for binding in points:
-        paths = book.paths(graph, table, binding, partial(_cost, book, binding))
-        path = book.best_measured(graph, paths, paths.cheapest(), binding)
+        paths = costs.paths(graph, table, binding, optimistic=True)
+        path = costs.best_measured(graph, paths, paths.cheapest(), binding)
         signatures = {s.key: s for s in paths.known()}
         yield binding, paths, path, [(signatures[key], way) for key, way in paths.kernels(path).items()]
 
 
 def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """The kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
+    """Return the kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
 
     A question's worth is the kernel's share of its path's time. Raises NoPathError.
     """
@@ -170,25 +173,24 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
 
 
 def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """The kernels that were never timed and that by their guesses alone take less than 1 / PROMISING of what was measured of a
-    kernel that `compile_graph` would use at these sizes in their place, or of the steps of a definition; those first that may save
-    most. It keeps what it has, as the guesses for rivals go up where one was too low; but how slow one backend's kernel is says
-    little of another's.
+    """Return the kernels never timed whose estimates are below 1 / PROMISING of the measured time of a kernel that `compile_graph`
+    would use at these sizes in their place, or of the steps of a definition; those first that may save most. A plan prefers what is
+    measured, as estimates of rivals rise where one was too low; but how slow one backend's kernel is says little of another's.
 
     A question's worth is the share of its path's time that may be saved. Raises NoPathError.
     """
-    book, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
-    plain = replace(book, margin=1.0)
+    costs, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
+    plain = replace(costs, margin=1.0)
     out: list[Question] = []
-    for binding, paths, path, ways in _plans(graph, points, book):
+    for binding, paths, path, ways in _plans(graph, points, costs):
         for s, way in ways:
-            kept, calls = paths.seconds(s, way), path.calls[s.key]
+            chosen_seconds, calls = paths.seconds(s, way), path.calls[s.key]
             if not calls or (way.kernel is not None and not way.cost.measured):
                 continue
             for kernel in matching(s.spec, table):
                 cost = plain.cost(kernel, s, binding, True)
-                if cost is not None and not cost.measured and cost.seconds * PROMISING < kept:
-                    saved = (kept - cost.seconds) * calls / max(path.cost, 1e-9)
+                if cost is not None and not cost.measured and cost.seconds * PROMISING < chosen_seconds:
+                    saved = (chosen_seconds - cost.seconds) * calls / max(path.cost, 1e-9)
                     if saved > WORTH_ASKING:
                         out.append(Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved))
     return sorted(out, key=lambda q: -q.worth)
@@ -196,13 +198,13 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 
 def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
              request: Request) -> tuple[Rests, ...]:
-    """Which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
+    """Return which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
     plans = _plans(graph, (*asked, *others), CostTable.of(request, ESTIMATE_MARGIN))
     return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
 
 
 def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> dict[str, float]:
-    """Backend of the host -> the most flop/s that a product of f32 of the plans for these sizes was measured to do. Raises
+    """Return, for each backend of the host, the most flop/s measured of a product of f32 in the plans for these sizes. Raises
     NoPathError."""
     out: dict[str, float] = {}
     for binding, _, _, ways in _plans(graph, points, CostTable.of(request, ESTIMATE_MARGIN)):
@@ -216,7 +218,7 @@ def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request
 
 
 def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
-    """The share of the path's time that these questions may save at one of these sizes: of each signature the most."""
+    """Return the share of the path's time that these questions may save at one of these sizes: of each signature the most."""
     saved = []
     for point in points:
         most: dict[str, float] = {}
@@ -228,47 +230,47 @@ def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> 
 
 
 def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
-    """The same question; not to be asked again where this profile has asked it so often."""
+    """Return the same question; not to be asked again where this profile has asked it `most` times."""
     return replace(q, again="") if asked[question_key(q)] >= most else q
 
 
-def _may_pass_later(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
-    rows = book.verdict(kernel, signature), book.time(kernel, signature, binding)
+def _may_pass_later(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    rows = costs.verdict(kernel, signature), costs.time(kernel, signature, binding)
     failed = [row for row in rows if row is not None and row.status != "PASSED"]
     return bool(failed) and all(map(may_pass_later, failed))
 
 
-def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, binding: Mapping[str, int],
+def _doubtful(costs: CostTable, paths: Paths, path: Path, outliers: Outliers, binding: Mapping[str, int],
               asked: Asked) -> list[Question]:
-    """What is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of that
-    which would be the fastest of all; and those that they compete with, where their intervals meet.
+    """Return what is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of
+    that which would be the fastest of all; and those that they compete with, where their intervals meet.
 
     A kernel that was timed in its place is asked about there (`in_place`): that time counts.
     """
-    def hope(kernel: Kernel, signature: Signature) -> Cost | None:
-        cost, left = book.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
-        timed = book.timed(kernel, signature, binding)
+    def at_best(kernel: Kernel, signature: Signature) -> Cost | None:
+        cost, left = costs.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
+        timed = costs.timed(kernel, signature, binding)
         if cost is None or timed is None or timed[1] or not left:
             return cost
-        if path.choices.get(signature.key) == kernel.name and doubts.of(kernel, signature, binding) is None:
+        if path.choices.get(signature.key) == kernel.name and outliers.of(kernel, signature, binding) is None:
             return cost                                            # others might be faster than it, it need not be
-        return replace(cost, seconds=min(cost.seconds, doubts.least(kernel, signature, binding) or cost.seconds))
+        return replace(cost, seconds=min(cost.seconds, outliers.least(kernel, signature, binding) or cost.seconds))
 
-    hopeful = Paths(paths.graph, paths.table, hope, copied=paths.copied, whole=paths.whole)
-    best = hopeful.cheapest()
+    optimistic = Paths(paths.graph, paths.table, at_best, copied=paths.copied, whole=paths.whole)
+    best = optimistic.cheapest()
     if best.cost > path.cost * (1.0 - WORTH_ASKING):
         return []
     out: dict[tuple[str, str], Question] = {}
-    signatures = {s.key: s for s in (*paths.known(), *hopeful.known())}
-    for key, way in hopeful.kernels(best).items():
-        s, kept = signatures[key], paths.best(signatures[key])[1]
-        honest = None if way.kernel is None else book.cost(way.kernel, s, binding, True)
-        if way.kernel is None or honest is None or way.cost.seconds >= honest.seconds:
+    signatures = {s.key: s for s in (*paths.known(), *optimistic.known())}
+    for key, way in optimistic.kernels(best).items():
+        s, usual = signatures[key], paths.best(signatures[key])[1]
+        cost = None if way.kernel is None else costs.cost(way.kernel, s, binding, True)
+        if way.kernel is None or cost is None or way.cost.seconds >= cost.seconds:
             continue
-        saved = (honest.seconds - way.cost.seconds) * best.calls[key] / max(path.cost, 1e-9)
-        doubt = doubts.of(way.kernel, s, binding)
-        for kernel in {way.kernel.name: way.kernel, **({kept.name: kept.kernel} if kept and not doubt else {})}.values():
-            timed = None if kernel is None else book.timed(kernel, s, binding)
+        saved = (cost.seconds - way.cost.seconds) * best.calls[key] / max(path.cost, 1e-9)
+        doubt = outliers.of(way.kernel, s, binding)
+        for kernel in {way.kernel.name: way.kernel, **({usual.name: usual.kernel} if usual and not doubt else {})}.values():
+            timed = None if kernel is None else costs.timed(kernel, s, binding)
             if kernel is not None and timed is not None and not timed[1] and asked[timing_key(kernel, s, binding)] < MOST_ASKED:
                 why = "its interval meets a rival's" if doubt is None else doubt.why
                 q = Question(kernel, s, {n: int(binding[n]) for n in s.dim_names}, saved, again=why)
@@ -276,15 +278,16 @@ def _doubtful(book: CostTable, paths: Paths, path: Path, doubts: Outliers, bindi
     return list(out.values())
 
 
-def _doubts(book: CostTable, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Outliers:
-    doubts = Outliers(book, table, paths.known(), points)
-    found = (book.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
-    doubts.look_at(timed[0] for timed in found if timed is not None)
-    return doubts
+def _outliers(costs: CostTable, paths: Paths, table: Mapping[str, list[Kernel]], points: Sequence[Mapping[str, int]]) -> Outliers:
+    outliers = Outliers(costs, table, paths.known(), points)
+    times = (costs.timed(kernel, s, binding) for s in paths.known() for kernel in matching(s.spec, table) for binding in points)
+    outliers.look_at(timed[0] for timed in times if timed is not None)
+    return outliers
 
 
 def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
-    """The ops that read an input whose values are given and fit at these sizes, and what their operands are given; each once."""
+    """Return the ops that read an input whose values are given and fit at these sizes, and the descriptors of their operands; each
+    once."""
     out: list[tuple[Signature, Given]] = []
     leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in given}
     fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
@@ -293,9 +296,9 @@ def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tupl
         if is_step(node) and (read := [(i, x) for i, x in enumerate(node.inputs) if x in fitting]):
             s = signature_of(node)
             names = list(s.graph.inputs)
-            found = s, tuple((names[i], fitting[x]) for i, x in read)
-            if found not in out:
-                out.append(found)
+            entry = s, tuple((names[i], fitting[x]) for i, x in read)
+            if entry not in out:
+                out.append(entry)
     return out
 
 
@@ -309,19 +312,20 @@ def _fits(name: str, descriptor: Descriptor, leaf: Node, binding: Mapping[str, i
 
 def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | Descriptor], bindings: Sequence[Mapping[str, int]],
                  ) -> Given:
-    """The descriptors of those inputs and parameters whose values are not random, each of which fits at one binding at least.
+    """Return the descriptors of those inputs and parameters whose values are not random, each of which fits at one binding at
+    least.
 
     Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
     """
     out = []
-    for name, said in sorted(inputs.items(), key=str):
+    for name, text in sorted(inputs.items(), key=str):
         leaf = graph.inputs.get(name, graph.parameters.get(name))
         if leaf is None:
-            known = [*graph.inputs, *graph.parameters]
-            near = close_to(name, known)
+            existing = [*graph.inputs, *graph.parameters]
+            near = close_to(name, existing)
             raise InputError(f"the graph has no input or parameter named {name!r}\n  fix: "
-                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known)}"))
-        descriptor = read_descriptor(name, said)
+                             + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(existing)}"))
+        descriptor = read_descriptor(name, text)
         if descriptor != RANDOM:
             problems = [_fits(name, descriptor, leaf, b) for b in bindings]
             if all(problems):
@@ -332,8 +336,8 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
 
 def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float,
              say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
-    """Measure the cheapest path at these sizes where it will run, beside the best guess, until the cheapest one is known there; and
-    the path that would be the cheapest if what is in doubt, and what was timed alone only, were as fast as may be.
+    """Measure the cheapest path at these sizes where it will run, next to the best by estimates, until the cheapest one is known
+    there; and the path that would be the cheapest if doubtful measurements, and kernels timed alone only, were as fast as may be.
 
     end: of the budget, on the clock of time.perf_counter. asked: so far in this profile. again: each path is run, known or not.
     Returns how many steps were measured.
@@ -345,36 +349,36 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
     measured = 0
     estimated: Path | None = None
     for _ in range(ROUNDS):
-        book = CostTable.of(request, ESTIMATE_MARGIN)
-        paths = book.paths(graph, table, binding, partial(_verified, book, binding))
+        costs = CostTable.of(request, ESTIMATE_MARGIN)
+        paths = costs.paths(graph, table, binding)
         path = paths.cheapest()
-        doubts = _doubts(book, paths, table, [binding])
-        hopes = book.paths(graph, table, binding, partial(_in_place_at_best, book, doubts, asked, binding))
-        hopeful = hopes.cheapest()
-        signatures = {s.key: s for s in (*paths.known(), *hopes.known())}
+        outliers = _outliers(costs, paths, table, [binding])
+        optimistic = costs.paths(graph, table, binding, partial(_in_place_at_best, costs, outliers, asked, binding))
+        best = optimistic.cheapest()
+        signatures = {s.key: s for s in (*paths.known(), *optimistic.known())}
 
-        def unknown(found: Paths, of: Path, book: CostTable = book, doubts: Outliers = doubts,
+        def unknown(paths: Paths, path: Path, costs: CostTable = costs, outliers: Outliers = outliers,
                     signatures: Mapping[str, Signature] = signatures) -> bool:
-            steps = {key for key, a in found.kernels(of).items() if a.kernel is not None
-                     and _open_in_place(book, doubts, asked, a.kernel, signatures[key], binding, again)}
-            return _runs_any(graph, of, steps, _open_parts(book, found, of, binding, asked))
+            steps = {key for key, a in paths.kernels(path).items() if a.kernel is not None
+                     and _open_in_place(costs, outliers, asked, a.kernel, signatures[key], binding, again)}
+            return _runs_any(graph, path, steps, _open_parts(costs, paths, path, binding, asked))
 
         several = {path.id: (paths, path)} if unknown(paths, path) else {}
-        if hopeful.cost < path.cost * (1.0 - WORTH_ASKING) and unknown(hopes, hopeful):
-            several = {path.id: (paths, path), hopeful.id: (hopes, hopeful)}    # in turns, so that they can be compared
+        if best.cost < path.cost * (1.0 - WORTH_ASKING) and unknown(optimistic, best):
+            several = {path.id: (paths, path), best.id: (optimistic, best)}     # interleaved, so that they can be compared
         rival = _reworded(paths, path)
-        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(book, paths, rival, binding, asked))):
+        if rival is not None and (several or _runs_any(graph, rival, set(), _open_parts(costs, paths, rival, binding, asked))):
             several = {**several, path.id: (paths, path), rival.id: (paths, rival)}
         if not several or path.cost * MANY_RUNS > end - time.perf_counter():
             break
         if estimated is None:                                         # so that what is chosen later was compared with it in one run
-            plain = book.paths(graph, table, binding, partial(_estimate, book, binding))
+            plain = costs.paths(graph, table, binding, partial(_estimate, costs, binding))
             estimated = plain.cheapest()
             several.setdefault(estimated.id, (plain, estimated))
             signatures |= {s.key: s for s in plain.known()}
-        found_kernels = [(key, a.kernel) for of, each in several.values() for key, a in of.kernels(each).items() if a.kernel]
-        asked.update({_step_key(k, signatures[key], binding) for key, k in found_kernels})
-        asked.update({_part_key(each, binding) for of, found in several.values() for each in parts_on(of, found)})
+        ways = [(key, way) for of, one in several.values() for key, way in of.kernels(one).items()]
+        asked.update({_step_key(way.kernel, signatures[key], binding) for key, way in ways if way.kernel})
+        asked.update({_part_key(part, binding) for of, one in several.values() for part in parts_on(of, one)})
         say(f"{len(several)} path{'s' if len(several) > 1 else ''} as a whole")
         try:
             measured += run_in_place(judge, graph, list(several.values()), signatures, binding, request.here)
@@ -387,35 +391,35 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
 
 
 def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, str]]) -> bool:
-    """Whether a run along the path computes any of these steps, or something of these parts."""
+    """Return whether a run along the path computes any of these steps, or something of these parts."""
     if not steps and not parts:
         return False
     running, places = what_runs(graph, path)
     return bool(steps & running or parts & places)
 
 
-def _open_parts(book: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
-    """The keys and ways of the path's parts that were never measured as a whole the way they are computed there, where another way
-    is close."""
+def _open_parts(costs: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
+    """Return the keys and ways of the path's parts that were never measured as a whole the way they are computed there, where
+    another way is close."""
     close = set(_rivals(paths, path))
     return {(s.key, way.name) for s, way, steps in parts_on(paths, path)
             if s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
-            and book.whole_row(binding, s, way, steps) is None}
+            and costs.whole_row(binding, s, way, steps) is None}
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
-    """For each part of the path that has recipes: the cheapest other wording, where it is CLOSE to the one that is chosen."""
-    found = {}
+    """Return for each part of the path that has recipes the cheapest other wording, where it is CLOSE to the chosen one."""
+    rivals = {}
     for s, way, _ in parts_on(paths, path):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
-        seconds, other = min(others, key=lambda each: each[0])
+        seconds, other = min(others, key=lambda pair: pair[0])
         if seconds <= CLOSE * paths.seconds(s, way):
-            found[s] = other
-    return found
+            rivals[s] = other
+    return rivals
 
 
 def _reworded(paths: Paths, path: Path) -> Path | None:
-    """The path with those wordings instead, to be run beside it; None where there are none."""
+    """Return the path with those wordings instead, to be run next to it; None where there are none."""
     rivals = _rivals(paths, path)
     return paths.reworded(path, rivals) if rivals else None
 
@@ -429,43 +433,35 @@ def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) 
     return (*timing_key(kernel, signature, binding), "in place")
 
 
-def _open_in_place(book: CostTable, doubts: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
+def _open_in_place(costs: CostTable, outliers: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
                    binding: Mapping[str, int], again: bool) -> bool:
-    """Whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
+    """Return whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
     ran = asked[_step_key(kernel, signature, binding)]
-    if not _known_in_graph(book, kernel, signature, binding):
+    if not _known_in_graph(costs, kernel, signature, binding):
         return ran < MOST_ASKED
-    return (again and not ran) or (ran < MOST_ASKED and doubts.of(kernel, signature, binding) is not None)
+    return (again and not ran) or (ran < MOST_ASKED and outliers.of(kernel, signature, binding) is not None)
 
 
-def _in_place_at_best(book: CostTable, doubts: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
+def _in_place_at_best(costs: CostTable, outliers: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
                       signature: Signature) -> Cost | None:
-    """What a kernel takes in its place if all that is open about it turns out well."""
-    cost = book.cost(kernel, signature, binding)
+    """Return the cost of a kernel in its place if all that is open about it turns out well."""
+    cost = costs.cost(kernel, signature, binding)
     if cost is None or not cost.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
         return cost
-    if not _known_in_graph(book, kernel, signature, binding):
+    if not _known_in_graph(costs, kernel, signature, binding):
         return replace(cost, seconds=cost.seconds / WARMER)
-    doubt = doubts.of(kernel, signature, binding)
+    doubt = outliers.of(kernel, signature, binding)
     return cost if doubt is None else replace(cost, seconds=min(cost.seconds, doubt.least))
 
 
-def _known_in_graph(book: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
-    timed = book.timed(kernel, signature, binding)
+def _known_in_graph(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> bool:
+    timed = costs.timed(kernel, signature, binding)
     return timed is not None and timed[1]
 
 
-def _verified(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    return book.cost(kernel, signature, binding)
-
-
-def _estimate(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    """The price of a kernel that may be used, as if nothing had been timed."""
-    return None if book.why_not(kernel, signature, binding) is not None else book.estimate(kernel, signature, binding)
-
-
-def _cost(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    return book.cost(kernel, signature, binding, True)
+def _estimate(costs: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
+    """Return the cost of a kernel that may be used, as if nothing had been timed."""
+    return None if costs.why_not(kernel, signature, binding) is not None else costs.estimate(kernel, signature, binding)
 
 
 def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | None = None, backends: Sequence[str] | None = None,
@@ -478,20 +474,19 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   strategy: str | Strategy | None = None,
                   intermediates: Wanted = "auto", on_start: OnStart | None = None,
                   assuming: str | Sequence[str] = ()) -> ProfileReport:
-    """Measure what the compiler would want to know about a graph, until the budget [s] is spent or nothing is left.
+    """Measure what the compiler needs to know about a graph, until the budget [s] is spent or nothing is left.
 
-    The budget is for measuring kernels and paths. What comes before and between (what the graph is made of, which question is worth
-    most, the device's own constants, the start of a worker) is reported beside it. Of any budget at least one question is answered;
-    a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that takes turns with others
-    is measured in one process at least, and in no further one.
+    The budget is for measuring kernels and paths. What comes before and between (preparing the graph, finding the question worth
+    most, the device's own constants, the start of a worker) is reported in addition. Of any budget at least one question is
+    answered; a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that is interleaved
+    with others is measured in one process at least, and in no further one.
 
-    What was asked for comes first: the kernels that the plan would use at the sizes in `at` (where it says none: at all sizes at
-    which the graph is priced) are measured before any other, the dearest first. They may exceed the budget by what comparing and
-    timing them is expected to take, by twice the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, given to on_start
-    before anything is measured, where it is anything. After that nothing more is begun. Before them, once something was measured,
-    come those that by their guesses take half as long as what the plan uses; after them those that plans for other sizes use, and
-    then all others by what they may save.
-    `ProfileReport.rests` says how far the plans rest on rows then, and `may_save` what asking again may save.
+    The kernels that the plan would use at the sizes in `at` (by default at all sizes at which the graph is costed) are measured
+    before any other, the dearest first. They may exceed the budget by what comparing and timing them is expected to take, by twice
+    the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, passed to on_start before anything is measured, where it is
+    anything. After that nothing more is begun. Before them, once something was measured, come those whose estimates are half of
+    what the plan uses; after them those that plans for other sizes use, and then all others by what they may save.
+    `ProfileReport.rests` reports how far the plans rest on rows then, and `may_save` what asking again may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
     verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
@@ -499,14 +494,14 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
     machine allows (tune_graph.py). strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
 
-    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest
-    one rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before
-    those of kernels on their own; again until nothing is cheaper. In the end, in the last quarter of the budget, the paths that may
-    be the fastest are run as a whole in turns, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row
-    measured so far; the next call goes on from there.
+    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest one
+    rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before those of
+    kernels alone; again until nothing is cheaper. In the last quarter of the budget, the paths that may be the fastest are run as a
+    whole, interleaved, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row measured so far; the next
+    call continues from there.
 
-    What has a row is measured again where the row is in doubt (outliers.py says why) and that could change the choice; the better
-    time then counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it anew.
+    What has a row is measured again where the row is in doubt (outliers.py) and that could change the choice; the better time then
+    counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it again.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
     tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
@@ -514,7 +509,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
     inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
     FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
-    and their traces' workloads say so; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
+    and their traces' workloads record it; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
     """
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
                       intermediates=intermediates, assuming=assuming)
@@ -547,7 +542,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
-    given = given_inputs(graph, inputs or {}, cost_points(graph, at, largest))
+    given = given_inputs(graph, inputs or {}, sizes_to_cost(graph, at, largest))
     seen: set[tuple[str, str]] = set()
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
@@ -577,7 +572,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
 
     def run_whole(judge: Judge, graph: Graph) -> int:
-        """The finalists, then what the fastest holds that was never timed alone. How many ran."""
+        """Run the finalists, then what the fastest holds that was never timed alone. Return how many ran."""
         left = budget - spent.seconds
         most = left + report.ahead.beyond
         if min(budget, most) <= 0:
@@ -586,7 +581,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             seconds = min(most, max(left, FINAL * budget))
             end = time.perf_counter() + seconds
             bindings = itertools.takewhile(lambda _: time.perf_counter() < end + most - seconds,
-                                           itertools.chain(*asked_points(graph, at, largest)))
+                                           itertools.chain(*asked_sizes(graph, at, largest)))
             ran = sum(try_finalists(judge, graph, binding, request, end, say, again, more=most - seconds) for binding in bindings)
         report.paths += ran
         if ran:
@@ -595,7 +590,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return ran
 
     def look_ahead() -> Ahead:
-        """What comparing and timing the plan asked for takes, and measuring the device. Raises NoPathError."""
+        """Return the expected time of comparing and timing the plan at the asked sizes, and of measuring the device. Raises
+        NoPathError."""
         first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
         compared = verified(store, {q.kernel.backend for q in first}, threads)
         return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
@@ -605,29 +601,30 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return pace.seconds - report.device_seconds - spent.seconds
 
     def may_search() -> bool:
-        """Whether looking for questions once more takes no longer than was announced, or little of the budget."""
+        """Return whether looking for questions once more takes no longer than was announced, or little of the budget."""
         return looked + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
-        """(all questions; those that nothing answers: of what promises to replace a part of the plan at the sizes asked for; of
+        """Return (all questions; the unanswered ones: of what promises to replace a part of the plan at the sizes asked for; of
         that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
         nonlocal opening, looked
         began = time.perf_counter()
         every = questions_of(form.graph, request, given=given, asked=counted, again=again)
-        tiers = (unanswered(store, needed(form.graph, each, request), VERIFIER, threads) for each in points if each and not again)
-        hopes = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
-        hopes = [q for q in hopes if not counted[question_key(q)]]              # one that cannot be built has no row
+        groups = [] if again else list(filter(None, points))
+        tiers = (unanswered(store, needed(form.graph, group, request), VERIFIER, threads) for group in groups)
+        rivals = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
+        rivals = [q for q in rivals if not counted[question_key(q)]]            # one that cannot be built has no row
         first = next(tiers, [])
-        plan = [*hopes, *first] or next(tiers, [])
+        plan = [*rivals, *first] or next(tiers, [])
         due = {question_key(q): q for q in (*plan, *unanswered(store, every, VERIFIER, threads))}
         opening = time.perf_counter() - began
         looked += opening
-        return every, hopes, first, plan, due
+        return every, rivals, first, plan, due
 
     try:
         tried = forms(graph, request)                                                       # what is measured is what would be run
         form = next(tried)
-        points = asked_points(form.graph, at, largest)
+        points = asked_sizes(form.graph, at, largest)
         reached: Mapping[str, float] = {}
         with contextlib.suppress(NoPathError):                      # then another form may have one, below
             reached = _reached(form.graph, points[0], request)
@@ -641,7 +638,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         with Judge(store, timeout=timeout, threads=threads, rates=known_rates(store, here, threads)) as judge:
             while not seen or may_search():
                 try:
-                    asked, hopes, first, plan, due = open_now()
+                    asked, rivals, first, plan, due = open_now()
                 except NoPathError:
                     other = next(tried, None)
                     if other is not None:
@@ -652,7 +649,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     break                                           # what was measured leaves nothing to use: no question is left
                 used |= {descriptor for q in asked for _, descriptor in q.given}
                 report.unused = tuple(name for name, descriptor in given if descriptor not in used)
-                left, must = list(due.values()), {question_key(q) for q in (*hopes, *first)}
+                left, must = list(due.values()), {question_key(q) for q in (*rivals, *first)}
                 todo = plan or left
                 begun_with = set(due) if begun_with is None else begun_with
                 new = {question_key(q) for q in asked} - seen
@@ -664,8 +661,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     judge.ready()
                 before = done
                 repeated = {question_key(q) for q in left if q.again}
-                at_least = 1 if budget > 0 and (not done or (hopes and not promised)) else 0
-                promised = promised or bool(hopes)
+                at_least = 1 if budget > 0 and (not done or (rivals and not promised)) else 0
+                promised = promised or bool(rivals)
                 ask(judge, todo, must, at_least, repeated)
                 if done - before < len(todo):
                     report.may_save = _may_save([q for q in left if not counted[question_key(q)]], points[0])
@@ -674,7 +671,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     with spent:
                         end = time.perf_counter() + apart - spent.seconds
                         steps = sum(in_place(judge, form.graph, binding, request, end, say, counted, again)
-                                    for binding in cost_points(form.graph, at, largest))
+                                    for binding in sizes_to_cost(form.graph, at, largest))
                     report.deployed += steps
                     ended = not steps
                     if ended and (not run_whole(judge, form.graph) or again or spent.seconds >= budget):
@@ -699,8 +696,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
 def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,
              per_kernel: float | None, at_least: int) -> Iterator[tuple[Question, str]]:
-    """`answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds: each that is expected
-    to end by then."""
+    """Yield `answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds: each that is
+    expected to end by then."""
     end = time.perf_counter() + budget + more
     answered = set()
     for q, status in answer(judge, todo, budget=budget, per_kernel=per_kernel, at_least=at_least):
@@ -714,7 +711,7 @@ def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]],
 
 
 class Stopwatch:
-    """The time that passed inside its `with` blocks, in all of those that have ended."""
+    """Total time inside its `with` blocks that have ended."""
 
     def __init__(self) -> None:
         self.seconds = self._begun = 0.0

@@ -1,6 +1,5 @@
-"""profile_kernels: what single kernels are worth on a graph: each is compared and timed at the signatures at which its op occurs
-there, be it inside a definition that no plan of today expands. Nothing else is measured, so that a verdict takes seconds.
-"""
+"""profile_kernels: measure single kernels on a graph: each is compared and timed at the signatures at which its op occurs there, be
+it inside a definition that no plan of today expands. Nothing else is measured, so that a verdict takes seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.search import asked_points
+from tensor_graphs.choice.search import asked_sizes
 from tensor_graphs.choice.widening import own_pieces, predicted_with
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.known_rates import known_rates
@@ -47,13 +46,13 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
                     per_kernel: float | None = None, timeout: float | None = None, again: bool = False,
                     on_step: Callable[[int, int, str], None] | None = None,
                     on_verdict: Callable[[Answered], None] | None = None) -> ProfileReport:
-    """Compare and time kernels on a graph, at the sizes in `at` (at all sizes that it is priced at, where `at` says none);
-    `ProfileReport.verdicts` has what was found.
+    """Compare and time kernels on a graph, at the sizes in `at` (by default at all sizes that it is costed at);
+    `ProfileReport.verdicts` has the results.
 
-    kernels: names, of whichever backend. ops: all kernels of these ops, of the backends that a plan may use. What is known already
-    is reported and not measured, unless `again`. Where no kernel was timed besides those that were asked for, the one that is
-    probably the fastest is measured too, its rival: one for each signature and size at which one that was asked for is right.
-    The rest is as in `profile_graph`, which calls this.
+    kernels: names, of any backend. ops: all kernels of these ops, of the backends that a plan may use. What is on file already is
+    reported and not measured, unless `again`. Where no other kernel was timed, the one that is probably the fastest is measured
+    too, its rival: one for each signature and size at which a requested kernel is right. The rest is as in `profile_graph`, which
+    calls this.
     Raises KernelError: no such kernel or op, with the near ones, a kernel whose op the graph has nowhere, or none that takes its op
     anywhere in the graph.
     """
@@ -70,21 +69,21 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     form = next(forms(prepared, request))
     graph = form.graph
     signatures = signatures_of(graph)
-    found = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
+    places_of = {name: [s for s in signatures if (s.spec.op.name == k.op or k.computes(s.spec))
                     and (name in names or s.spec.op.name in ops or k.op != ANY_OP)] for name, k in wanted.items()}
     for name, k in wanted.items():
-        if not found[name] and k.composite is not None and any(k.computes(s.spec) for s in signatures_of(prepared)):
+        if not places_of[name] and k.composite is not None and any(k.computes(s.spec) for s in signatures_of(prepared)):
             raise KernelError(_made_wider(k, prepared, form, request))
-        if not found[name] and isinstance(k.composite, PartOp):
-            told = why_nowhere((written, graph), k.composite)
-            raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {told.why}\n  fix: {told.fix}")
-        if not found[name]:
+        if not places_of[name] and isinstance(k.composite, PartOp):
+            reason = why_nowhere((written, graph), k.composite)
+            raise KernelError(f"the graph that {k.name} computes was found nowhere in this one: {reason.why}\n  fix: {reason.fix}")
+        if not places_of[name]:
             there = listed({s.spec.op.name for s in signatures}, 20) or "views alone, which run no kernel"
             raise KernelError(f"{k.name} computes {k.op}, which does not occur in this graph, nor in the definitions of its ops\n"
                               f"  fix: it has {there}")
-    points = [p for p in asked_points(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
+    points = [p for p in asked_sizes(graph, at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
     report = ProfileReport()
-    refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in found[kernel.name]]
+    refused = [(kernel, s, _why_not(kernel, s)) for kernel in wanted.values() for s in places_of[kernel.name]]
     taken = [(kernel, s) for kernel, s, why in refused if why is None]
     table = by_op([*all_kernels(here), *(k for k in wanted.values() if k not in all_kernels(here))])
     if not taken:
@@ -95,8 +94,8 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     dims = [n for n in graph.dims if any(n in s.dim_names for _, s in taken)]
     report.sizes = tuple(dict(sizes) for sizes in dict.fromkeys(tuple((n, int(p[n])) for n in dims) for p in points) if dims)
     report.unsized = tuple(n for n in dims if n not in (at or {}))
-    book = CostTable(store, here, request.allowed, threads, assuming=request.assumed)
-    places = _Places(graph, book.load(), taken, points, table, report, on_verdict, again)
+    costs = CostTable(store, here, request.allowed, threads, assuming=request.assumed)
+    places = _Places(graph, costs.load(), taken, points, table, report, on_verdict, again)
     report.left = len(places.open)
     try:
         if places.open and budget > 0:
@@ -122,35 +121,35 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
 
 
 def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
-    """What is said of a kernel whose op is in the graph as it is written, and not in the form that is compiled."""
+    """Explain that a kernel's op is in the graph as it is written, and not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":
-        kept = [s for s in own_pieces(graph, WIDER[0], request.here) if kernel.computes(s.spec)]
-        least = [predicted_with(graph, {s}, WIDER[0], request.here) for s in kept]
+        pieces = [s for s in own_pieces(graph, WIDER[0], request.here) if kernel.computes(s.spec)]
+        least = [predicted_with(graph, {s}, WIDER[0], request.here) for s in pieces]
         fix += f"; or a tolerance of {_rounded_up(min([form.predicted, *least]))}"
     return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
             f"  ({form.why})\n  fix: {fix}")
 
 
 def _rounded_up(value: float) -> str:
-    """With two digits, no smaller than it is."""
+    """Format with two digits, no smaller than the value."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return f"{math.ceil(value / step) * step:.1e}"
 
 
 class _Places:
-    """The questions of single kernels, by where they are asked: a signature and sizes. A kernel that is right waits for its verdict
-    until nothing else is to be measured there, so that it is told beside the best of them; one that fails does not.
+    """Questions about single kernels, by where they are asked: a signature and sizes. A kernel that is right waits for its verdict
+    until nothing else is to be measured there, so that it is reported with the best of them; one that fails does not.
 
     open: what is to be measured, in order.
     """
 
-    def __init__(self, graph: Graph, book: CostTable, taken: Sequence[tuple[Kernel, Signature]],
+    def __init__(self, graph: Graph, costs: CostTable, taken: Sequence[tuple[Kernel, Signature]],
                  points: Sequence[Mapping[str, int]], table: Mapping[str, list[Kernel]], report: ProfileReport,
                  on_verdict: Callable[[Answered], None] | None, again: bool) -> None:
         self.bound = tally_of(graph).bound
-        self.book, self.table, self.report, self.on_verdict = book, table, report, on_verdict
+        self.costs, self.table, self.report, self.on_verdict = costs, table, report, on_verdict
         self.asked: dict[str, list[Question]] = {}
         self.rivals: dict[str, Question] = {}
         self.right: dict[str, list[tuple[Question, bool]]] = {}
@@ -162,7 +161,7 @@ class _Places:
                 for kernel in (k for k, other in taken if other is s):
                     q = Question(kernel, s, at, 0.0, again="asked for" if again else "")
                     asked = self.asked.setdefault(_place(q), [])
-                    if q.kernel not in [each.kernel for each in asked]:
+                    if q.kernel not in [question.kernel for question in asked]:
                         asked.append(q)
         of_asked = self._unanswered([q for asked in self.asked.values() for q in asked])
         for place, asked in self.asked.items():
@@ -181,49 +180,49 @@ class _Places:
             self._tell(place)
 
     def _unanswered(self, questions: list[Question]) -> set[tuple[str, str]]:
-        return {question_key(q) for q in unanswered(self.book.database, questions, VERIFIER, self.book.threads)}
+        return {question_key(q) for q in unanswered(self.costs.database, questions, VERIFIER, self.costs.threads)}
 
     def _rival(self, asked: Sequence[Question]) -> Question | None:
-        """The question how long the kernel takes that is probably the fastest of those that were not asked for; None where one of
-        these was timed, or none may be used."""
-        q, book = asked[0], self.book
-        others = [k for k in matching(q.signature.spec, self.table) if k not in [each.kernel for each in asked]]
-        costs = [(cost, k) for k in others if (cost := book.cost(k, q.signature, q.binding, True)) is not None]
-        if not costs or any(self._alone_takes(k, q) is not None for _, k in costs):
+        """Return the question how long the kernel takes that is probably the fastest of those that were not asked for; None where
+        one of these was timed, or none may be used."""
+        q, costs = asked[0], self.costs
+        others = [k for k in matching(q.signature.spec, self.table) if k not in [question.kernel for question in asked]]
+        by_cost = [(cost, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
+        if not by_cost or any(self._alone_takes(k, q) is not None for _, k in costs):
             return None
-        return Question(min(costs, key=lambda each: each[0].seconds)[1], q.signature, q.binding, 0.0)
+        return Question(min(by_cost, key=lambda question: question[0].seconds)[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
-        """Whether it asks about the rival of kernels of which none is right."""
+        """Return whether it asks about the rival of kernels of which none is right."""
         place = _place(q)
         return self.rivals.get(place) is not None and q.kernel is self.rivals[place].kernel and place not in self.right and not any(
-            question_key(each) in self.open for each in self.asked[place])
+            question_key(question) in self.open for question in self.asked[place])
 
     def unbeaten(self, judge: Judge, per_kernel: float | None) -> Iterator[tuple[Question, str]]:
-        """`answer` the rivals that the budget left open where a kernel is right, in short: a plan would choose that for its row."""
+        """Answer in short the rivals that the budget left open where a kernel is right: a plan would choose that for its row."""
         rivals = [q for place, q in self.rivals.items() if question_key(q) in self.open and self.right.get(place)]
         yield from answer(judge, rivals, budget=0.0, per_kernel=per_kernel, at_least=len(rivals))
 
     def answered(self, q: Question, status: str) -> None:
-        """Take what was measured, and tell what can be told by now."""
+        """Take a measurement, and report the verdicts that are due by now."""
         del self.open[question_key(q)]
         self.report.left = len(self.open)
         place = _place(q)
         if place not in self.rivals or q.kernel is not self.rivals[place].kernel:
-            self.book.load()
+            self.costs.load()
             self._found(q, self._verdict(q, False) if status != JUDGE_ERROR else Answered(
                 q.kernel.name, q.signature.title(), dict(q.binding), JUDGE_ERROR, why="the judge itself failed, as the log says"))
         self._tell(place)
 
     def end(self) -> None:
-        """Tell all that still waits, and what was left open."""
+        """Report all that still waits, and what was left open."""
         for key in [key for key, q in self.open.items() if self.needless(q)]:
             del self.open[key]
         self.report.left = len(self.open)
         for place in list(self.right):
             self._tell(place, True)
         for q in self.open.values():
-            if q.kernel in [each.kernel for each in self.asked[_place(q)]]:
+            if q.kernel in [question.kernel for question in self.asked[_place(q)]]:
                 _say(self.report, Answered(q.kernel.name, q.signature.title(), q.binding, LEFT), self.on_verdict)
 
     def _found(self, q: Question, verdict: Answered) -> None:
@@ -236,65 +235,63 @@ class _Places:
         _say(self.report, verdict, self.on_verdict)
 
     def _tell(self, place: str, last: bool = False) -> None:
-        """Say the verdicts of the kernels that are right at a place, unless something is still to be measured there."""
+        """Report the verdicts of the kernels that are right at a place, unless something is still to be measured there."""
         if place in self.right and (last or not any(_place(q) == place for q in self.open.values())):
-            self.book.load()
-            for q, known in self.right[place]:
-                _say(self.report, self._verdict(q, known), self.on_verdict)
+            self.costs.load()
+            for q, on_file in self.right[place]:
+                _say(self.report, self._verdict(q, on_file), self.on_verdict)
             self.right[place] = []
 
-    def _verdict(self, q: Question, known: bool) -> Answered:
-        """What the rows say of a question by now."""
-        book = self.book
-        verdict, row = book.verdict(q.kernel, q.signature), book.time(q.kernel, q.signature, q.binding)
+    def _verdict(self, q: Question, on_file: bool) -> Answered:
+        """Return what the rows say of a question by now."""
+        costs = self.costs
+        verdict, row = costs.verdict(q.kernel, q.signature), costs.time(q.kernel, q.signature, q.binding)
         bad = next((r for r in (verdict, row) if r is not None and (r.status != "PASSED" or r.refuted)), None)
         others = [k for k in matching(q.signature.spec, self.table) if k is not q.kernel]
         timed = ((seconds, k.name) for k in others if (seconds := self._alone_takes(k, q)) is not None
-                 and book.why_wrong(k, q.signature, q.binding) is None)
+                 and costs.why_wrong(k, q.signature, q.binding) is None)
         rival = next(((name, seconds) for seconds, name in sorted(timed)), None)
-        why = "" if bad is None else book.logged(q.kernel, q.signature, q.binding)
+        why = "" if bad is None else costs.logged(q.kernel, q.signature, q.binding)
         seconds = None if bad is not None else self._alone_takes(q.kernel, q)
         status = bad.status if bad is not None and bad.status != "PASSED" else "REFUTED" if bad is not None else "PASSED"
         if bad is None and row is None:
             status = LEFT
         return Answered(q.kernel.name, q.signature.title(), dict(q.binding), status, seconds,
-                        book.error(q.kernel, q.signature, q.binding), why, rival, known,
+                        costs.error(q.kernel, q.signature, q.binding), why, rival, on_file,
                         "" if rival is not None else self._no_rival(q, others))
 
     def _alone_takes(self, kernel: Kernel, q: Question) -> float | None:
-        """Seconds of a kernel on its own where a question is asked. Not in its place in a graph, where caches are warm: one of two
-        kernels may never have run there."""
-        row = self.book.time(kernel, q.signature, q.binding)
+        """Return the seconds of a kernel alone where a question is asked. Times in a graph, where caches are warm, do not count:
+        one of two kernels may never have run there."""
+        row = self.costs.time(kernel, q.signature, q.binding)
         return None if row is None or row.median_ms is None else row.median_ms * 1e-3
 
     def _no_rival(self, q: Question, others: Sequence[Kernel]) -> str:
-        """Why no other kernel was timed where this one was."""
+        """Explain why no other kernel was timed where this one was."""
         rival = self.rivals.get(_place(q))
         if rival is None:
             return ("no other kernel takes it" if not others else "no other kernel may be used for it") + self._by_definition(q)
         if question_key(rival) in self.open:
             return f"it ended before {rival.kernel.name} was timed too"
-        return f"{rival.kernel.name}: {self.book.refusal(rival.kernel, rival.signature, rival.binding) or 'not timed'}"
-
+        return f"{rival.kernel.name}: {self.costs.refusal(rival.kernel, rival.signature, rival.binding) or 'not timed'}"
 
     def _by_definition(self, q: Question) -> str:
-        """What the rival of a composite's only kernel takes: its definition, as rows and guesses have it."""
+        """Return the predicted time of a composite's definition, the rival of its only kernel."""
         if not isinstance(q.signature.spec.op, CompositeOp) or q.signature.spec.op.opaque:
             return ""
         alone = with_parameters(q.signature.spec.single_node_graph(), [f"x{i}" for i in self.bound(q.signature)])
-        paths = self.book.paths(alone, self.table, q.binding,
-                                lambda k, s: self.book.cost(k, s, q.binding, True))
+        paths = self.costs.paths(alone, self.table, q.binding, optimistic=True)
         seconds = sum(calls * paths.best(inner)[0] for inner, calls in paths.inner(q.signature))
         return f"; its definition {seconds * 1e6:.1f} µs, predicted" if seconds < math.inf else ""
 
 
 def _place(q: Question) -> str:
-    """Where a question is asked: the same for all kernels."""
+    """Return where a question is asked: the same for all kernels."""
     return timed_workload(q.signature, q.binding).key
 
 
 def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answered], None] | None) -> None:
-    """Add a verdict; that a kernel is wrong on a signature is said once, not for each of its sizes."""
+    """Add a verdict; that a kernel is wrong on a signature is reported once, not for each of its sizes."""
     if any((v.kernel, v.signature, v.status) == (verdict.kernel, verdict.signature, verdict.status)
            and v.status not in ("PASSED", LEFT) for v in report.verdicts):
         return
@@ -304,49 +301,49 @@ def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answere
 
 
 def _kernel(name: str, backends: Sequence[str]) -> Kernel:
-    """The kernel of this name. Raises KernelError, with those that are named alike."""
+    """Return the kernel of this name. Raises KernelError, with those of similar names."""
     try:
         return kernel_named(name)
     except KernelError as e:
         own = name.partition(".")[0]
         if own in BACKENDS and why_missing(own) is not None:
             raise
-        known = [k.name for k in all_kernels(backends)]
-        near = close_to(name, known) or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        kernel_names = [k.name for k in all_kernels(backends)]
+        near = close_to(name, kernel_names) or difflib.get_close_matches(name, kernel_names, n=3, cutoff=0.5)
         fix = f"did you mean {' or '.join(near)}? " if near else ""
         raise KernelError(f"no kernel is named {name!r} here\n  fix: {fix}A kernel of your own: import the file that registers it "
                           "(tg: --import FILE)") from e
 
 
 def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mapping[str, list[Kernel]]) -> KernelError:
-    """What is said of kernels that take their ops nowhere in a graph: why, and which kernels do."""
+    """Explain of kernels that take their ops nowhere in a graph why, and which kernels do."""
     others = {k.name for _, s, _ in refused for k in matching(s.spec, table)}
-    said = "\n  ".join(f"{k.name} on {s.title()}: {why}" for k, s, why in refused[:MOST_REASONS])
+    reasons = "\n  ".join(f"{k.name} on {s.title()}: {why}" for k, s, why in refused[:MOST_REASONS])
     more = f"\n  … {len(refused) - MOST_REASONS} more" if len(refused) > MOST_REASONS else ""
-    return KernelError(f"{listed({k.name for k, _, _ in refused})}: not offered for this graph\n  {said}{more}\n"
+    return KernelError(f"{listed({k.name for k, _, _ in refused})}: not offered for this graph\n  {reasons}{more}\n"
                        f"  fix: {f'what is: {listed(others)}' if others else 'no kernel is; plans run the definition'}")
 
 
 def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
-    """All kernels of these ops, composites of a user's own among them. Raises KernelError for a name that no op has, and for an op
-    without any kernel."""
-    known = all_kernels(backends)
-    found = []
+    """Return all kernels of these ops, composites of a user's own among them. Raises KernelError for a name that no op has, and for
+    an op without any kernel."""
+    available = all_kernels(backends)
+    result = []
     for op in ops:
         ours = op in ATOMIC or op in LIBRARY
-        kernels = [k for k in known if k.op == op or (ours and k.op == ANY_OP)]
+        kernels = [k for k in available if k.op == op or (ours and k.op == ANY_OP)]
         if not kernels and not ours:
-            near = close_to(op, [*ATOMIC, *LIBRARY, *(k.op for k in known if k.composite is not None)])
+            near = close_to(op, [*ATOMIC, *LIBRARY, *(k.op for k in available if k.composite is not None)])
             raise KernelError(f"no op is named {op!r}\n  fix: " + (f"did you mean {' or '.join(near)}?" if near else
                                                                    "README.md and tg show FILE name ops"))
         if not kernels:
             raise KernelError(f"no kernel computes {op} on {', '.join(backends)}; plans run its definition\n  fix: other backends")
-        found += kernels
-    return found
+        result += kernels
+    return result
 
 
 def _why_not(kernel: Kernel, signature: Signature) -> str | None:
-    """None, or why this kernel is no candidate for a signature."""
+    """Return None, or why this kernel is no candidate for a signature."""
     missing = lacking(kernel)
     if missing is not None:
         return missing

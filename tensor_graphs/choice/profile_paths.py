@@ -1,8 +1,7 @@
 """profile_paths: whole paths, measured where they run: those that are listed first, and the one that is written out the furthest.
 
-What `profile_graph` does with the paths that may be the fastest (finalists.py) is done here with many: each is run as a whole, and
-the times of its steps in their places are stored, as is that of the whole. A kernel without a verdict is compared with the oracle
-first.
+`profile_graph` runs the paths that may be the fastest (finalists.py); this runs many: each as a whole, and the times of its steps
+in their places are stored, as is that of the whole. A kernel without a verdict is compared with the oracle first.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.search import asked_points
+from tensor_graphs.choice.search import asked_sizes
 from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
@@ -42,82 +40,80 @@ from tensor_graphs.measure.timing.deployed import (
     record_whole,
     refute,
 )
-from tensor_graphs.paths.path import EXPAND, Alternative, Cost, Path, Paths, Steps
+from tensor_graphs.paths.path import EXPAND, Alternative, Path, Paths, Steps
 
 TOGETHER = 3
-"""paths that are run in turns, beside the first of all"""
+"""paths that are interleaved, in addition to the first of all"""
 
 MOST_WRITTEN = 64 << 20
 """bytes of a value inside a definition, from which on it is not written out: the products of a head of 262,144 rows fill it"""
 
 ROUNDS, SECONDS = 4, 3.0
-"""turns of each of these for the time of the whole, and seconds after which no turn begins"""
+"""rounds of each of these for the time of the whole, and seconds after which no round begins"""
 
 RAN, REFUSED, FAILED = "RAN", "REFUSED", "FAILED"
 
 
 class Wrong(NotDeployed):
-    """A run in place was wrong, and the kernel that is to blame is on file as such."""
+    """Error: a run in place was wrong, and the kernel that is to blame is on file as such."""
 
 
 def run_in_place(judge: Judge, graph: Graph, several: Sequence[tuple[Paths, Path]], signatures: Mapping[str, Signature],
                  binding: Mapping[str, int], backends: Sequence[str]) -> int:
-    """Run paths of one graph in turns and store what their steps and parts took, each in its place. -> how many steps were stored.
+    """Run paths of one graph interleaved, store the times of their steps and parts in their places, and return how many steps were
+    stored.
 
     Raises NotDeployed where they cannot be run, and Wrong.
     """
     kernels = kernels_of(several)
     at = {n: int(s) for n, s in binding.items()}
     try:
-        found = measure_deployed(judge, graph, [each for _, each in several], kernels, at, backends)
+        runs = measure_deployed(judge, graph, [path for _, path in several], kernels, at, backends)
     except NotDeployed as e:
         if e.path is not None and refute(judge, e.path, str(e), kernels, signatures, at, VERIFIER):
             raise Wrong(str(e), e.path) from e
         raise
-    steps = record_deployed(judge, found, kernels, signatures, at, VERIFIER)
-    record_parts(judge, found, {(each.id, s.key, way.name): _part_row(s, way, its, judge.threads)
-                                for of, each in several for s, way, its in parts_on(of, each)}, at)
+    steps = record_deployed(judge, runs, kernels, signatures, at, VERIFIER)
+    rows = {(path.id, s.key, way.name): PartRow(s, way.target(s), part_implementation(s, way.target(s), its),
+                                                part_environment(its, judge.threads))
+            for of, path in several for s, way, its in parts_on(of, path)}
+    record_parts(judge, runs, rows, at)
     return steps
 
 
 def kernels_of(several: Sequence[tuple[Paths, Path]]) -> dict[str, Kernel]:
-    """All that these paths run, by name."""
-    return {a.name: a.kernel for of, each in several for a in of.kernels(each).values() if a.kernel is not None}
+    """Return all kernels that these paths run, by name."""
+    return {a.name: a.kernel for of, path in several for a in of.kernels(path).values() if a.kernel is not None}
 
 
 def parts_on(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Steps]]:
-    """The parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
+    """Return the parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
     chosen = paths.kernels(path)
-    found = []
+    parts = []
     for s in paths.known():                                         # parts inside of others, too
         if isinstance(s.spec.op, PartOp) and s.spec.op.recipes and s.key in chosen and chosen[s.key].kernel is None:
             steps = paths.steps(s, chosen[s.key], lambda i: chosen.get(i.key))
             if steps:
-                found.append((s, chosen[s.key], steps))
-    return found
-
-
-def _part_row(part: Signature, way: Alternative, steps: Steps, threads: int | None) -> PartRow:
-    target = way.target(part)
-    return PartRow(part, target, part_implementation(part, target, steps), part_environment(steps, threads))
+                parts.append((s, chosen[s.key], steps))
+    return parts
 
 
 def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout: float | None = None, again: bool = False,
                   on_step: Callable[[int, int, str], None] | None = None) -> ProfileReport:
-    """Measure the first `count` paths of a graph as wholes, and the one that is written out the furthest, at the sizes in `at` (at
-    all that it is priced at, where `at` says none); of a graph of one op also each kernel, and the definition in steps, of each
-    backend alone. `ProfileReport.walked` has what each took.
+    """Measure the first `count` paths of a graph as wholes, and the one that is written out the furthest, at the sizes in `at` (by
+    default at all that it is costed at); of a graph of one op also each kernel, and the definition in steps, of each backend alone.
+    `ProfileReport.walked` has the times.
 
-    A path that was measured here before is not measured again, unless `again`; those that the budget [s] leaves are left, and the
-    next call goes on with them: one path at least is measured. Interrupting it keeps what was measured. Raises NoPathError.
+    A path that was measured here before is not measured again, unless `again`; the next call goes on with those that the budget [s]
+    leaves: one path at least is measured. Interrupting it keeps what was measured. Raises NoPathError.
     """
     started = time.perf_counter()
     store, here, threads = request.store, request.here, request.threads
     graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request)).graph
-    points = [p for p in asked_points(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
-    book, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(here))
+    points = [p for p in asked_sizes(graph, request.at, request.largest)[0] if all_hold(conditions_of(graph.roots), p)]
+    costs, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(here))
     report = ProfileReport()
-    walks = [_PathWalk(graph, book, table, binding, count, request, again) for binding in points]
+    walks = [_PathWalk(graph, costs, table, binding, count, request, again) for binding in points]
     total = sum(len(w.open) for w in walks)
     report.already_known = sum(len(w.walked) for w in walks)
     done = 0
@@ -138,9 +134,9 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
         report.interrupted = True
     if on_step is not None:
         on_step(done, total, "")
-    book.load()
+    costs.load()
     for w in walks:
-        report.walked += w.told()
+        report.walked += w.results()
     report.measured = sum(w.status == RAN and not w.known for w in report.walked)
     report.failed = sum(w.status in (FAILED, REFUSED) for w in report.walked)
     report.left = sum(w.status == LEFT for w in report.walked)
@@ -149,12 +145,12 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
 
 
 class _PathWalk:
-    """The paths of one graph at one binding. open: those that are still to be measured, in their order."""
+    """Paths of one graph at one binding. open: those that are still to be measured, in their order."""
 
-    def __init__(self, graph: Graph, book: CostTable, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
+    def __init__(self, graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
                  request: Request, again: bool) -> None:
-        self.graph, self.book, self.binding, self.backends = graph, book, binding, request.here
-        self.paths = book.paths(graph, table, binding, partial(_candidate, book, binding))
+        self.graph, self.costs, self.binding, self.backends = graph, costs, binding, request.here
+        self.paths = costs.paths(graph, table, binding, optimistic=True)
         self.listed = list(itertools.islice(self.paths, count))
         if not self.listed:
             self.paths.cheapest()                                   # which says why there is none
@@ -166,38 +162,37 @@ class _PathWalk:
         self.written = None if written is None else written.id
         self.signatures = {s.key: s for s in self.paths.known()}
         self.walked: dict[str, Walked] = {}
-        known = {} if again else {tried.path.id: tried.took for tried in book.tried(graph, binding)}
+        times = {} if again else {tried.path.id: tried.took for tried in costs.tried(graph, binding)}
         for p in self.listed:
-            if p.id in known:
-                self._say(p, RAN, known[p.id], known=True)
+            if p.id in times:
+                self._say(p, RAN, times[p.id], on_file=True)
         self.open = [p for p in self.listed if p.id not in self.walked]
 
     def _of_each_backend(self) -> list[Path]:
-        """Of a graph of one op, for each backend alone, each of its kernels, and the definition in its steps."""
-        found: dict[str, Path] = {}
+        """Return, for a graph of one op and each backend alone, each of its kernels, and the definition in its steps."""
+        by_id: dict[str, Path] = {}
         for backend in self.backends if len(self.paths.top) == 1 else ():
-            paths = self.book.paths(self.graph, by_op(all_kernels((backend,))), self.binding, partial(_candidate, self.book,
-                                                                                                     self.binding))
+            paths = self.costs.paths(self.graph, by_op(all_kernels((backend,))), self.binding, optimistic=True)
             ((s, _),) = paths.top
             for way in paths.alternatives(s):
                 named = way.name == EXPAND and paths.seconds(s, way) < math.inf and self._small(s)
                 if (way.kernel is not None or named) and (path := paths.reworded(paths.cheapest(), {s: way})) is not None:
-                    found[path.id] = path
-        return list(found.values())
+                    by_id[path.id] = path
+        return list(by_id.values())
 
     def _small(self, s: Signature) -> bool:
-        """Whether no value inside its definition is large at these sizes."""
+        """Return whether no value inside its definition is large at these sizes."""
         assert isinstance(s.spec.op, CompositeOp)
         inside = [n for n in walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs) if n.inputs and not n.op.facts.view]
         return all(int(d.evaluate(t.nbytes(), self.binding)) <= MOST_WRITTEN for n in inside for t in n.types)
 
-    def _say(self, path: Path, status: str, seconds: float | None = None, beside: float | None = None, why: str = "",
-             known: bool = False) -> None:
-        self.walked[path.id] = Walked(path.id, dict(self.binding), path.seconds, status, seconds, beside, why, known,
+    def _say(self, path: Path, status: str, seconds: float | None = None, ratio: float | None = None, why: str = "",
+             on_file: bool = False) -> None:
+        self.walked[path.id] = Walked(path.id, dict(self.binding), path.seconds, status, seconds, ratio, why, on_file,
                                       path.id == self.written)
 
     def some(self, judge: Judge) -> int:
-        """Measure the next few, beside the first of the list. -> how many steps were stored."""
+        """Measure the next few, next to the first of the list. Return how many steps were stored."""
         group, self.open = self.open[:TOGETHER], self.open[TOGETHER:]
         group = [p for p in group if self._usable(judge, p)]
         first = self.listed[0]
@@ -207,16 +202,16 @@ class _PathWalk:
         return self._run(judge, group) if group else 0
 
     def _usable(self, judge: Judge, path: Path) -> bool:
-        """Whether its kernels are right, here and within the tolerance; those without a verdict are compared first."""
+        """Return whether its kernels are right, here and within the tolerance; those without a verdict are compared first."""
         ways = [(a.kernel, self.signatures[key]) for key, a in self.paths.kernels(path).items() if a.kernel is not None]
-        pending = [(kernel, s) for kernel, s in ways if self.book.verdict(kernel, s) is None]
+        pending = [(kernel, s) for kernel, s in ways if self.costs.verdict(kernel, s) is None]
         for kernel, s in pending:
             at = {n: int(self.binding[n]) for n in s.dim_names}
             judge.record(kernel, s, judge.examine(kernel, s, at), None)
         if pending:
-            self.book.load()
+            self.costs.load()
         for kernel, s in ways:
-            why = self.book.refusal(kernel, s, self.binding)
+            why = self.costs.refusal(kernel, s, self.binding)
             if why is not None:
                 self._say(path, REFUSED, why=f"{kernel.name} on {s.title()}: {why}")
                 return False
@@ -228,41 +223,41 @@ class _PathWalk:
             steps = run_in_place(judge, self.graph, several, self.signatures, self.binding, self.backends)
             kernels = kernels_of(several)
             at = {n: int(s) for n, s in self.binding.items()}
-            found = measure_whole(judge, self.graph, group, kernels, at, self.backends, ROUNDS, SECONDS)
-            record_whole(judge, self.graph, found, kernels, at, self.backends)
+            runs = measure_whole(judge, self.graph, group, kernels, at, self.backends, ROUNDS, SECONDS)
+            record_whole(judge, self.graph, runs, kernels, at, self.backends)
         except NotDeployed as e:
             if len(group) > 1:                                      # one of them may be to blame: each alone
                 return sum(self._run(judge, [p]) for p in group)
             self._say(group[0], FAILED, why=str(e))
             return 0
-        wholes = [median(each.whole) for each in found]
-        for each, whole in zip(found, wholes, strict=True):
-            if each.path.id not in self.walked or self.walked[each.path.id].status != RAN:
-                self._say(each.path, RAN, whole, whole / wholes[0] if group[0] is self.listed[0] else None)
+        wholes = [median(run.whole) for run in runs]
+        for run, whole in zip(runs, wholes, strict=True):
+            if run.path.id not in self.walked or self.walked[run.path.id].status != RAN:
+                self._say(run.path, RAN, whole, whole / wholes[0] if group[0] is self.listed[0] else None)
         return steps
 
-    def told(self) -> list[Walked]:
-        """Of each path in the order of the list what is known of it now, with the share of its time that was measured in place."""
+    def results(self) -> list[Walked]:
+        """Return the result of each path in the order of the list, with the share of its time that was measured in place."""
         for p in self.listed:
             if p.id not in self.walked:
                 self._say(p, LEFT)
-        found = []
+        results = []
         for p in self.listed:
             total = placed = 0.0
             for key, a in self.paths.kernels(p).items():
                 if a.kernel is None or not p.calls[key]:
                     continue
-                timed = self.book.timed(a.kernel, self.signatures[key], self.binding)
+                timed = self.costs.timed(a.kernel, self.signatures[key], self.binding)
                 seconds = p.calls[key] * (a.seconds if timed is None or timed[0].median_ms is None else timed[0].median_ms * 1e-3)
                 total += seconds
                 placed += seconds if timed is not None and timed[1] else 0.0
-            found.append(self.walked[p.id].with_share(placed / total if total else 1.0, total))
-        return found
+            results.append(self.walked[p.id].with_share(placed / total if total else 1.0, total))
+        return results
 
 
 def written_out(paths: Paths, may: Callable[[Signature], bool]) -> Path | None:
-    """The path on which each composite runs by its definition, all the way down, where `may` lets it and something computes what is
-    inside; elsewhere the cheapest way. None where there is no such path. Raises NoPathError."""
+    """Return the path on which each composite runs by its definition, all the way down, where `may` lets it and something computes
+    what is inside; elsewhere the cheapest way. None where there is no such path. Raises NoPathError."""
     picks: dict[Signature, Alternative] = {}
     done: set[Signature] = set()
     todo = [s for s, _ in paths.top]
@@ -274,7 +269,3 @@ def written_out(paths: Paths, may: Callable[[Signature], bool]) -> Path | None:
             picks[s] = way
             todo += [i for i, _ in paths.inner(s, way)]
     return paths.reworded(paths.cheapest(), picks)
-
-
-def _candidate(book: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    return book.cost(kernel, signature, binding, True)

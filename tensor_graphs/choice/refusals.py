@@ -1,4 +1,4 @@
-"""refusals: why nothing that may be used computes a graph, and what to do: what a person reads in place of a plan or a list."""
+"""refusals: why nothing that may be used computes a graph, and what to do: the error in place of a plan or a list."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OTHERWISE = ("other backends (tg devices lists them); what was not compared yet 
              "again by tg db retry KERNEL")
 
 
-def with_reasons(error: NoPathError, paths: Paths, book: CostTable, table: Mapping[str, list[Kernel]],
+def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapping[str, list[Kernel]],
                  binding: Mapping[str, int]) -> NoPathError:
-    """The same error with what was refused and why, and a fix: when only the tolerance stands in the way, the one that would do.
+    """Return the same error with what was refused and why, and a fix: when only the tolerance stands in the way, a sufficient one.
 
     paths: those of which there is none, at these sizes.
     """
-    reasons = _Reasons(paths, book, table, binding)
+    reasons = _Reasons(paths, costs, table, binding)
     culprits = [s for s, _ in paths.top if paths.best(s)[1] is None]
     needed = max(map(reasons.enough, culprits))
     listed = "\n  ".join(map(reasons.line, culprits[:5]))
@@ -42,20 +42,20 @@ def with_reasons(error: NoPathError, paths: Paths, book: CostTable, table: Mappi
         more = reasons.backends_with(culprits)
         fix = TURNS + OTHERWISE if any(is_loop(s.spec.op) for s in culprits) else OTHERWISE
         if more:
-            fix = f"--backends {','.join((*book.backends, *more))} (in Python backends=): {' and '.join(more)} computes it"
+            fix = f"--backends {','.join((*costs.backends, *more))} (in Python backends=): {' and '.join(more)} computes it"
         return NoPathError(f"{error}\n  {listed}\n  fix: {fix}")
-    coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > book.tolerance}, key=str)
+    coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > costs.tolerance}, key=str)
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
-    return NoPathError(f"no path is within the tolerance {book.tolerance:.2g}\n  {listed}\n"
+    return NoPathError(f"no path is within the tolerance {costs.tolerance:.2g}\n  {listed}\n"
                        f"  fix: a tolerance of {_rounded_up(needed)} or more")
 
 
 @dataclass
 class _Reasons:
-    """Why signatures have no way to be computed, at given sizes."""
+    """Reasons why signatures have no way to be computed, at given sizes."""
 
     paths: Paths
-    book: CostTable
+    costs: CostTable
     table: Mapping[str, list[Kernel]]
     binding: Mapping[str, int]
     errors: dict[str, float] = field(default_factory=dict)
@@ -64,23 +64,23 @@ class _Reasons:
     """signature key -> `uncompared`"""
 
     def line(self, s: Signature) -> str:
-        """For people: why nothing computes a signature, and which kernels were refused."""
+        """Explain why nothing computes a signature, and which kernels were refused."""
         kernels = matching(s.spec, self.table)
-        refused = [f"{k.name}: {why}" for k in kernels if (why := self.book.refusal(k, s, self.binding)) is not None]
+        refused = [f"{k.name}: {why}" for k in kernels if (why := self.costs.refusal(k, s, self.binding)) is not None]
         refused += [f"{k.name}: {why}" for k, why in left_out(s.spec, self.table)]
         error = self.best_error(s)
         best = f"best error {error:.2g}{self.reached_by(s)}" if error < math.inf else self.why_none(s)
-        said = f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else "")
-        return f"{said}; {why_whole(s.spec.inputs, s.spec.attrs) or IN_ALL}" if is_loop(s.spec.op) and not kernels else said
+        text = f"{s.title()}: {best}" + (f" ({'; '.join(refused[:4])})" if refused else "")
+        return f"{text}; {why_whole(s.spec.inputs, s.spec.attrs) or IN_ALL}" if is_loop(s.spec.op) and not kernels else text
 
     def right_errors(self, s: Signature) -> list[float]:
-        """The errors of the kernels that are right."""
-        errors = [self.book.error(k, s, self.binding) for k in matching(s.spec, self.table)
-                  if self.book.why_wrong(k, s, self.binding) is None]
+        """Return the errors of the kernels that are right."""
+        errors = [self.costs.error(k, s, self.binding) for k in matching(s.spec, self.table)
+                  if self.costs.why_wrong(k, s, self.binding) is None]
         return [e for e in errors if e is not None]
 
     def best_error(self, s: Signature) -> float:
-        """The least error that kernels which are right, or the definition made of such, have; inf where there are none."""
+        """Return the least error of kernels that are right, or of the definition made of such; inf where there are none."""
         if s.key not in self.errors:
             self.errors[s.key] = math.inf
             inner = max((self.best_error(i) for i, _ in self.paths.within(s)), default=0.0) if _may_expand(s) else math.inf
@@ -88,7 +88,7 @@ class _Reasons:
         return self.errors[s.key]
 
     def enough(self, s: Signature) -> float:
-        """What rounding its result costs is within what can be reached, also where the numbers seen were kinder."""
+        """Return a tolerance that can be reached: rounding the result is within it, even if the numbers seen had smaller errors."""
         best = self.best_error(s)
         return max(best, *(roundoff(t.dtype) for t in s.spec.outputs if best > roundoff(t.dtype) / 2), 0.0)
 
@@ -96,43 +96,44 @@ class _Reasons:
         return "" if min(self.right_errors(s), default=math.inf) <= self.best_error(s) else " by its definition"
 
     def uncompared(self, s: Signature) -> set[str] | None:
-        """The kernels without a verdict that compute a signature, or what nothing else computes in it; None where these do not."""
+        """Return the kernels without a verdict that compute a signature, or what nothing else computes in it; None where these do
+        not."""
         if s.key not in self.waiting:
-            names = {k.name for k in matching(s.spec, self.table) if self.book.why_not(k, s, self.binding) == "unverified"}
+            names = {k.name for k in matching(s.spec, self.table) if self.costs.why_not(k, s, self.binding) == "unverified"}
             computed = self.paths.best(s)[1] is not None
             inside = [self.uncompared(i) for i, _ in self.paths.within(s)] if not (names or computed) and _may_expand(s) else []
-            of_steps = set().union(*(each for each in inside if each)) if inside and None not in inside else None
+            of_steps = set().union(*filter(None, inside)) if inside and None not in inside else None
             self.waiting[s.key] = set() if computed else names or of_steps
         return self.waiting[s.key]
 
     def without_kernel(self, s: Signature, seen: set[str]) -> list[Signature]:
-        """The steps of a signature that no kernel of these backends computes."""
+        """Return the steps of a signature that no kernel of these backends computes."""
         if s.key in seen or matching(s.spec, self.table) or self.paths.best(s)[1] is not None:
             return []
         seen.add(s.key)
         return [step for i, _ in self.paths.within(s) for step in self.without_kernel(i, seen)] if _may_expand(s) else [s]
 
     def backends_with(self, culprits: Sequence[Signature]) -> list[str]:
-        """A few backends more, of the same device, whose kernels compute all that these do not; [] where there are none."""
-        left, found = {step for s in culprits for step in self.without_kernel(s, set())}, list[str]()
-        device = device_of(self.book.backends[0])
-        others = [b for b in BACKENDS if b not in self.book.backends and why_missing(b) is None and device_of(b) is device]
+        """Return a few more backends, of the same device, whose kernels compute all that these do not; [] where there are none."""
+        left, added = {step for s in culprits for step in self.without_kernel(s, set())}, list[str]()
+        device = device_of(self.costs.backends[0])
+        others = [b for b in BACKENDS if b not in self.costs.backends and why_missing(b) is None and device_of(b) is device]
         computed = {b: {step for step in left if matching(step.spec, by_op(load_backend(b)))} for b in others}
         while left:
             best = max(others, key=lambda b: len(computed[b] & left), default=None)
             if best is None or not computed[best] & left:
                 return []
-            found.append(best)
+            added.append(best)
             left -= computed[best]
-        return found
+        return added
 
     def why_none(self, s: Signature) -> str:
-        """For people, where no kernel is right: none was compared yet, none is here, or all are wrong."""
+        """Explain why no kernel is right: none was compared yet, none is here, or all are wrong."""
         if waiting := sorted(self.uncompared(s) or ()):
             return f"what computes it was not compared with the oracle yet: {', '.join(waiting[:6])}{', …' * (len(waiting) > 6)}"
         if steps := self.without_kernel(s, set()):
             inside = "it" if steps == [s] else f"{'; '.join(step.title() for step in steps[:4])} in it"
-            return f"no kernel of {', '.join(self.book.backends)} computes {inside}"
+            return f"no kernel of {', '.join(self.costs.backends)} computes {inside}"
         return "nothing that computes it is right here"
 
 
@@ -141,6 +142,6 @@ def _may_expand(s: Signature) -> bool:
 
 
 def _rounded_up(x: float) -> str:
-    """Two digits, never less than x: what is advised must be enough."""
+    """Format with two digits, never less than x: the advised tolerance must be enough."""
     text = f"{x:.1e}"
     return text if float(text) >= x else f"{x * 1.05:.1e}"

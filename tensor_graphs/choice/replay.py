@@ -1,6 +1,6 @@
 """replay: a path that was given in place of a choice: of which form of the graph it is, and why it cannot be run here.
 
-What is given is a `Path` (it serves all sizes), a `Pin` (a path per cell of sizes), or the file of a pin.
+It is a `Path` (it serves all sizes), a `Pin` (a path per cell of sizes), or the file of a pin.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Given = Path | Pin
 
 
 def form_of(request: Request, given: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
-    """The form of a request's graph that a path is of: as it is written, with what is recognised and said otherwise, without
-    recipes (where memory was short), and each of them with other values between its ops, but for what was kept. database: where
-    recipes are looked for. Raises NoPathError where it is of none."""
+    """Return the form of a request's graph that a path is of: as it is written, with composites recognised and parts rewritten,
+    without recipes (where memory was short), and each of them with other values between its ops, except the unchanged pieces.
+    database: where recipes are looked for. Raises NoPathError where it is of none."""
     graph, here, key, tried = request.graph, request.here, given.graph_key, list[PreparedGraph]()
-    for made in _forms(graph, request.simplify, database, here):
-        if made.graph.structural_key == key:
-            return made, as_written(made.graph, request.allowed)
-        tried.append(made)
-    for made in tried:                                              # later, as a graph of loops alone is the same in wider values
-        for word, kept in ((w, kept) for w in REWRITTEN for kept in _kept(made.graph, request.allowed, w, here)):
+    for prepared in _forms(graph, request.simplify, database, here):
+        if prepared.graph.structural_key == key:
+            return prepared, as_written(prepared.graph, request.allowed)
+        tried.append(prepared)
+    for prepared in tried:                                          # later, as a graph of loops alone is the same in wider values
+        for word, pieces in ((w, pieces) for w in REWRITTEN for pieces in _unchanged(prepared.graph, request.allowed, w, here)):
             for backends in _told_apart(graph, here):
-                wide = rewritten(made.graph, word, "as the given path has it", backends, kept)
-                if wide.graph is not made.graph and wide.graph.structural_key == key:
-                    return made, wide
+                wide = rewritten(prepared.graph, word, "as the given path has it", backends, pieces)
+                if wide.graph is not prepared.graph and wide.graph.structural_key == key:
+                    return prepared, wide
     raise NoPathError(_of_another(graph, given, request.simplify, database))
 
 
@@ -51,15 +51,15 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
     if simplify:
         for backends in _told_apart(graph, here):
             for recipes in (database, False):
-                made = prepare(graph, recipes=recipes, backends=backends)
-                if not any(made.graph is each for each in tried):
-                    tried.append(made.graph)
-                    yield made
+                prepared = prepare(graph, recipes=recipes, backends=backends)
+                if not any(prepared.graph is other for other in tried):
+                    tried.append(prepared.graph)
+                    yield prepared
 
 
-def _kept(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
-    """What may have stayed as it was written, the likeliest first. Of two that are one graph the first is the one of which more
-    kernels are known."""
+def _unchanged(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
+    """Yield what may have stayed as it was written, the likeliest first. Of two that are one graph the first has more known
+    kernels."""
     pieces = [] if word == NARROWER else own_pieces(graph, word, here)
     if pieces:
         yield kept_within(graph, pieces, tolerance, word, here)[0]
@@ -72,13 +72,13 @@ def _paths(given: Given) -> list[Path]:
 
 
 def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
-    """Backends for which a graph is prepared in different ways: one with loops as it is here, which parts of one key may say
-    otherwise elsewhere; and without and with neighbouring steps as parts, as it may have been made."""
+    """Return the backends for which a graph is prepared in different ways: those here for one with loops, whose parts of one key
+    may be other rewritings elsewhere; and without and with neighbouring steps as parts."""
     return [*([here] if any(is_loop(n.op) for n in graph.nodes) else []), (), GENERATORS]
 
 
 def _of_another(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> str:
-    """Why no form of the graph is the one that the path is of, and what to do."""
+    """Explain why no form of the graph is the one that the path is of, and what to do."""
     for name in {name: None for path in _paths(given) for name in path.choices.values() if not is_way_on(name)}:
         try:                                                        # what it computes may be no piece of its own any more
             kernel_named(name)
@@ -92,27 +92,27 @@ def _of_another(graph: Graph, given: Given, simplify: bool, database: Database |
         return ("the pin is of this graph, but what was recognised in it and said otherwise is not what is here\n"
                 f"  there: {given.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
                 "  fix: import the modules whose kernels compute graphs (--import), or pin it again (tg plan --pin)")
-    made = f": it was made of {given.source}" if given.source else ""
-    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{made}\n"
+    source = f": it was made of {given.source}" if given.source else ""
+    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{source}\n"
             "  fix: the same graph (of a model, the same --dtype and --max-positions, and --logits where tokens are drawn), or pin "
             "this one: tg plan --pin")
 
 
 def explained(error: StalePathError, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
-              book: CostTable, binding: Mapping[str, int]) -> NoPathError:
-    """The same error with why the choice is not available here, and a fix."""
+              costs: CostTable, binding: Mapping[str, int]) -> NoPathError:
+    """Return the same error with why the choice is not available here, and a fix."""
     if error.name is None:
         return NoPathError(f"the path {error.path.id} chooses nothing for {error.title}, which its graph holds\n"
                            "  fix: choose again (tg plan --pin)")
     if "\n" in str(error):                                          # it says so itself
         return error
-    why, fix = _why(error.name, signature, backends, table, lambda k, s: book.refusal(k, s, binding))
+    why, fix = _why(error.name, signature, backends, table, lambda k, s: costs.refusal(k, s, binding))
     return NoPathError(f"{error}: {why}\n  fix: {fix}, or choose again (tg plan --pin, tg list-paths)")
 
 
 def _why(name: str, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
          refusal: Callable[[Kernel, Signature], str | None]) -> tuple[str, str]:
-    """(why a choice is not available, the fix)."""
+    """Return (why a choice is not available, the fix)."""
     if is_way_on(name):
         return "rules say this part otherwise today, or no kernel computes a step of it", "the version that it was chosen with"
     backend = name.partition(".")[0]
@@ -124,8 +124,8 @@ def _why(name: str, signature: Signature | None, backends: Sequence[str], table:
     try:
         kernel = kernel_named(name)
     except KernelError as e:
-        said, _, fix = str(e).partition("\n  fix: ")
-        return said, f"{fix} (--import)"
+        reason, _, fix = str(e).partition("\n  fix: ")
+        return reason, f"{fix} (--import)"
     missing = lacking(kernel)
     if missing is not None:
         return missing, "a machine that has it"

@@ -1,6 +1,6 @@
-"""request: what is asked of a graph, in one value, which `compile_graph`, `list_paths` and `profile` make of their arguments.
+"""request: a request for a plan in one value, which `compile_graph`, `list_paths` and `profile` make of their arguments.
 
-Nothing heavy is imported here, and no database is opened before `store` is asked for: a plan on file needs neither (plan_file.py).
+Nothing heavy is imported here, and no database is opened before `store` is read: a stored plan needs neither (plan_file.py).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ROUNDINGS = 2.0
 
 @dataclass(frozen=True)
 class Request:
-    """A graph, as it is written, and what is asked of it; each field is the argument of that name of `compile_graph`, as it was
-    given. database: open, or its name, or None for the usual one. path: in place of a choice; of a pin, tolerance and backends
-    count where none are given."""
+    """A graph, as it is written, and the options for it; each field is the argument of that name of `compile_graph`, unchanged.
+    database: open, or its name, or None for the usual one. path: in place of a choice; of a pin, tolerance and backends count where
+    none are given."""
 
     graph: Graph
     tolerance: float | None = None
@@ -59,7 +59,8 @@ class Request:
     assuming: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Raises ArgumentError for what is of another kind or out of range, before a kernel is judged with it and that is filed."""
+        """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
+        filed."""
         if self.tolerance is not None:
             number("the tolerance", self.tolerance, "a relative error of 0 or more, as 1e-3", infinite=True)
         if self.memory_limit is not None:
@@ -70,23 +71,21 @@ class Request:
             place("database", self.database, "the path or URL of a database, an open one, or leave it out")
         if not isinstance(self.simplify, bool):
             raise ArgumentError(f"simplify is {self.simplify!r}\n  fix: simplify=True or simplify=False")
-        unknown = [each for each in self.assumed if each not in CONDITIONS]
+        unknown = [condition for condition in self.assumed if condition not in CONDITIONS]
         if unknown:
             raise ArgumentError(f"assuming names {unknown[0]!r}, which is no condition\n  fix: {CONDITION}")
         if self.backends is not None and not names("backends", self.backends, USUAL):
             raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
 
     def decides(self) -> list[tuple[str, str]]:
-        """All that decides about a plan but for the graph, the database and a path: the same for equal requests."""
-        def said(value: object) -> str:
-            return repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)
-
-        return [(f.name, said(getattr(self, f.name))) for f in fields(self) if f.name not in ("graph", "database", "path")]
+        """Return all that decides about a plan except the graph, the database and a path: the same for equal requests."""
+        values = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in ("graph", "database", "path")]
+        return [(n, repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)) for n, value in values]
 
     @cached_property
     def assumed(self) -> tuple[str, ...]:
-        """The conditions on values that are taken for granted."""
-        return tuple(each.replace(">=", "≥") for each in names("assuming", self.assuming, CONDITION))
+        """Conditions on values that are assumed."""
+        return tuple(condition.replace(">=", "≥") for condition in names("assuming", self.assuming, CONDITION))
 
     @property
     def pin(self) -> Pin | None:
@@ -95,21 +94,21 @@ class Request:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the backends that may be used, here or not."""
-        given = self.pin.backends if self.backends is None and self.pin is not None else self.backends
-        return names("backends", DEFAULT_BACKENDS if given is None else given, USUAL)
+        """Names of the backends that may be used, here or not."""
+        chosen = self.pin.backends if self.backends is None and self.pin is not None else self.backends
+        return names("backends", DEFAULT_BACKENDS if chosen is None else chosen, USUAL)
 
     @cached_property
     def here(self) -> tuple[str, ...]:
-        """The backends that may be used and are here. Raises NoPathError where none of them is, KernelError for an unknown name."""
-        found = tuple(name for name in self.names if why_missing(name) is None)
-        if not found:
+        """Backends that may be used and are here. Raises NoPathError where none of them is, KernelError for an unknown name."""
+        available = tuple(name for name in self.names if why_missing(name) is None)
+        if not available:
             raise NoPathError("\n  ".join(["no backend is available", *self.notes, f"fix: {USUAL}"]))
-        return found
+        return available
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """For people: on the backends that are not here."""
+        """Notes for people on the backends that are not here."""
         missing = ((name, why_missing(name)) for name in self.names)
         return tuple(f"backend {name} is not available: {why}" for name, why in missing if why is not None)
 
@@ -118,13 +117,13 @@ class Request:
         """The database, open. Raises what `open_database` raises."""
         from tensor_graphs.records.database import Database, open_database  # here: SQLAlchemy takes 0.2 s to import
 
-        known = self.database
-        return known if isinstance(known, Database) else open_database(known, make_folder=known is None)
+        database = self.database
+        return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
 
     @cached_property
     def allowed(self) -> float:
-        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state, or of products that are
-        asked to be of bf16, where that is more."""
+        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state, or of products that are to
+        be of bf16, where that is more."""
         asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
         if asked is None:
             rounded = [root.dtype for root in self.graph.roots] + [bf16] * (self.intermediates == "bfloat16")
@@ -133,7 +132,8 @@ class Request:
 
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:
-    """What `compile_graph` takes as `path`. Raises PinError for a file that is no pin, GraphError for what is no path."""
+    """Return the path of an argument of `compile_graph`. Raises PinError for a file that is no pin, GraphError for what is no path.
+    """
     if path is None or isinstance(path, GraphPath):
         return path
     from tensor_graphs.paths.pin import Pin  # a door: most plans are chosen, and not given
@@ -146,5 +146,5 @@ def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath
 
 
 def roundoff(dtype: DType) -> float:
-    """What rounding to a dtype may cost at most, relative to the number: half of its epsilon; 0 for what is no float."""
+    """Return the largest relative error of rounding to a dtype: half of its epsilon; 0 for what is no float."""
     return dtype.epsilon / 2 if dtype.is_float else 0.0

@@ -1,4 +1,4 @@
-"""rewriting: a graph said in what kernels compute: composites recognised, parts formed, recipes found.
+"""rewriting: a graph rewritten in ops that kernels compute: composites recognised, parts formed, recipes found.
 
 A copy to the device that everything is on is its source; rewriting knows values and no devices.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tensor_graphs.choice.prepared_graph import PreparedGraph
+from tensor_graphs.choice.form import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Spec
@@ -33,42 +33,42 @@ from tensor_graphs.rewrites.user_rules import user_rules
 from tensor_graphs.rewrites.wordings import both
 
 SMALL = 64
-"""Nodes of a graph that is simplified by an e-graph before it is compiled."""
+"""nodes of a graph that is simplified by an e-graph before it is compiled"""
 
 
 def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool, fused: bool,
                   backends: Sequence[str]) -> Callable[[Collection[str]], PreparedGraph] | None:
-    """With these parts, and what can be said otherwise, among it loops that one of the backends' devices has no kernel for; fused:
-    with neighbouring steps as parts. None where the graph holds nothing of it. What is called with backends: the parts are told
-    with kernels of theirs."""
+    """Form these parts, and those of recipes and of loops that one of the backends' devices has no kernel for; fused: also of
+    neighbouring steps. Return None where the graph holds nothing of it, else a function that, given backends, names the parts with
+    their kernels."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
-    found = form(prepared.graph, wanted)
-    worded = _worded(prepared.graph, found.images, recipes is not False, fused, rows)
+    formed = form(prepared.graph, wanted)
+    worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
     images = _following(prepared.images, images)
     before = rows.notes if rows is not None else []
-    after = [f"{what}: {each.note}" for what, each in {**worded, "loops": looped}.items() if each.note]
-    if not (before or found.places or after):
+    after = [f"{what}: {result.note}" for what, result in {**worded, "loops": looped}.items() if result.note]
+    if not (before or formed.places or after):
         return None
-    graph, show, first = looped.graph, found.show if found.places else None, prepared.note
+    graph, show, first = looped.graph, formed.show if formed.places else None, prepared.note
 
     def told(backends: Collection[str]) -> PreparedGraph:
-        said = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
-        return PreparedGraph(graph, "; ".join([*([first] if first else []), *said]), "\n".join(said), images)
+        lines = [*before, *([f"parts: {show(kernels_of_graphs(backends))}"] if show else []), *after]
+        return PreparedGraph(graph, "; ".join([*([first] if first else []), *lines]), "\n".join(lines), images)
 
     return told
 
 
 def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
-    """The graph as it is, but for the loops of `said_in_parts`, their steps as they are."""
-    made = unroll(graph, lambda loop: _is_lacked(loop, backends))
-    said = f"loops: {made.note}" if made.note else ""
-    return PreparedGraph(made.graph, said, said, made.images)
+    """Return the graph with the loops of `said_in_parts` unrolled, their steps unchanged."""
+    unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends))
+    note = f"loops: {unrolled.note}" if unrolled.note else ""
+    return PreparedGraph(unrolled.graph, note, note, unrolled.images)
 
 
 def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
-    """The graph with a part wherever recipes are found, with neighbouring steps as parts, and with loops as by `said_in_parts`; and
-    what became of its nodes."""
+    """Return the graph with a part wherever recipes are found, with neighbouring steps as parts, and with loops as by
+    `said_in_parts`; and what became of its nodes."""
     ways = _worded(graph, {}, recipes, fused)["ways"]
     looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
     return looped.graph, images
@@ -76,50 +76,50 @@ def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str])
 
 def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: bool,
             rows: RecipeRows | None = None) -> dict[str, PassResult]:
-    """The graph with parts where recipes are found and where steps are joined, and ("ways") with what kernels and rules of users
-    add to that. places: what those for which kernels are registered have become of its nodes."""
+    """Return the graph with parts where recipes are found and where steps are joined, and ("ways") with what kernels and rules of
+    users add to that. places: what those for which kernels are registered have become of its nodes."""
     offered = offers(graph, rows=rows, of_users=False) if recipes else []
     theirs = offers(graph, rows=rows) if recipes and user_rules() else offered
     theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
-    made = stating(graph, offered)
-    joined, images = _joined(made, fused)
+    reworded = stating(graph, offered)
+    joined, images = _joined(reworded, fused)
     ways = PassResult(joined.graph, images)
     if places or theirs is not offered:
-        made = stating(graph, theirs, places)
-        others, images = _joined(made, fused)
+        reworded = stating(graph, theirs, places)
+        others, images = _joined(reworded, fused)
         ways = both(ways, PassResult(others.graph, images), graph)
-    return {"recipes": made, "fused": joined, "ways": ways}
+    return {"recipes": reworded, "fused": joined, "ways": ways}
 
 
 def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
-    """The images of two passes, one after the other: of the nodes that either of them was given."""
+    """Compose the images of two passes, one after the other: of the nodes that either of them was given."""
     return {**second, **{n: second.get(image, image) for n, image in first.items()}}
 
 
-def _joined(made: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
-    """With neighbouring steps as parts, and what became of the nodes of both graphs."""
-    joined = fuse(made.graph) if fused else PassResult(made.graph)
-    return joined, _following(made.images, joined.images)
+def _joined(reworded: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
+    """Return it with neighbouring steps as parts, and what became of the nodes of both graphs."""
+    joined = fuse(reworded.graph) if fused else PassResult(reworded.graph)
+    return joined, _following(reworded.images, joined.images)
 
 
 def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
               backends: Sequence[str]) -> tuple[PassResult, dict[Node, Node]]:
-    """With a part for each loop that has turns to be written out and that a device of these backends has no kernel for, and what
+    """Return it with a part for each loop that can be unrolled and that a device of these backends has no kernel for, and what
     became of the nodes of both graphs. Steps are prepared like graphs."""
     def prepared(step: Graph) -> Graph:
-        made = said_in_composites(step)
-        told = said_in_parts(made, parts(), recipes, writes_kernels(backends), backends)
-        return (made if told is None else told(backends)).graph
+        recognised = said_in_composites(step)
+        with_parts = said_in_parts(recognised, parts(), recipes, writes_kernels(backends), backends)
+        return (recognised if with_parts is None else with_parts(backends)).graph
 
-    made = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
-    return made, _following(images, made.images)
+    unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
+    return unrolled, _following(images, unrolled.images)
 
 
 def _is_lacked(loop: Node, backends: Sequence[str]) -> bool:
-    """Whether one of the devices of these backends has no kernel that runs the loop."""
-    found = registry.matching(Spec.of(loop), registry.by_op(registry.all_kernels(backends)))
+    """Return whether one of the devices of these backends has no kernel that runs the loop."""
+    kernels = registry.matching(Spec.of(loop), registry.by_op(registry.all_kernels(backends)))
     here = [name for name in backends if registry.why_missing(name) is None]
-    return bool(set(map(registry.kind_of, here)) - {registry.kind_of(k.backend) for k in found})
+    return bool(set(map(registry.kind_of, here)) - {registry.kind_of(k.backend) for k in kernels})
 
 
 def _leaves(graph: Graph) -> list[set[str]]:
@@ -127,8 +127,8 @@ def _leaves(graph: Graph) -> list[set[str]]:
 
 
 def _without_copies(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    """The graph without copies to the one device there is, and what became of its nodes; one with copies to others stays as it
-    is."""
+    """Return the graph without copies to the one device there is, and what became of its nodes; one with copies to others is
+    unchanged."""
     copies = [node for node in graph.nodes if node.op is leaves.COPY_TO]
     if not copies or len(devices()) > 1 or any(node.attrs["device"] != HOST.name for node in copies):
         return graph, {}
@@ -136,26 +136,26 @@ def _without_copies(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return inputs[0] if node.op is leaves.COPY_TO else None
 
-    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
-    return graph.with_roots([made[r] for r in graph.roots]), {n: m for n, m in made.items() if n is not m}
+    images = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    return graph.with_roots([images[r] for r in graph.roots]), {n: m for n, m in images.items() if n is not m}
 
 
 def said_in_composites(written: Graph) -> PreparedGraph:
-    """The graph with what it says in atomic ops recognised, and simplified where it is small."""
+    """Return the graph with composites recognised in atomic ops, and simplified where it is small."""
     graph, images = _without_copies(written)
     notes = [] if graph is written else [f"copies to {HOST.name} left out: everything is there"]
     if any(node.op is leaves.COPY_TO for node in graph.nodes) or not may_hold_more(graph):
         return PreparedGraph(graph, "; ".join(notes), images=images)
     try:
-        found = recognise(graph)
+        recognised = recognise(graph)
     except TooManyNodesError:
         why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
         return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
-    notes += [f"recognised: {found.note}"] if found.graph is not graph else []
-    made, images = found.graph, _following(images, found.images)
-    if len(made.nodes) <= SMALL:                                    # an e-graph of more takes longer than it spares
-        smaller = simplify(made, rules=SHRINKING)
-        if smaller.graph is not made and _leaves(smaller.graph) == _leaves(graph):  # who runs it gives all that it asks for
+    notes += [f"recognised: {recognised.note}"] if recognised.graph is not graph else []
+    current, images = recognised.graph, _following(images, recognised.images)
+    if len(current.nodes) <= SMALL:                                 # an e-graph of more takes longer than it spares
+        smaller = simplify(current, rules=SHRINKING)
+        if smaller.graph is not current and _leaves(smaller.graph) == _leaves(graph):  # a caller gives a value for each
             notes.append(smaller.note)
-            made, images = smaller.graph, _following(images, smaller.images)
-    return PreparedGraph(made, "; ".join(notes), images=images)
+            current, images = smaller.graph, _following(images, smaller.images)
+    return PreparedGraph(current, "; ".join(notes), images=images)

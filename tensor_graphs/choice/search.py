@@ -1,7 +1,7 @@
 """search: the cheapest path of a prepared graph, all of whose kernels are right, as a plan.
 
-The walk: signatures of the graph → candidates → the cheapest path by price → every kernel on it verified (if it has no verdict
-yet) → repeat until the cheapest path holds verified kernels only → instructions → memory plan.
+Steps: signatures of the graph → candidates → the cheapest path → every kernel on it verified (if it has no verdict yet) → repeat
+until the cheapest path holds verified kernels only → instructions → memory plan.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ MOVES = 64 << 20
 
 @phase("choose")
 def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
-    """The plan of the first form of the graph that has one. decided: the form that the path is of, where one is given. Raises
-    NoPathError and PlanError."""
+    """Return the plan of the first form of the graph that has one. decided: the form that the path is of, where one is given.
+    Raises NoPathError and PlanError."""
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
     refused: dict[bool, NoPathError] = {}
@@ -71,31 +71,31 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
 
 
 def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
-    """The plan of one form of the graph. Raises NoPathError and PlanError."""
+    """Return the plan of one form of the graph. Raises NoPathError and PlanError."""
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here
     sizes = _largest(graph, request.largest)
     if path is None and _moves(graph, sizes) > MOVES:
         with phase("calibrate"):
             calibrate(request.store, here, request.threads)
-    book = CostTable.of(request, ESTIMATE_MARGIN)
+    costs = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(here))
     samples = samples_of(graph, sizes, at)
     pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
     points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
-    with _Chooser(graph, book, table, request.threads, progress or (lambda text: None), points) as chooser:
+    with _Chooser(graph, costs, table, request.threads, progress or (lambda text: None), points) as chooser:
         if pinned is not None:
-            chosen = [(cell, binding, chooser.given(found, binding)) for cell, binding, found in pinned]
+            chosen = [(cell, binding, chooser.given(its_path, binding)) for cell, binding, its_path in pinned]
         else:
             assert path is None or isinstance(path, GraphPath)
             chosen = _chosen(samples, chooser, path)
-    variants = [chooser.variant(cell, binding, cell.largest(sizes), found, here) for cell, binding, found in chosen]
+    variants = [chooser.variant(cell, binding, cell.largest(sizes), its_path, here) for cell, binding, its_path in chosen]
     with phase("database"):
         missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
-                book.generation)
+                costs.generation)
     if plan.capacity is not None or plan.elsewhere:
         from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
 
@@ -106,13 +106,13 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
 
 
 def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Bytes that a run reads or writes at least, at its largest sizes."""
+    """Return the bytes that a run reads or writes at least, at its largest sizes."""
     leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
     return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
-    """A note where numpy's threads will spin behind its products while native kernels run."""
+    """Return a note where numpy's threads will spin behind its products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
     mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
     if not (blas_threads.LATE and mixed):
@@ -122,41 +122,42 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
     return (note,)
 
 
-def cost_points(graph: Graph, at: Mapping[str, int] | None = None,
+def sizes_to_cost(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """The sizes at which `compile_graph` asks for prices (table.py)."""
+    """Return the sizes at which `compile_graph` asks for costs (size_samples.py)."""
     return list(samples_of(graph, _largest(graph, largest), at).points.values())
 
 
-def asked_points(graph: Graph, at: Mapping[str, int] | None = None,
+def asked_sizes(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """`cost_points`, those that are asked for first: the ones at the given sizes of the table's dims, all where none are given."""
+    """Return `sizes_to_cost` in two lists: those at the given sizes of the table's dims (all where none are given), and the rest.
+    """
     samples = samples_of(graph, _largest(graph, largest), at)
     asked = [p for i, p in samples.points.items() if i in samples.asked]
     rest = [p for i, p in samples.points.items() if i not in samples.asked]
     return (asked, rest) if asked else (rest, [])
 
 
-def _largest(graph: Graph, given: Mapping[str, int] | None) -> dict[str, int]:
-    return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, given, "largest")
+def _largest(graph: Graph, largest: Mapping[str, int] | None) -> dict[str, int]:
+    return {n: d.bounds(s)[1] for n, s in graph.dims.items()} | given_sizes(graph, largest, "largest")
 
 
 def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
-    """The cells of the box, at which sizes the path of each was priced (where a caller names some of the cell, there; of a cell
-    without a sample, at the next one that has this path), and the path."""
+    """Return the cells of the box, at which sizes the path of each was costed (where a caller names some of the cell, there; of a
+    cell without a sample, at the next one that has this path), and the path."""
     if path is None:
-        found = chooser.cheapest(samples.points)
+        paths = chooser.cheapest(samples.points)
     else:
-        found = {i: chooser.given(path, sizes) for i, sizes in samples.points.items()}
-    ways = list({tuple(sorted(each.choices.items())): each for each in found.values()}.values())
-    number = {tuple(sorted(way.choices.items())): i for i, way in enumerate(ways)}
-    winners = {i: number[tuple(sorted(each.choices.items()))] for i, each in found.items()}
-
+        paths = {i: chooser.given(path, sizes) for i, sizes in samples.points.items()}
+    keys = {i: tuple(sorted(one.choices.items())) for i, one in paths.items()}
+    distinct = {keys[i]: one for i, one in paths.items()}
+    ways, numbers = list(distinct.values()), {key: n for n, key in enumerate(distinct)}
+    winners = {i: numbers[key] for i, key in keys.items()}
     index = {tuple(sizes[n] for n in samples.box.dims): i for i, sizes in samples.points.items()}
 
     def cost(way: int, sizes: tuple[int, ...]) -> float:
         i = index[sizes]
-        return chooser.seconds(found[i] if winners[i] == way else ways[way], samples.points[i])
+        return chooser.seconds(paths[i] if winners[i] == way else ways[way], samples.points[i])
 
     chosen, cells = [], [(samples.box, 0)]
     if len(ways) > 1:
@@ -166,7 +167,7 @@ def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list
     for cell, way in cells:
         own = [i for i, sizes in samples.points.items() if winners[i] == way]
         at = min(own, key=lambda i: (cell.distance(samples.points[i]), i not in samples.asked))
-        chosen.append((cell, samples.points[at], found[at]))
+        chosen.append((cell, samples.points[at], paths[at]))
     return chosen
 
 
@@ -192,14 +193,15 @@ def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class _Chooser:
-    """Prices, verifies and lowers for one graph; starts a judge only when something has no verdict."""
+    """Estimates costs, verifies and lowers for one graph; starts a judge only when something has no verdict."""
 
-    def __init__(self, graph: Graph, book: CostTable, table: Mapping[str, list[Kernel]], threads: int | None,
+    def __init__(self, graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], threads: int | None,
                  progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
-        self.graph, self.book, self.table, self.threads, self.progress, self.points = graph, book, table, threads, progress, points
+        self.graph, self.costs, self.table, self.points = graph, costs, table, points
+        self.threads, self.progress = threads, progress
         self.judge: Judge | None = None
         self.misses: dict[tuple[str, str], ProfileRequest] = {}
-        self.hopes: dict[tuple[str, str], ProfileRequest] = {}
+        self.rivals: dict[tuple[str, str], ProfileRequest] = {}
         self.signatures: dict[str, Signature] = {}
         self.unmeasured: dict[str, Signature] = {}
         self.compared: set[tuple[str, str]] = set()
@@ -216,29 +218,29 @@ class _Chooser:
             self.judge = None
 
     def paths(self, binding: Mapping[str, int], optimistic: bool) -> Paths:
-        return self.book.paths(self.graph, self.table, binding, lambda k, s: self.book.cost(k, s, binding, optimistic))
+        return self.costs.paths(self.graph, self.table, binding, optimistic=optimistic)
 
     def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
-        """At each of some sizes the cheapest path on which every kernel has a verdict; verifies what it must.
+        """Return at each of some sizes the cheapest path on which every kernel has a verdict; verify what is needed.
 
-        What is missing at all of them is compared together: of a few kernels at a time, the last one that takes long leaves most
-        workers idle.
+        All that lacks a verdict is compared together: of a few kernels at a time, the last one that takes long leaves most workers
+        idle.
         """
-        found: dict[tuple[int, ...], GraphPath] = {}
-        while left := points.keys() - found.keys():
+        paths: dict[tuple[int, ...], GraphPath] = {}
+        while left := points.keys() - paths.keys():
             planned = {i: self._planned(binding) for i, binding in points.items() if i in left}
-            if not self._built([each for each in planned.values() if each.path is not None]):
-                continue                                            # prices have changed
-            for i, each in planned.items():
-                if each.path is not None and not each.pending:
-                    found[i] = each.path
-                    self.costed[_key(each.binding)] = each.paths
-            self._compare([question for each in planned.values() for question in each.questions()])
-        return {i: found[i] for i in points}                        # as they were asked, however many rounds each took
+            if not self._built([plan for plan in planned.values() if plan.path is not None]):
+                continue                                            # costs have changed
+            for i, plan in planned.items():
+                if plan.path is not None and not plan.pending:
+                    paths[i] = plan.path
+                    self.costed[_key(plan.binding)] = plan.paths
+            self._compare([question for plan in planned.values() for question in plan.questions()])
+        return {i: paths[i] for i in points}                        # as they were asked, however many rounds each took
 
     def _planned(self, binding: Mapping[str, int]) -> _Planned:
-        """The cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known first.
-        Raises NoPathError where that is nothing either."""
+        """Return the cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known
+        first. Raises NoPathError where that is nothing either."""
         paths = self.paths(binding, optimistic=True)
         try:
             path = paths.cheapest()
@@ -248,13 +250,14 @@ class _Chooser:
             if not unverified:
                 from tensor_graphs.choice.refusals import with_reasons  # a door: most graphs have a path
 
-                raise with_reasons(e, paths, self.book, self.table, binding) from None
+                raise with_reasons(e, paths, self.costs, self.table, binding) from None
             return _Planned(binding, paths, None, unverified)
-        path = self.book.best_measured(self.graph, paths, path, binding)
+        path = self.costs.best_measured(self.graph, paths, path, binding)
         return _Planned(binding, paths, path, self._pending(paths, path))
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
-        """What a path that is chosen at some sizes takes at these (as a whole where it was run); inf where it cannot be used."""
+        """Return the time at these sizes of a path that is chosen at others (as a whole where it was run); inf where it cannot be
+        used."""
         paths = self.costed[_key(binding)]
         costed = paths.still(path)
         if costed is None:
@@ -263,7 +266,7 @@ class _Chooser:
         return costed.cost if ran is None else ran.seconds + paths.charge(costed)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """A path chosen by the caller: verified, then accepted or refused; priced at these sizes."""
+        """Verify a path chosen by the caller, then accept or refuse it; return it with its cost at these sizes."""
         paths = self.paths(binding, optimistic=True)
         try:
             self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
@@ -273,15 +276,15 @@ class _Chooser:
             from tensor_graphs.choice.replay import explained  # the same door: the path was given
 
             signature = next((s for s in paths.known() if s.key == e.key), None)
-            raise explained(e, signature, self.book.backends, self.table, self.book, binding) from None
+            raise explained(e, signature, self.costs.backends, self.table, self.costs, binding) from None
 
     def _built(self, planned: Sequence[_Planned]) -> bool:
-        """`_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
-        questions = [question for each in planned for question in each.questions()]
+        """Return `_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
+        questions = [question for plan in planned for question in plan.questions()]
         if not questions:
             return self._build(planned)
-        with ThreadPoolExecutor(1) as beside:
-            built = beside.submit(self._build, planned)
+        with ThreadPoolExecutor(1) as pool:
+            built = pool.submit(self._build, planned)
             judge = self._open()
             judge.begin()
             foresee(judge, questions, built.done)
@@ -289,25 +292,26 @@ class _Chooser:
                 return built.result()
 
     def _build(self, planned: Sequence[_Planned]) -> bool:
-        """Have what the kernels of paths run compiled, together; False where some of it cannot be, so that prices have changed."""
-        wanted = {(a.kernel.identity, key): (a.kernel, self._signature(each.paths, key))
-                  for each in planned if each.path is not None for key, a in each.paths.kernels(each.path).items()
+        """Compile what the kernels of paths run, together; False where some of it cannot be, so that costs have changed."""
+        wanted = {(a.kernel.identity, key): (a.kernel, self._signature(plan.paths, key))
+                  for plan in planned if plan.path is not None for key, a in plan.paths.kernels(plan.path).items()
                   if a.kernel is not None and a.kernel.together is not None}
         whys = made_together([(kernel, signature.spec) for kernel, signature in wanted.values()])
         for (kernel, signature), why in zip(wanted.values(), whys, strict=True):
             if why is not None:
                 log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)
-                self.book.left_out[kernel.identity, signature.key] = f"it cannot be built: {why}"
+                self.costs.left_out[kernel.identity, signature.key] = f"it cannot be built: {why}"
         return not any(whys)
 
     def _pending(self, paths: Paths, path: GraphPath) -> list[tuple[Kernel, Signature]]:
-        """The kernels of a path that have no verdict."""
+        """Return the kernels of a path that have no verdict."""
         return [(a.kernel, signature) for key, a in paths.kernels(path).items()
-                if a.kernel is not None and self.book.verdict(a.kernel, signature := self._signature(paths, key)) is None]
+                if a.kernel is not None and self.costs.verdict(a.kernel, signature := self._signature(paths, key)) is None]
 
     def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
-        """The kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have none."""
-        found: dict[str, tuple[Kernel, Signature]] = {}
+        """Return the kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have
+        none."""
+        pending: dict[str, tuple[Kernel, Signature]] = {}
         stack = [s for s, _ in paths.top]
         seen: set[str] = set()
         while stack:
@@ -320,30 +324,29 @@ class _Chooser:
                 stack.extend(i for i, _ in paths.within(s))
             elif way.kernel is None:
                 stack.extend(i for i, _ in paths.inner(s, way))
-            elif self.book.verdict(way.kernel, s) is None:
-                found[s.key] = way.kernel, s
-        return list(found.values())
+            elif self.costs.verdict(way.kernel, s) is None:
+                pending[s.key] = way.kernel, s
+        return list(pending.values())
 
     @phase("verify")
     def _open(self) -> Judge:
-        """The judge."""
         if self.judge is None:
-            self.judge = open_judge(self.book.database, self.threads, self.book.device)
+            self.judge = open_judge(self.costs.database, self.threads, self.costs.device)
         return self.judge
 
     @phase("verify")
     def _compare(self, questions: Sequence[Question]) -> bool:
-        """Have kernels compared with the oracle, each once; True when there were any."""
+        """Compare kernels with the oracle, each once; True when there were any."""
         pending: dict[tuple[str, str], Question] = {}
         for kernel, signature, at in questions:
             pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
         if not pending:
             return False
-        self.book.left_out |= compare_all(self._open(), list(pending.values()), self.progress)
-        self.book.load()
+        self.costs.left_out |= compare_all(self._open(), list(pending.values()), self.progress)
+        self.costs.load()
         again = next((question for asked, question in pending.items() if asked in self.compared), None)
         if again is not None:                                       # or this would go on for ever
-            file, (kernel, signature, _) = self.book.database.location, again
+            file, (kernel, signature, _) = self.costs.database.location, again
             raise CorruptDatabase(f"{file}: what was just filed of {kernel.name} on {signature.title()} is not found there\n"
                                   "  fix: another database (--db): rows of this one were changed from outside")
         self.compared |= pending.keys()
@@ -366,25 +369,25 @@ class _Chooser:
             assert kernel is not None
             return kernel
 
-        made = lowered(self.graph, path, kernel_of, backends, largest)
+        lowering = lowered(self.graph, path, kernel_of, backends, largest)
         evidence = []
         everything = self.paths(binding, optimistic=True)            # what else there is, verified or not
 
         rows: dict[str, KnownTime] = {}
         for key, a in chosen.items():
             if a.kernel is not None and a.cost.measured:
-                timed = self.book.timed(a.kernel, self._signature(paths, key), binding)
+                timed = self.costs.timed(a.kernel, self._signature(paths, key), binding)
                 assert timed is not None
                 rows[key] = timed[0]
             elif a.kernel is None and a.cost.measured:             # a part, as a whole
                 steps = paths.steps(self._signature(paths, key), a, lambda i: chosen.get(i.key))
-                whole = self.book.whole_row(binding, self._signature(paths, key), a, steps or ())
+                whole = self.costs.whole_row(binding, self._signature(paths, key), a, steps or ())
                 rows |= {} if whole is None else {key: whole}
-        doubts = Outliers(self.book, self.table, [self._signature(paths, key) for key in chosen], self.points)
-        doubts.look_at(rows.values())
-        verdicts = {key: self.book.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
+        outliers = Outliers(self.costs, self.table, [self._signature(paths, key) for key in chosen], self.points)
+        outliers.look_at(rows.values())
+        verdicts = {key: self.costs.verdict(a.kernel, self._signature(paths, key)) for key, a in chosen.items()
                     if a.kernel is not None}
-        compared = trace_conditions(self.book.database, *(v.trace_id for v in verdicts.values() if v is not None))
+        compared = trace_conditions(self.costs.database, *(v.trace_id for v in verdicts.values() if v is not None))
         for key, a in chosen.items():
             signature = self._signature(paths, key)
             cost, seconds = everything.seconds(signature, a) - a.charge, everything.expected(signature, a)
@@ -393,36 +396,36 @@ class _Chooser:
             others = [(o.name, everything.expected(signature, o), o.cost.measured) for its, _, o in ranked
                       if o.name != a.name and its < math.inf]
             refused = tuple((k.name, why) for k in matching(signature.spec, self.table)
-                            if (why := self.book.refusal(k, signature, binding)) not in (None, "unverified"))
+                            if (why := self.costs.refusal(k, signature, binding)) not in (None, "unverified"))
             refused += tuple((k.name, why) for k, why in left_out(signature.spec, self.table))
             verdict = verdicts.get(key)
-            found = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
+            covered = {} if verdict is None else compared.get(verdict.trace_id, {}).get("covered", {})
             row = rows.get(key)
-            doubt = None if a.kernel is None or row is None else doubts.of(a.kernel, signature, binding)
+            doubt = None if a.kernel is None or row is None else outliers.of(a.kernel, signature, binding)
             evidence.append(Choice(signature.title(), key, a.name, path.calls.get(key, 0), seconds, measured, a.cost.error,
                                    _said(a), tuple(others), refused, 1.0 if measured else a.cost.margin,
                                    steps_said(signature.spec.op) if isinstance(signature.spec.op, PartOp) else "",
-                                   None if row is None else row.trace_id, None if row is None else doubts.when(row),
+                                   None if row is None else row.trace_id, None if row is None else outliers.when(row),
                                    None if verdict is None else verdict.trace_id, 0 if row is None else row.times,
                                    0 if row is None else row.agreeing, "" if doubt is None else doubt.why,
-                                   in_words(found) if found else "", a.recipe.derivation if a.recipe is not None else ""))
+                                   in_words(covered) if covered else "", a.recipe.derivation if a.recipe is not None else ""))
             calls = path.calls.get(key, 1)
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
                           f"chosen by an estimate for {signature.title()}")
-            elif a.kernel is not None and calls:                    # a guess displaces no row: what it may save has to be measured
+            elif a.kernel is not None and calls:                    # an estimate replaces no row: what it may save is measured first
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.cost.measured:
-                        saved = cost - self.book.roofline(o.kernel.backend, signature, binding, o.kernel)
+                        saved = cost - self.costs.roofline(o.kernel.backend, signature, binding, o.kernel)
                         if saved > 0:
-                            self._ask(self.hopes, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
+                            self._ask(self.rivals, o.kernel, signature, binding, saved * calls * uncertainty(o.kernel.backend),
                                       f"may be faster than {a.name} for {signature.title()}")
-        return Variant(cell, self.book.as_run(self.graph, path, binding), made.program, made.layout, made.kernels, tuple(evidence),
-                       dict(binding), self.book.device.run_seconds, self._whole(path, binding))
+        return Variant(cell, self.costs.as_run(self.graph, path, binding), lowering.program, lowering.layout, lowering.kernels,
+                       tuple(evidence), dict(binding), self.costs.device.run_seconds, self._whole(path, binding))
 
     def _whole(self, path: GraphPath, binding: Mapping[str, int]) -> WholeRun | None:
-        tried = self.book.tried(self.graph, binding)
-        return next((WholeRun(each.took, each.row.trace_id, len(tried)) for each in tried if each.path.id == path.id), None)
+        tried = self.costs.tried(self.graph, binding)
+        return next((WholeRun(run.took, run.row.trace_id, len(tried)) for run in tried if run.path.id == path.id), None)
 
     def _ask(self, asked: dict[tuple[str, str], ProfileRequest], kernel: Kernel, signature: Signature, binding: Mapping[str, int],
              priority: float, reason: str) -> None:
@@ -432,12 +435,12 @@ class _Chooser:
         self.unmeasured[signature.key] = signature
 
     def queue_misses(self, *, file: bool) -> tuple[str, ...]:
-        """File what was chosen on a guess, and what may beat a row, in the profile queue; returns the former, for people. file: not
-        of a pin, which no measurement changes."""
+        """File what was chosen by an estimate, and what may be faster than a row, in the profile queue; return the former, for
+        people. file: not of a pin, which no measurement changes."""
         if file and self.unmeasured:
             for signature in self.unmeasured.values():
-                self.book.database.ensure_graph(graph_record(signature))
-            self.book.database.enqueue(*{**self.hopes, **self.misses}.values())
+                self.costs.database.ensure_graph(graph_record(signature))
+            self.costs.database.enqueue(*{**self.rivals, **self.misses}.values())
         return tuple(r.reason for r in self.misses.values())
 
 

@@ -1,11 +1,11 @@
-"""size_map: which of several ways is taken where in a box of sizes: cells, each with one way, made from prices at some sizes.
+"""size_map: which of several ways is taken where in a box of sizes: cells, each with one way, derived from costs at some sizes.
 
-Prices are known at samples: sizes on each axis, all of their combinations or most, and the winner of each sample is given. Between
-two with different winners the border is found by bisection: where their prices cross. With several axes the winners where borders
-meet are looked at too. The box is then cut by a tree: the cell that loses most first, by the cut that leaves the least disorder.
-So each sample gets its own winner (as long as there are no more than MOST cells).
+Costs are known at samples: sizes on each axis, all of their combinations or most, and the winner of each sample is given. Between
+two with different winners the border is found by bisection: where their costs cross. With several axes the winners where borders
+meet are computed too. The box is then cut by a tree: the cell that loses most first, by the cut that leaves the least disorder. So
+each sample gets its own winner (as long as there are no more than MOST cells).
 
-Nothing is measured between samples, so `compile_graph` takes prices there from the samples around (`Between`): powers of each size.
+Nothing is measured between samples, so costs there are interpolated from the samples around (`Between`): powers of each size.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tensor_graphs.paths.cells import Cell
 Sizes = tuple[int, ...]
 """on each axis"""
 
-PriceAt = Callable[[int, Sizes], float]
-"""the price of a winner at some sizes"""
+CostAt = Callable[[int, Sizes], float]
+"""the cost of a winner at some sizes"""
 
 MOST = 12
 """cells of a table"""
@@ -32,20 +32,20 @@ MOST = 12
 LITTLE = 0.1
 """logarithm of the factor by which a choice may be above the cheapest between samples before a cell is cut for that"""
 
-def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], cost: PriceAt) -> list[tuple[Cell, int]]:
-    """The box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were priced; the others
-    follow those beside them. On one axis a border is where prices cross, so the table is exact where they cross once between two
-    samples; with several axes borders follow the axes, and are near to where prices cross."""
+def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], cost: CostAt) -> list[tuple[Cell, int]]:
+    """Return the box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were costed; the
+    others follow their neighbours. On one axis a border is where costs cross, so the table is exact where they cross once between
+    two samples; with several axes borders follow the axes, and are near to where costs cross."""
     points = {tuple(axis[i] for axis, i in zip(axes, index, strict=True)): winner for index, winner in winners.items()}
     if len(axes) > 1:
         points |= _where_borders_meet(points, cost)
     sampled = frozenset(tuple(axis[i] for axis, i in zip(axes, index, strict=True)) for index in winners)
     whole = _Leaf(box, points, sampled, cost)
-    heap, tie, found = [(-whole.lost, 0, whole)], itertools.count(1), list[tuple[Cell, int]]()
+    heap, tie, cells = [(-whole.lost, 0, whole)], itertools.count(1), list[tuple[Cell, int]]()
     while heap:
         _, _, leaf = heapq.heappop(heap)
-        if leaf.whole or len(heap) + len(found) + 1 >= MOST:
-            found.append((leaf.cell, leaf.winner))
+        if leaf.whole or len(heap) + len(cells) + 1 >= MOST:
+            cells.append((leaf.cell, leaf.winner))
             continue
         axis, last, first, rows = min(_cuts(leaf.points), key=lambda cut: (_disorder(leaf.points, *cut[:2]), -len(cut[3]), cut[:2]))
         name, low, high = leaf.cell.ranges[axis]
@@ -54,14 +54,14 @@ def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, i
             cell = Cell((*leaf.cell.ranges[:axis], (name, *ends), *leaf.cell.ranges[axis + 1:]))
             part = _Leaf(cell, {x: w for x, w in leaf.points.items() if ends[0] <= x[axis] <= ends[1]}, sampled, cost)
             heapq.heappush(heap, (-part.lost, next(tie), part))
-    return sorted(_merged(found), key=lambda each: [low for _, low, _ in each[0].ranges])
+    return sorted(_merged(cells), key=lambda entry: [low for _, low, _ in entry[0].ranges])
 
 
 class _Leaf:
     """A cell with the points in it, the winner that loses least there if it is taken everywhere, and what that loses. whole:
     cutting it gains nothing."""
 
-    def __init__(self, cell: Cell, points: Mapping[Sizes, int], sampled: Collection[Sizes], cost: PriceAt) -> None:
+    def __init__(self, cell: Cell, points: Mapping[Sizes, int], sampled: Collection[Sizes], cost: CostAt) -> None:
         self.cell, self.points = cell, points
         ways = sorted({w for x, w in points.items() if x in sampled} or set(points.values()))
         lost = {way: [_ratio(cost, way, w, x) for x, w in points.items() if w != way] for way in ways}
@@ -75,7 +75,7 @@ Row = tuple[Sizes, int, Sizes, int]
 
 
 def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
-    """Those along an axis whose winners differ."""
+    """Yield the pairs of neighbours along an axis whose winners differ."""
     lines: dict[Sizes, list[Sizes]] = {}
     for x in sorted(points):
         lines.setdefault((*x[:axis], *x[axis + 1:]), []).append(x)
@@ -83,56 +83,56 @@ def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
         yield from ((x, points[x], y, points[y]) for x, y in itertools.pairwise(line) if points[x] != points[y])
 
 
-def _where_borders_meet(points: Mapping[Sizes, int], cost: PriceAt) -> dict[Sizes, int]:
-    """The winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can win;
-    beyond the samples nobody is asked."""
+def _where_borders_meet(points: Mapping[Sizes, int], cost: CostAt) -> dict[Sizes, int]:
+    """Return the winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can
+    win; beyond the samples there are none."""
     axes = [sorted({x[axis] for x in points}) for axis in range(len(next(iter(points))))]
     finer = []
     for axis, sizes in enumerate(axes):
         borders = [_crossing(axis, row, cost) for row in _rows(points, axis)]
         finer.append(sorted({*sizes, *borders, *(at - 1 for at in borders)}))
     ways = sorted(set(points.values()))
-    found = {}
+    inner = {}
     for x in itertools.product(*finer):
         around = itertools.product(*((max(s for s in sizes if s <= at), min(s for s in sizes if s >= at))
                                      for sizes, at in zip(axes, x, strict=True)))
         if x not in points and all(corner in points for corner in around):
-            found[x] = min(ways, key=lambda way: cost(way, x))
-    return found
+            inner[x] = min(ways, key=lambda way: cost(way, x))
+    return inner
 
 
 def _cuts(points: Mapping[Sizes, int]) -> Iterator[tuple[int, int, int, list[Row]]]:
-    """(axis, last size before the cut, first one after it, rows whose winners change there); where no winner changes along any
-    axis, since samples are missing: all cuts with points on both sides."""
+    """Yield (axis, last size before the cut, first one after it, rows whose winners change there); where no winner changes along
+    any axis, since samples are missing: all cuts with points on both sides."""
     dims = len(next(iter(points)))
-    found: dict[tuple[int, int, int], list[Row]] = {}
+    cuts: dict[tuple[int, int, int], list[Row]] = {}
     for axis in range(dims):
         for row in _rows(points, axis):
-            found.setdefault((axis, row[0][axis], row[2][axis]), []).append(row)
-    for key, rows in found.items():
+            cuts.setdefault((axis, row[0][axis], row[2][axis]), []).append(row)
+    for key, rows in cuts.items():
         yield (*key, rows)
-    if not found:
+    if not cuts:
         for axis in range(dims):
             for last, first in itertools.pairwise(sorted({x[axis] for x in points})):
                 yield axis, last, first, []
 
 
 def _disorder(points: Mapping[Sizes, int], axis: int, last: int) -> float:
-    """Of the two sides of a cut (Gini's measure): 0 where each has one winner."""
+    """Return the Gini impurity of the two sides of a cut, weighed by their points: 0 where each has one winner."""
     total = 0.0
     for side in ([w for x, w in points.items() if x[axis] <= last], [w for x, w in points.items() if x[axis] > last]):
         total += len(side) - sum(n * n for n in Counter(side).values()) / len(side)
     return total
 
 
-def _ratio(cost: PriceAt, way: int, other: int, at: Sizes) -> float:
-    """The logarithm of how much more one takes than the other."""
-    one, two = (max(min(cost(each, at), 1e30), 1e-30) for each in (way, other))
+def _ratio(cost: CostAt, way: int, other: int, at: Sizes) -> float:
+    """Return the logarithm of the ratio of two winners' costs."""
+    one, two = (max(min(cost(winner, at), 1e30), 1e-30) for winner in (way, other))
     return math.log(one / two)
 
 
-def _crossing(axis: int, row: Row, cost: PriceAt) -> int:
-    """The first size of the upper point's winner."""
+def _crossing(axis: int, row: Row, cost: CostAt) -> int:
+    """Return the first size of the upper point's winner."""
     x, a, y, b = row
     low, high = x[axis], y[axis]
     while high - low > 1:
@@ -141,9 +141,9 @@ def _crossing(axis: int, row: Row, cost: PriceAt) -> int:
     return high
 
 
-def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: PriceAt) -> int:
-    """The first size that goes to the upper side: where prices cross, on average over the rows, each weighed by how fast the ratio
-    of its prices changes."""
+def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: CostAt) -> int:
+    """Return the first size that goes to the upper side: where costs cross, on average over the rows, each weighed by how fast the
+    ratio of its costs changes."""
     if not rows:
         return math.isqrt(last * first) + 1
     middle = weights = 0.0
@@ -155,11 +155,11 @@ def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: PriceAt
 
 
 class Between:
-    """Prices at any sizes from those at samples: between two a power of the size, beyond them as at the last; where a sample is
-    missing, its price follows from those beside it."""
+    """Costs at any sizes, interpolated from those at samples: between two a power of the size, beyond them as at the last; where a
+    sample is missing, its cost follows from its neighbours."""
 
-    def __init__(self, axes: Sequence[Sequence[int]], cost: PriceAt, samples: Collection[Index]) -> None:
-        """cost: the price of a winner at the sizes of a sample; inf where it cannot be used there."""
+    def __init__(self, axes: Sequence[Sequence[int]], cost: CostAt, samples: Collection[Index]) -> None:
+        """cost: of a winner at the sizes of a sample; inf where it cannot be used there."""
         self.axes, self.cost, self.samples = axes, cost, frozenset(samples)
         self._logs: dict[tuple[int, Index], float] = {}
 
@@ -180,24 +180,24 @@ class Between:
         if (way, index) not in self._logs:
             if index in self.samples:
                 sizes = tuple(axis[i] for axis, i in zip(self.axes, index, strict=True))
-                found = math.log(max(min(self.cost(way, sizes), 1e30), 1e-30))
+                value = math.log(max(min(self.cost(way, sizes), 1e30), 1e-30))
             else:                                                   # as if the axes' shares of it were factors
                 up = [axis for axis, i in enumerate(index) if i > 0]
                 below = tuple(i - (axis in up) for axis, i in enumerate(index))
-                steps = [tuple(i - (axis == each) for axis, i in enumerate(index)) for each in up]
-                found = self._log(way, steps[0]) if len(up) == 1 else (
+                steps = [tuple(i - (axis == moved) for axis, i in enumerate(index)) for moved in up]
+                value = self._log(way, steps[0]) if len(up) == 1 else (
                     sum(self._log(way, step) for step in steps) - self._log(way, below)) / (len(up) - 1)
-            self._logs[way, index] = found
+            self._logs[way, index] = value
         return self._logs[way, index]
 
 
-def _merged(found: Sequence[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
-    """Cells of one winner that lie side by side as one."""
-    left = list(found)
-    for _ in found:
+def _merged(cells: Sequence[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
+    """Merge adjacent cells of one winner."""
+    left = list(cells)
+    for _ in cells:
         pair = next(((x, y, cell) for x, y in itertools.combinations(left, 2)
                      if x[1] == y[1] and (cell := x[0].joined(y[0])) is not None), None)
         if pair is None:
             break
-        left = [each for each in left if each is not pair[0] and each is not pair[1]] + [(pair[2], pair[0][1])]
+        left = [entry for entry in left if entry is not pair[0] and entry is not pair[1]] + [(pair[2], pair[0][1])]
     return left

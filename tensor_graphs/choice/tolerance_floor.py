@@ -1,8 +1,8 @@
-"""tolerance_floor: tolerances that no kernel can meet, refused before anything is compared: an output of f32 holds what f32 can
-hold.
+"""tolerance_floor: tolerances that no kernel can meet, refused before anything is compared: an output of f32 has the precision of
+f32.
 
 One run of the oracle on random inputs, rounded to the dtype of the output, is the best that any kernel could give. It is asked only
-where the tolerance is far below one rounding; near it, what the kernels were measured to reach decides (compile.py).
+where the tolerance is far below one rounding; near it, the measured errors of kernels decide (compile.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from tensor_graphs.choice.cost_table import typical_sizes
 from tensor_graphs.choice.measuring import least_error
 from tensor_graphs.costs.rounding import unit_roundoff
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError
 
 FAR_BELOW = 1024.0
-"""times smaller than one rounding: nothing that is rounded on random numbers comes near"""
+"""factor below one rounding that no rounded result on random numbers comes near"""
 
 MOST_ELEMENTS = 1 << 20
 """of the operands and results of an op that the oracle is asked about; it takes some milliseconds"""
@@ -32,14 +32,9 @@ def check_reach(graph: Graph, tolerance: float) -> None:
         if not narrow or not tolerance * FAR_BELOW < rounding:
             continue
         signature = signature_of(node)
-        least = _least_error(signature, {n: sizes[n] for n in signature.dim_names})
-        if least > tolerance:
+        binding = {n: sizes[n] for n in signature.dim_names}
+        types = [node.type.at(binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
+        if sum(int(t.size()) for t in types) <= MOST_ELEMENTS and (least := least_error(signature, binding)) > tolerance:
             raise NoPathError(f"no path is within the tolerance {tolerance:.2g}\n"
                               f"  {signature.title()}: rounding its exact result to {narrow[0]} costs {least:.1e} by itself\n"
                               f"  fix: a tolerance of {2 * rounding:.1e} or more, or operands and outputs of f64")
-
-
-def _least_error(signature: Signature, binding: dict[str, int]) -> float:
-    """As `least_error`; 0 where asking takes long."""
-    types = [node.type.at(binding) for node in (*signature.graph.inputs.values(), *signature.graph.outputs.values())]
-    return least_error(signature, binding) if sum(int(t.size()) for t in types) <= MOST_ELEMENTS else 0.0

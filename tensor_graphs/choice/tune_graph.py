@@ -21,7 +21,7 @@ from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError,
 from tensor_graphs.tuning.tune import LOOPS, tune
 
 LEAST_LEFT = 0.1
-"""of a kernel's time: rates were measured in other moments, so a kernel may be faster than its roofline"""
+"""of a kernel's time: rates were measured at other times, so a kernel may be faster than its roofline"""
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ LEAST_SECONDS = 2.0
 """of a search: a run of the compiler takes a tenth of a second, and a site has some four actions"""
 
 CLOSE = 1.5
-"""times the chosen kernel's price, up to which the loops of the rules are worth a search"""
+"""ratio to the chosen kernel's cost, up to which the loops of the rules are worth a search"""
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,37 @@ class Worth:
 
 
 def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
-    """What generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
-    book = CostTable.of(request, ESTIMATE_MARGIN)
+    """Return what generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
+    costs = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(request.here))
-    found: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
+    parts: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
     for point in points:
-        def cost(kernel: object, signature: Signature, point: Mapping[str, int] = point) -> object:
-            return book.cost(kernel, signature, point, True)       # type: ignore[arg-type]
-
-        paths = book.paths(graph, table, point, cost)              # type: ignore[arg-type]
+        paths = costs.paths(graph, table, point, optimistic=True)
         path = paths.cheapest()
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
             s, calls = signatures[key], path.calls[key]
             loops = next((k for k in matching(s.spec, table) if k.name == LOOPS), None)
-            its = None if loops is None else book.cost(loops, s, point, True)
+            its = None if loops is None else costs.cost(loops, s, point, True)
             if its is None or not calls or its.seconds > CLOSE * way.cost.seconds:
                 continue
             binding = {n: int(point[n]) for n in s.dim_names}
-            left = max(LEAST_LEFT * way.cost.seconds, way.cost.seconds - book.roofline("gen", s, binding, loops)) * calls
+            left = max(LEAST_LEFT * way.cost.seconds, way.cost.seconds - costs.roofline("gen", s, binding, loops)) * calls
             asked = key, tuple(sorted(binding.items()))
-            if asked not in found or found[asked].seconds < left:
-                found[asked] = Worth(s, binding, left)
-    return sorted(found.values(), key=lambda each: -each.seconds)
+            if asked not in parts or parts[asked].seconds < left:
+                parts[asked] = Worth(s, binding, left)
+    return sorted(parts.values(), key=lambda part: -part.seconds)
 
 
 def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], request: Request, seconds: float,
                strategy: str, say: Callable[[str], None]) -> list[TunedPart]:
-    """Spend so many seconds on schedules, shared by what each part may save; what a part leaves goes to those after it. Judging the
-    winners comes on top. Raises StrategyError where a strategy of the caller raises."""
+    """Search schedules for this many seconds, shared by what each part may save; what a part leaves goes to those after it. Judging
+    the winners comes on top. Raises StrategyError where a strategy of the caller raises."""
     try:
         parts = worth_tuning(graph, points, request)
     except NoPathError:
         return []
-    made: list[TunedPart] = []
+    tuned: list[TunedPart] = []
     parts = parts[:max(1, int(seconds / LEAST_SECONDS))]
     left = seconds
     for i, part in enumerate(parts):
@@ -83,21 +80,21 @@ def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], 
         say(f"schedules of {part.signature.title()}")
         begun = time.perf_counter()
         try:
-            made.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy))
+            tuned.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy))
         except StrategyError:
             raise
         except TensorGraphsError as e:
             log.warning("no schedules of %s were searched: %s", part.signature.title(), e)
         left = max(0.0, left - min(time.perf_counter() - begun, max(LEAST_SECONDS, share)))
-    return made
+    return tuned
 
 
 def require_strategy(strategy: str | Strategy | None) -> str:
-    """The name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
+    """Return the name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
     if strategy is None:
         return next(iter(STRATEGIES))
     if callable(strategy):
-        names = [name for name, each in known().items() if each is strategy]
+        names = [name for name, function in known().items() if function is strategy]
         name = names[0] if names else getattr(strategy, "__name__", type(strategy).__name__)
         if not names:
             register(name)(strategy)

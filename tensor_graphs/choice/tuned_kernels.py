@@ -1,4 +1,4 @@
-"""tuned_kernels: the kernels that a search has made for single questions, and that were timed here, made known again."""
+"""tuned_kernels: kernels that a search made for single questions, and that were timed here, made known again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 def know_tuned(database: Database, backend: str, environment: Environment) -> None:
-    """Make known the tuned kernels of a backend (`TUNED`: the module that makes them) of which the database has times here. What
-    another version of the generator has made is another kernel, without rows: it is left out."""
+    """Make known the tuned kernels of a backend (`TUNED`: the module that makes them) of which the database has times here. Those
+    of another version of the generator are other kernels, without rows: they are left out."""
     for identity, source in sources_timed(database, environment, f"{backend}.tuned_"):
         try:                                                        # a door: a machine that tunes nothing needs no actions
-            made = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)
+            kernel = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)
         except TensorGraphsError as e:
             log.debug("a tuned kernel of %s is left out: %s", backend, e)
             continue
-        if made.identity == identity:
-            know(made)
+        if kernel.identity == identity:
+            know(kernel)

@@ -55,16 +55,13 @@ class LinkRates:
 # Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries. Generated
 # loops make 46e9 of their steps (codegen/steps.py) a second on one core of an EPYC: exp, silu, softmax down columns; half of that
 # tanh and gelu. `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder of 1 to 600 rows; torch's: numpy's.
-BACKEND_RATES: Mapping[str, BackendRates] = {
-    "c": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
-    "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
-    "cuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
-    "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
-    "torchcuda": BackendRates(3e-6, 0.6, 0.7, 5.0),
-    "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
-    "triton": BackendRates(3e-6, 0.6, 0.7, 5.0),
-    "torch": BackendRates(8e-6, 0.7, 0.8, 5.0),
-}
+BACKEND_RATES: Mapping[str, BackendRates] = {"c": BackendRates(1.5e-6, 0.95, 0.7, 2.6), "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
+                                             "cuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
+                                             "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
+                                             "torchcuda": BackendRates(3e-6, 0.6, 0.7, 5.0),
+                                             "numpy": BackendRates(6e-6, 0.35, 0.6, 5.0),
+                                             "triton": BackendRates(3e-6, 0.6, 0.7, 5.0),
+                                             "torch": BackendRates(8e-6, 0.7, 0.8, 5.0)}
 UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)
 
 

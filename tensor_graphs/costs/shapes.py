@@ -84,12 +84,9 @@ def _add_stages(program: StageProgram, found: Shapes) -> None:
     scratch: Dim = 0
     for array in program.scratch:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
-    found.sizes |= {
-        "stages: steps": steps_of(program),
-        "stages: turns that threads share": _product(nest.axes[:c_source.parallel(nest)], program),
-        "stages: innermost axis": _product(inner, program),
-        "stages: scratch": scratch,
-    }
+    found.sizes |= {"stages: steps": steps_of(program),
+                    "stages: turns that threads share": _product(nest.axes[:c_source.parallel(nest)], program),
+                    "stages: innermost axis": _product(inner, program), "stages: scratch": scratch}
     loads = [v for _, s in stages for root in s.roots() for v in values_in(root) if v.op == "load"]
     step = [d.coefficient(v.attr[1], inner[0].name) for v in loads] if inner else []
     found.counts |= {

@@ -43,10 +43,8 @@ def parse_target(target: str | Path | None) -> sa.URL:
             f"{without_password(text)!r} is not a database URL\n  fix: use a path, sqlite:///PATH or {_POSTGRES}"
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise UnsupportedDatabase(
-            f"{url.drivername}:// is no database that tensor_graphs can use\n"
-            f"  fix: use a path, sqlite:///PATH or {_POSTGRES}"
-        )
+        raise UnsupportedDatabase(f"{url.drivername}:// is no database that tensor_graphs can use\n"
+                                  f"  fix: use a path, sqlite:///PATH or {_POSTGRES}")
     if url.get_backend_name() == "sqlite" and not url.database:  # SQLAlchemy takes it for a database in memory
         raise UnsupportedDatabase(
             f"{text} names no file\n  fix: sqlite:///PATH (a path from the root has four slashes), or just the path"
@@ -89,10 +87,8 @@ def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -
             raise no_database(str(path))
         return
     if not make_folder and not os.path.lexists(path.parent) and blocking(path.parent) is None:
-        raise DatabasePathError(
-            f"the database cannot be {path}: there is no folder {path.parent}\n"
-            f"  fix: mkdir -p {path.parent}, or a path in a folder that is there"
-        )
+        raise DatabasePathError(f"the database cannot be {path}: there is no folder {path.parent}\n"
+                                f"  fix: mkdir -p {path.parent}, or a path in a folder that is there")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:
@@ -119,10 +115,8 @@ def no_database(location: str) -> NoDatabase:
         if Path(location).stat().st_size == 0:
             return NoDatabase(f"the file {location} is empty, and no database\n"
                               "  fix: name another one (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make one of it")
-    return NoDatabase(
-        f"there is no database {location}\n"
-        "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one"
-    )
+    return NoDatabase(f"there is no database {location}\n"
+                      "  fix: name the one that you mean (--db, TENSOR_GRAPHS_DB); tg profile and tg db import make a new one")
 
 
 def _cannot_be_written(file: Path) -> bool:
@@ -145,10 +139,8 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
             arguments["creator"] = lambda: sqlite3.connect(where, uri=True, timeout=busy_seconds, check_same_thread=False)
         engine = sa.create_engine(url, **arguments)
     except (ImportError, exc.NoSuchModuleError) as error:
-        raise UnsupportedDatabase(
-            f"the driver of {url.drivername}:// is not installed: {error}\n"
-            "  fix: install it (for PostgreSQL: pip install 'psycopg[binary]')"
-        ) from error
+        raise UnsupportedDatabase(f"the driver of {url.drivername}:// is not installed: {error}\n"
+                                  "  fix: install it (for PostgreSQL: pip install 'psycopg[binary]')") from error
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: object) -> None:
@@ -175,9 +167,7 @@ def stored_revision(connection: Connection, location: str) -> str | None:
     tables = set(sa.inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:
-            raise CorruptDatabase(
-                f"{location} is the database of another program (tables {', '.join(sorted(tables)[:4])}, …)\n"
-                "  fix: name another file"
-            )
+            raise CorruptDatabase(f"{location} is the database of another program (tables {', '.join(sorted(tables)[:4])}, …)\n"
+                                  "  fix: name another file")
         return None
     return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()

@@ -125,9 +125,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -279,17 +277,9 @@ class Database:
         """Store measured properties of devices (bandwidth, flop/s, latency); the newest of a name counts."""
         with self.writing() as connection:
             row = self._environment(connection, environment)
-            values = [
-                {
-                    "environment_id": row,
-                    "device": each.device,
-                    "name": each.name,
-                    "value": each.value,
-                    "unit": each.unit,
-                    "timestamp": each.timestamp or _now(),
-                }
-                for each in constants
-            ]
+            values = [{"environment_id": row, "device": each.device, "name": each.name, "value": each.value, "unit": each.unit,
+                       "timestamp": each.timestamp or _now()}
+                      for each in constants]
             _require_dated(connection, *(cast(datetime, each["timestamp"]) for each in values))
             if values:
                 connection.execute(sa.insert(schema.DeviceConstantRow), values)
@@ -303,11 +293,9 @@ class Database:
         new = 0
         with self.writing() as connection:
             for request in requests:
-                values = {
-                    "implementation_id": self._implementation(connection, request.implementation),
-                    "workload_id": self._workload(connection, request.workload),
-                    "environment_id": self._environment(connection, request.environment),
-                }
+                values = {"implementation_id": self._implementation(connection, request.implementation),
+                          "workload_id": self._workload(connection, request.workload),
+                          "environment_id": self._environment(connection, request.environment)}
                 insert = self._insert(queue).values(**values, priority=request.priority, reason=request.reason, requested_at=_now(),
                                                     attempts=0, last_error="")
                 if connection.execute(insert.on_conflict_do_nothing()).rowcount:
@@ -354,10 +342,8 @@ class Database:
             model = schema.GraphRow
             known = connection.execute(sa.select(model.id).where(model.structural_key == key)).scalar()
             if known is None:
-                raise MissingRecord(
-                    f"{whose} refers to the canonical graph {key}, which {self.location} does not know\n"
-                    "  fix: store the graph first (ensure_graph)"
-                )
+                raise MissingRecord(f"{whose} refers to the canonical graph {key}, which {self.location} does not know\n"
+                                    "  fix: store the graph first (ensure_graph)")
             self._ids["graph", key] = known
         return known
 
@@ -395,15 +381,9 @@ class Database:
 
     def _sources(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> None:
         for source in sources:
-            values = {
-                "implementation_id": implementation,
-                "path": source.path,
-                "content": source.content,
-                "language": source.language,
-                "content_sha256": text_hash(source.content),
-                "origin": source.origin,
-                "trusted": source.trusted,
-            }
+            values = {"implementation_id": implementation, "path": source.path, "content": source.content,
+                      "language": source.language, "content_sha256": text_hash(source.content), "origin": source.origin,
+                      "trusted": source.trusted}
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
 
     def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> bool:
@@ -437,17 +417,9 @@ class Database:
         if known is None:
             graph = self._graph_id(connection, record.graph_key, f"the workload with axes {dict(record.axes)}")
             model = schema.Workload
-            known = self._get_or_insert(
-                connection,
-                model,
-                model.key == record.key,
-                key=record.key,
-                canonical_graph_id=graph,
-                axes_hash=record.axes_hash,
-                axes_json=dict(record.axes),
-                input_descriptors=[dict(each) for each in record.inputs],
-                created=_now(),
-            )
+            known = self._get_or_insert(connection, model, model.key == record.key, key=record.key, canonical_graph_id=graph,
+                                        axes_hash=record.axes_hash, axes_json=dict(record.axes),
+                                        input_descriptors=[dict(each) for each in record.inputs], created=_now())
             self._ids["workload", record.key] = known
         return known
 
@@ -464,19 +436,12 @@ class Database:
         table = schema.BenchmarkTrace
         _require_dated(connection, *(trace.timestamp for trace in traces if trace.timestamp is not None))
         self._recall(connection, (trace.workload for trace in traces))
-        values = [
-            {
-                "implementation_id": self._implementation(connection, trace.implementation),
-                "workload_id": self._workload(connection, trace.workload),
-                "environment_id": self._environment(connection, trace.environment),
-                "samples_ms": list(trace.samples_ms),
-                "sample_count": len(trace.samples_ms),
-                "full_log": compress_log(trace.log),
-                "conditions": dict(trace.conditions),
-                **{column: getattr(trace, column) for column in _SAME},
-            }
-            for trace in traces
-        ]
+        values = [{"implementation_id": self._implementation(connection, trace.implementation),
+                   "workload_id": self._workload(connection, trace.workload),
+                   "environment_id": self._environment(connection, trace.environment), "samples_ms": list(trace.samples_ms),
+                   "sample_count": len(trace.samples_ms), "full_log": compress_log(trace.log), "conditions": dict(trace.conditions),
+                   **{column: getattr(trace, column) for column in _SAME}}
+                  for trace in traces]
         return self._insert_many(connection, cast(sa.Table, table.__table__), values)
 
     def _insert_many(self, connection: Connection, table: sa.Table, values: list[dict[str, Any]]) -> tuple[int, ...]:
@@ -491,11 +456,9 @@ class Database:
         insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
         return tuple(connection.execute(insert, values).scalars())
 
-_SAME = (
-    "kind", "status", "median_ms", "spread", "max_relative_error", "p999_relative_error", "norm_error",
-    "max_absolute_error", "tolerance", "baseline", "baseline_ms", "speedup_factor", "seed", "timer", "verifier",
-    "timestamp", "verbatim",
-)  # fmt: skip
+_SAME = ("kind", "status", "median_ms", "spread", "max_relative_error", "p999_relative_error", "norm_error",
+         "max_absolute_error", "tolerance", "baseline", "baseline_ms", "speedup_factor", "seed", "timer", "verifier",
+         "timestamp", "verbatim")
 
 
 def untrusted(implementation_id: Any) -> Any:

@@ -164,12 +164,10 @@ def why_failed(database: Database, environment: Environment | str, source_hash: 
 def constants(database: Database, environment: Environment | str, device: str = "cpu") -> dict[str, DeviceConstant]:
     """The newest measured constants of a device in this environment, by name."""
     row = DeviceConstantRow
-    select = (
-        sa.select(row.name, row.value, row.unit, row.device, row.timestamp)
-        .join(EnvironmentRow, EnvironmentRow.id == row.environment_id)
-        .where(EnvironmentRow.key == environment_key(environment), row.device == device)
-        .order_by(row.timestamp, row.id)
-    )
+    select = (sa.select(row.name, row.value, row.unit, row.device, row.timestamp)
+              .join(EnvironmentRow, EnvironmentRow.id == row.environment_id)
+              .where(EnvironmentRow.key == environment_key(environment), row.device == device)
+              .order_by(row.timestamp, row.id))
     with database.reading() as connection:
         return {each.name: DeviceConstant(*each) for each in connection.execute(select)}
 

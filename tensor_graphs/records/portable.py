@@ -118,10 +118,8 @@ class ImportReport:
         def named(found: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
             return [{"signature": signature, "name": name} for signature, name in found]
 
-        return {
-            "file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known),
-            "untrusted": named(self.untrusted), "installed": named(self.installed), "left_out": list(self.left_out),
-        }  # fmt: skip
+        return {"file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known),
+                "untrusted": named(self.untrusted), "installed": named(self.installed), "left_out": list(self.left_out)}
 
     def lines(self) -> list[str]:
         found = [f"{self.file} (schema {self.schema})"]
@@ -175,26 +173,20 @@ def export_file(
 def _check_target(database: Database, file: Path, replace: bool) -> None:
     """Raises ExportError where something would be lost."""
     if not file.parent.is_dir():
-        raise ExportError(
-            f"{file} cannot be written: there is no folder {file.parent}\n"
-            "  fix: make it first, or name a file in a folder that is there"
-        )
+        raise ExportError(f"{file} cannot be written: there is no folder {file.parent}\n"
+                          "  fix: make it first, or name a file in a folder that is there")
     if database.is_in(file):
         raise ExportError(f"{file} is the database itself\n  fix: name another file")
     if os.path.lexists(file) and not replace:
         raise ExportError(f"{file} is there already\n  fix: name another file, or replace it (--force; in Python replace=True)")
     beside = next((each for suffix in BESIDE if (each := Path(f"{file}{suffix}")).exists()), None)
     if beside is not None:  # SQLite would play it into whatever file of that name it finds
-        raise ExportError(
-            f"{beside} says that {file} is a database in use, or one whose last program was killed\n"
-            "  fix: name another file, or end that program and remove both"
-        )
+        raise ExportError(f"{beside} says that {file} is a database in use, or one whose last program was killed\n"
+                          "  fix: name another file, or end that program and remove both")
 
 
 def _counts(connection: Connection) -> dict[str, int]:
-    return {
-        table.name: int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()) for table in TABLES
-    }
+    return {table.name: int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()) for table in TABLES}
 
 
 def _write_text(database: Database, file: Path, name: str, on_step: OnStep) -> dict[str, int]:
@@ -236,9 +228,7 @@ def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) ->
             driver: Any = connection.connection.driver_connection
             driver.execute("VACUUM INTO ?", (str(file),))
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as written:
-            counts = {
-                table.name: int(written.execute(f"SELECT COUNT(*) FROM {table.name}").fetchone()[0]) for table in TABLES
-            }
+            counts = {table.name: int(written.execute(f"SELECT COUNT(*) FROM {table.name}").fetchone()[0]) for table in TABLES}
     except sqlite3.Error as error:
         # one statement reads the one file and writes the other, and SQLite does not say which it means: a new file is not damaged
         damaged = (getattr(error, "sqlite_errorname", None) or "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
@@ -362,9 +352,7 @@ def _import_copy(database: Database, file: Path, on_step: OnStep, rule: _Rule) -
                     return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step, rule)
     except sqlite3.OperationalError as error:
         if "alembic_version" in str(error):
-            raise ExportError(
-                f"{file} is the database of another program\n  fix: name a file that `tg db export` wrote"
-            ) from error
+            raise ExportError(f"{file} is the database of another program\n  fix: name a file that `tg db export` wrote") from error
         raise explain(str(file), error, error) from error
     except sqlite3.Error as error:
         raise explain(str(file), error, error) from error

@@ -324,10 +324,8 @@ def failures(database: Database, *, environment: Environment | str | None = None
         found = connection.execute(select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)).all()
         rows = _rows(connection, [row[0] for row in found], {})
     present = _present(database, rows, (row[0] for row in found))
-    return tuple(
-        Failure(evidence, reason_of(decompress_log(log)), not superseded)
-        for evidence, (_, log, superseded) in zip(present, found, strict=True)
-    )
+    return tuple(Failure(evidence, reason_of(decompress_log(log)), not superseded)
+                 for evidence, (_, log, superseded) in zip(present, found, strict=True))
 
 
 def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
@@ -388,19 +386,15 @@ def coverage(database: Database, environment: Environment | str) -> tuple[Covera
     here = environment_row(environment)
 
     def pairs(table: Any, *conditions: Any) -> Any:
-        distinct = (
-            sa.select(table.implementation_id, table.workload_id)
-            .where(table.environment_id == here, *conditions)
-            .distinct()
-            .subquery()
-        )
+        distinct = (sa.select(table.implementation_id, table.workload_id)
+                    .where(table.environment_id == here, *conditions)
+                    .distinct()
+                    .subquery())
         graph = Workload.canonical_graph_id
-        return (
-            sa.select(graph.label("graph"), sa.func.count().label("pairs"))
-            .join_from(distinct, Workload, Workload.id == distinct.c.workload_id)
-            .group_by(graph)
-            .subquery()
-        )
+        return (sa.select(graph.label("graph"), sa.func.count().label("pairs"))
+                .join_from(distinct, Workload, Workload.id == distinct.c.workload_id)
+                .group_by(graph)
+                .subquery())
 
     unmeasured = ~sa.exists().where(BenchmarkTrace.implementation_id == ProfileQueue.implementation_id,
                                     BenchmarkTrace.workload_id == ProfileQueue.workload_id,
@@ -422,10 +416,8 @@ def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
     select = sa.select(row.key, row.hardware_name, row.memory_bytes, row.platform, row.backend, row.libs, row.hardware)
     with database.reading() as connection:
         found = connection.execute(select.order_by(row.hardware_name, row.backend, row.id)).all()
-    return tuple(
-        (key, Environment(name, memory, platform, backend, tuple(libs.items()), tuple(hardware.items())))
-        for key, name, memory, platform, backend, libs, hardware in found
-    )
+    return tuple((key, Environment(name, memory, platform, backend, tuple(libs.items()), tuple(hardware.items())))
+                 for key, name, memory, platform, backend, libs, hardware in found)
 
 
 def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str, str], ...]:
@@ -499,9 +491,7 @@ def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
     with database.reading() as connection:
         found = connection.execute(select).one_or_none()
     if found is None:
-        raise MissingRecord(
-            f"{database.location} has no canonical graph {structural_key}\n  fix: store it with ensure_graph"
-        )
+        raise MissingRecord(f"{database.location} has no canonical graph {structural_key}\n  fix: store it with ensure_graph")
     return found.text, found.json
 
 
@@ -517,12 +507,10 @@ def workload_inputs(database: Database, workload_key: str) -> tuple[Mapping[str,
 def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
     """The sources of one implementation, verbatim, with their trust; empty when none were stored."""
     source = ImplementationSource
-    select = (
-        sa.select(source.path, source.content, source.trusted, source.language, source.origin)
-        .join(Implementation, Implementation.id == source.implementation_id)
-        .where(Implementation.signature == signature)
-        .order_by(source.path)
-    )
+    select = (sa.select(source.path, source.content, source.trusted, source.language, source.origin)
+              .join(Implementation, Implementation.id == source.implementation_id)
+              .where(Implementation.signature == signature)
+              .order_by(source.path))
     with database.reading() as connection:
         return tuple(SourceRecord(*row) for row in connection.execute(select))
 
@@ -598,9 +586,7 @@ def _eligible(
     known = verdicts(connection, conditions, kind, verifier)
     found = _rows(connection, [each.trace_id for each in known.values() if each.usable(tolerance)], known)
     workloads = {key: number for number, key in enumerate(dict.fromkeys(key for _, _, key in known))}
-    return tuple(
-        sorted(found.values(), key=lambda row: (workloads[row.workload_key], row.median_ms or 0.0, row.signature))
-    )
+    return tuple(sorted(found.values(), key=lambda row: (workloads[row.workload_key], row.median_ms or 0.0, row.signature)))
 
 
 _target = aliased(GraphRow)
@@ -634,9 +620,7 @@ def _present(database: Database, rows: Mapping[int, FullTrace], ids: Iterable[in
         yield rows[each]
 
 
-def _rows(
-    connection: Connection, trace_ids: Sequence[int], known: Mapping[Group, KnownTime]
-) -> dict[int, FullTrace]:
+def _rows(connection: Connection, trace_ids: Sequence[int], known: Mapping[Group, KnownTime]) -> dict[int, FullTrace]:
     """Traces by their ids, with the worst error where the verdict is known. Ids that do not exist are left out."""
     rows: dict[int, FullTrace] = {}
     for start in range(0, len(trace_ids), 500):

@@ -22,17 +22,8 @@ from tensor_graphs.records.errors import InvalidRecord
 ImplementationType = Literal["KERNEL", "GRAPH_RECIPE"]
 NumericClass = Literal["bitwise", "reassociating", "approximate"]
 TraceKind = Literal["cold", "hot", "in_graph", "verify", "search"]
-Status = Literal[
-    "PASSED",
-    "INCORRECT_NUMERICAL",
-    "INCORRECT_SHAPE",
-    "INCORRECT_DTYPE",
-    "RUNTIME_ERROR",
-    "COMPILE_ERROR",
-    "TIMEOUT",
-    "MUTATED_INPUT",
-    "IMPLAUSIBLE",
-]
+Status = Literal["PASSED", "INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "RUNTIME_ERROR", "COMPILE_ERROR", "TIMEOUT",
+                 "MUTATED_INPUT", "IMPLAUSIBLE"]
 
 IMPLEMENTATION_TYPES: tuple[ImplementationType, ...] = ("KERNEL", "GRAPH_RECIPE")
 NUMERIC_CLASSES: tuple[NumericClass, ...] = ("bitwise", "reassociating", "approximate")
@@ -82,9 +73,7 @@ class GraphRecord:
 
     def __post_init__(self) -> None:
         if not self.structural_key:
-            raise InvalidRecord(
-                "a canonical graph has an empty structural key\n  fix: pass the graph's structural key"
-            )
+            raise InvalidRecord("a canonical graph has an empty structural key\n  fix: pass the graph's structural key")
 
 
 @dataclass(frozen=True)
@@ -144,14 +133,10 @@ class ImplementationRecord:
         if self.numeric_class is not None:
             _one_of(f"numeric class of {self.name}", self.numeric_class, NUMERIC_CLASSES)
         if not self.source_hash:
-            raise InvalidRecord(
-                f"implementation {self.name!r} has no source hash\n  fix: hash its source, flags and toolchain"
-            )
+            raise InvalidRecord(f"implementation {self.name!r} has no source hash\n  fix: hash its source, flags and toolchain")
         if (self.type == "GRAPH_RECIPE") != (self.recipe_key is not None):
-            raise InvalidRecord(
-                f"implementation {self.name!r} is a {self.type} with recipe_key={self.recipe_key!r}\n"
-                "  fix: give a GRAPH_RECIPE the structural key of its target, and a KERNEL none"
-            )
+            raise InvalidRecord(f"implementation {self.name!r} is a {self.type} with recipe_key={self.recipe_key!r}\n"
+                                "  fix: give a GRAPH_RECIPE the structural key of its target, and a KERNEL none")
 
     @cached_property
     def signature(self) -> str:

@@ -41,9 +41,7 @@ KEY = String(64)  # sha256, hexadecimal
 
 # The kinds of imported line that have a row of their own, and which column names it; the other kinds: a blank line, and
 # a record kept whole, because no table takes what it says.
-LINE_ROWS = {
-    "definition": "definition_id", "solution": "implementation_id", "workload": "workload_id", "trace": "trace_id",
-}  # fmt: skip
+LINE_ROWS = {"definition": "definition_id", "solution": "implementation_id", "workload": "workload_id", "trace": "trace_id"}
 LINE_KINDS = (*LINE_ROWS, "blank", "whole")
 # SQLite numbers rows by itself only for a column declared exactly INTEGER.
 ROW = BigInteger().with_variant(Integer(), "sqlite")
@@ -116,13 +114,9 @@ TRACE_KIND_CHECK = _in("kind", TRACE_KINDS)
 
 class Base(DeclarativeBase):
     metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s",
-            "pk": "pk_%(table_name)s",
-        }
+        naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+                           "ck": "ck_%(table_name)s_%(constraint_name)s", "fk": "fk_%(table_name)s_%(column_0_name)s",
+                           "pk": "pk_%(table_name)s"}
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime, dict[str, Any]: JsonObject, list[Any]: JsonList}
 
@@ -177,11 +171,9 @@ class Implementation(Base):
     created: Mapped[datetime]
     author: Mapped[str | None] = mapped_column(String(200), index=True)
     description: Mapped[str | None] = mapped_column(Text)
-    __table_args__ = (
-        CheckConstraint(_in("type", IMPLEMENTATION_TYPES), name="type"),
-        CheckConstraint(f"numeric_class IS NULL OR {_in('numeric_class', NUMERIC_CLASSES)}", name="numeric_class"),
-        CheckConstraint("(type = 'GRAPH_RECIPE') = (recipe_graph_id IS NOT NULL)", name="recipe_has_target"),
-    )
+    __table_args__ = (CheckConstraint(_in("type", IMPLEMENTATION_TYPES), name="type"),
+                      CheckConstraint(f"numeric_class IS NULL OR {_in('numeric_class', NUMERIC_CLASSES)}", name="numeric_class"),
+                      CheckConstraint("(type = 'GRAPH_RECIPE') = (recipe_graph_id IS NOT NULL)", name="recipe_has_target"))
 
 
 class ImplementationSource(Base):
@@ -318,19 +310,14 @@ class ImportedLine(Base):
     kind: Mapped[str] = mapped_column(String(16))
     definition: Mapped[str | None] = mapped_column(String(200), index=True)
     definition_id: Mapped[int | None] = mapped_column(ForeignKey("definitions.id", ondelete="CASCADE"), index=True)
-    implementation_id: Mapped[int | None] = mapped_column(
-        ForeignKey("implementations.id", ondelete="CASCADE"), index=True
-    )
+    implementation_id: Mapped[int | None] = mapped_column(ForeignKey("implementations.id", ondelete="CASCADE"), index=True)
     workload_id: Mapped[int | None] = mapped_column(ForeignKey("workloads.id", ondelete="CASCADE"), index=True)
     trace_id: Mapped[int | None] = mapped_column(ForeignKey("benchmark_traces.id", ondelete="CASCADE"), index=True)
     rest: Mapped[str | None] = mapped_column(Text)
     verbatim: Mapped[str | None] = mapped_column(Text)
     __table_args__ = (
         CheckConstraint(_in("kind", LINE_KINDS), name="kind"),
-        *(
-            CheckConstraint(f"({column} IS NOT NULL) = (kind = '{kind}')", name=f"{kind}_row")
-            for kind, column in LINE_ROWS.items()
-        ),
+        *(CheckConstraint(f"({column} IS NOT NULL) = (kind = '{kind}')", name=f"{kind}_row") for kind, column in LINE_ROWS.items()),
         Index("ix_imported_lines_file", "file_id", "number"),
     )
 
@@ -351,12 +338,10 @@ class ProfileQueue(Base):
     lease_until: Mapped[datetime | None]
     attempts: Mapped[int]
     last_error: Mapped[str] = mapped_column(Text)
-    __table_args__ = (
-        UniqueConstraint("implementation_id", "workload_id", "environment_id"),
-        CheckConstraint("(claimed_by IS NULL) = (lease_until IS NULL)", name="claim_has_lease"),
-        Index("ix_profile_queue_next", "environment_id", "priority", "id"),
-        Index("ix_profile_queue_workload_id", "workload_id"),
-    )
+    __table_args__ = (UniqueConstraint("implementation_id", "workload_id", "environment_id"),
+                      CheckConstraint("(claimed_by IS NULL) = (lease_until IS NULL)", name="claim_has_lease"),
+                      Index("ix_profile_queue_next", "environment_id", "priority", "id"),
+                      Index("ix_profile_queue_workload_id", "workload_id"))
 
 
 class DeviceConstantRow(Base):

@@ -17,13 +17,9 @@ def require_possible(trace: TraceRecord) -> None:
     """Raises InvalidRecord for times and errors that cannot be: below 0, not finite, or not of the samples."""
     name, samples = trace.implementation.name, trace.samples_ms
     if any(not (0 <= each < math.inf) for each in samples):
-        raise InvalidRecord(
-            f"a time sample of {name!r} is negative or not finite\n  fix: record a failed run by its status"
-        )
+        raise InvalidRecord(f"a time sample of {name!r} is negative or not finite\n  fix: record a failed run by its status")
     if trace.status == "PASSED" and trace.kind != "verify" and trace.median_ms is None:
-        raise InvalidRecord(
-            f"a PASSED {trace.kind} trace of {name!r} has no time\n  fix: pass samples_ms, or kind='verify'"
-        )
+        raise InvalidRecord(f"a PASSED {trace.kind} trace of {name!r} has no time\n  fix: pass samples_ms, or kind='verify'")
     for what in ("median_ms", "baseline_ms", "spread", "speedup_factor", "tolerance", *ERRORS):
         value = getattr(trace, what)
         if value is not None and not (value >= 0 and (value < math.inf or not what.endswith("_ms"))):

@@ -154,10 +154,8 @@ def trust(database: Database, signature: str, trusted: bool = True) -> int:
         model = schema.Implementation
         row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
         if row is None:
-            raise MissingRecord(
-                f"{database.location} has no implementation of the signature {signature}\n"
-                "  fix: queries.waiting_for_trust lists those that wait for trust"
-            )
+            raise MissingRecord(f"{database.location} has no implementation of the signature {signature}\n"
+                                "  fix: queries.waiting_for_trust lists those that wait for trust")
         source = schema.ImplementationSource
         change = sa.update(source).where(source.implementation_id == row).values(trusted=trusted)
         return connection.execute(change).rowcount
@@ -168,9 +166,7 @@ def vacuum(database: Database) -> int:
     server leaves that to another account."""
     _require_owner(database)
     before = _file_bytes(database)
-    statements = (
-        ("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if database.is_sqlite else ("VACUUM ANALYZE",)
-    )
+    statements = (("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if database.is_sqlite else ("VACUUM ANALYZE",))
     try:
         with database.write_lock, database.engine.connect() as connection:
             raw = connection.execution_options(isolation_level="AUTOCOMMIT") if not database.is_sqlite else connection
@@ -203,17 +199,10 @@ def stats(database: Database) -> DatabaseStats:
     """Row counts, sizes and the state of the queue."""
     trace = schema.BenchmarkTrace
     with database.reading() as connection:
-        rows = {
-            table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-            for table in TABLES
-        }
-        by_status = connection.execute(
-            sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status)
-        )
+        rows = {table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in TABLES}
+        by_status = connection.execute(sa.select(trace.status, sa.func.count()).group_by(trace.status).order_by(trace.status))
         traces: dict[str, int] = {str(row[0]): int(row[1]) for row in by_status}
-        oldest, newest = connection.execute(
-            sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))
-        ).one()
+        oldest, newest = connection.execute(sa.select(sa.func.min(trace.timestamp), sa.func.max(trace.timestamp))).one()
         revision = stored_revision(connection, database.location)
     queue = queued(database)
     return DatabaseStats(location=database.location, revision=revision or "", file_bytes=_file_bytes(database), rows=rows,

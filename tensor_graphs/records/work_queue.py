@@ -51,9 +51,7 @@ def claim_next(database: Database, worker: str, environment: Environment | str, 
         if row is None:
             return None
         claim = sa.update(queue).where(queue.id == row)
-        connection.execute(
-            claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1)
-        )
+        connection.execute(claim.values(claimed_by=worker, claimed_at=now, lease_until=until, attempts=queue.attempts + 1))
         return _queue_item(connection, row)
 
 
@@ -150,13 +148,11 @@ def queued(database: Database) -> tuple[Queued, ...]:
 def abandoned(database: Database, most: int = 5) -> list[str]:
     """Of each of the first abandoned requests, what it asks for and what happened last, in words."""
     queue, graph = schema.ProfileQueue, schema.GraphRow
-    select = (
-        sa.select(schema.Implementation.name, graph.human_name, schema.Workload.axes_json, queue.last_error)
-        .join(schema.Implementation, schema.Implementation.id == queue.implementation_id)
-        .join(schema.Workload, schema.Workload.id == queue.workload_id)
-        .join(graph, graph.id == schema.Workload.canonical_graph_id)
-        .where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS)
-    )
+    select = (sa.select(schema.Implementation.name, graph.human_name, schema.Workload.axes_json, queue.last_error)
+              .join(schema.Implementation, schema.Implementation.id == queue.implementation_id)
+              .join(schema.Workload, schema.Workload.id == queue.workload_id)
+              .join(graph, graph.id == schema.Workload.canonical_graph_id)
+              .where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS))
     with database.reading() as connection:
         rows = connection.execute(select.order_by(queue.id).limit(most)).all()
     return [f"{name} on {what}{at_sizes(axes)}: {error or 'worker died'}"
@@ -218,11 +214,9 @@ def _queue_item(connection: Connection, row: int) -> QueueItem:
     implementation = stored(schema.Implementation, asked["implementation_id"])
     workload = stored(schema.Workload, asked["workload_id"])
     source = schema.ImplementationSource
-    sources = connection.execute(
-        sa.select(source.path, source.content, source.trusted, source.language, source.origin)
-        .where(source.implementation_id == asked["implementation_id"])
-        .order_by(source.path)
-    )
+    sources = connection.execute(sa.select(source.path, source.content, source.trusted, source.language, source.origin)
+                                 .where(source.implementation_id == asked["implementation_id"])
+                                 .order_by(source.path))
     return QueueItem(
         id=row,
         implementation=ImplementationRecord(

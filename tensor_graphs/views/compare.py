@@ -138,15 +138,13 @@ class Comparison:
             return {"path": v.path.id, "predicted_us": v.predicted * 1e6, "measured": v.path.measured, "error": v.path.error,
                     "calls": v.path.kernel_calls, "priced_at": dict(v.at)}
 
-        return {
-            "names": list(self.names), "tolerance": [p.tolerance for p in self.plans],
-            "backends": [list(p.backends) for p in self.plans], "intermediates": [p.intermediates for p in self.plans],
-            "memory": [m.to_json() for m in self.memory],
-            "ranges": [{"cell": r.cell.to_json(), "a": path(r.a), "b": path(r.b), "priced_alike": r.priced_alike,
-                        "same": r.same,
-                        "differences": [{"what": d.what, "us": d.seconds * 1e6, "a": side(d.a), "b": side(d.b)}
-                                        for d in r.differences]} for r in self.ranges],
-        }
+        return {"names": list(self.names), "tolerance": [p.tolerance for p in self.plans],
+                "backends": [list(p.backends) for p in self.plans], "intermediates": [p.intermediates for p in self.plans],
+                "memory": [m.to_json() for m in self.memory],
+                "ranges": [{"cell": r.cell.to_json(), "a": path(r.a), "b": path(r.b), "priced_alike": r.priced_alike,
+                            "same": r.same,
+                            "differences": [{"what": d.what, "us": d.seconds * 1e6, "a": side(d.a), "b": side(d.b)}
+                                            for d in r.differences]} for r in self.ranges]}
 
 
 def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second"), sizes: Mapping[str, int] | None = None,

@@ -31,14 +31,11 @@ LONGEST_REASON = 240
 def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The plan as plain data: variants with their steps, evidence per signature, memory, notes. Raises as `explain`."""
     _require_plan(plan)
-    return {
-        "graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
-        "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": [*plan.notes, *beyond(plan)],
-        "unmeasured": list(plan.unmeasured),
-        "memory": plan.memory(**dict(dims or {})).to_json(),
-        "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
-        "variants": [_variant(v) for v in plan.variants],
-    }
+    return {"graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
+            "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": [*plan.notes, *beyond(plan)],
+            "unmeasured": list(plan.unmeasured), "memory": plan.memory(**dict(dims or {})).to_json(),
+            "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
+            "variants": [_variant(v) for v in plan.variants]}
 
 
 def _require_plan(value: Any, taker: str = "explain") -> None:
@@ -50,21 +47,19 @@ def _require_plan(value: Any, taker: str = "explain") -> None:
 
 
 def _variant(v: Variant) -> dict[str, Any]:
-    return {
-        "range": v.cell.to_json() or None, "priced_at": dict(v.at),
-        "path": v.path.id, "predicted_us": v.predicted * 1e6,
-        "all_steps": v.path.all_steps or None,
-        "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
-        "measured_share": v.measured_share,
-        "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
-        "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
-        "choices": [{
-            "what": e.title, "steps": e.steps, "kernel": e.chosen,
-            "calls": e.calls, "us_per_call": e.seconds * 1e6, "margin": e.margin, "measured": e.measured,
-            "error": e.error, "why": e.note, **_rows(e),
-            "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
-            "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence],
-    }
+    return {"range": v.cell.to_json() or None, "priced_at": dict(v.at),
+            "path": v.path.id, "predicted_us": v.predicted * 1e6,
+            "all_steps": v.path.all_steps or None,
+            "whole": None if v.whole is None else {"us": v.whole.seconds * 1e6, "trace": v.whole.trace, "paths": v.whole.among},
+            "measured_share": v.measured_share,
+            "copies": {way: {"number": n, "us": seconds * 1e6} for way, (n, seconds) in v.path.copies.items()},
+            "instructions": len(v.program.instructions), "bind_instructions": len(v.program.bind_instructions),
+            "choices": [{
+                "what": e.title, "steps": e.steps, "kernel": e.chosen,
+                "calls": e.calls, "us_per_call": e.seconds * 1e6, "margin": e.margin, "measured": e.measured,
+                "error": e.error, "why": e.note, **_rows(e),
+                "others": [{"kernel": n, "us_per_call": s * 1e6, "measured": m} for n, s, m in e.others],
+                "refused": [{"kernel": n, "why": w} for n, w in e.refused]} for e in v.evidence]}
 
 
 def _rows(e: Evidence) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tensor_graphs.choice.evidence import Choice
 from tensor_graphs.choice.intermediates import IntermediatesError
 from tensor_graphs.choice.listing import list_paths
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.choice.search import cost_points
+from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
@@ -286,7 +286,7 @@ def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
 
 def test_different_tolerances_give_different_kernels(database: Database, trial: Any) -> None:
     trial(ROUGH, EXACT)
-    for at in cost_points(GRAPH):
+    for at in sizes_to_cost(GRAPH):
         add_row(database, ROUGH, SIGNATURE, at, us=0.001, error=2e-5)
         add_row(database, EXACT, SIGNATURE, at, us=0.5)
     loose = compile_graph(GRAPH, database=database, backends=("numpy",), tolerance=1e-3)
@@ -299,7 +299,7 @@ def test_different_tolerances_give_different_kernels(database: Database, trial: 
 
 def test_a_kernel_found_wrong_is_replaced_and_listed(database: Database, trial: Any) -> None:
     trial(USELESS)
-    for at in cost_points(GRAPH):
+    for at in sizes_to_cost(GRAPH):
         add_row(database, USELESS, SIGNATURE, at, us=0.001)
     plan = compile_graph(GRAPH, database=database, backends=("numpy",))
     assert "trial.useless" not in kernels_of(plan)
@@ -308,7 +308,7 @@ def test_a_kernel_found_wrong_is_replaced_and_listed(database: Database, trial: 
 
 def test_a_measured_row_changes_the_choice(database: Database) -> None:
     assert kernels_of(compile_graph(GRAPH, database=database, backends=("c", "numpy"))) == {"c.softmax"}
-    for at in cost_points(GRAPH):
+    for at in sizes_to_cost(GRAPH):
         add_row(database, kernel_named("c.softmax"), SIGNATURE, at, us=900.0)
         add_row(database, kernel_named("numpy.softmax"), SIGNATURE, at, us=0.01)
     plan = compile_graph(GRAPH, database=database, backends=("c", "numpy"))
@@ -318,7 +318,7 @@ def test_a_measured_row_changes_the_choice(database: Database) -> None:
 
 def test_one_plan_holds_other_kernels_for_other_sizes_and_merges_equal_neighbours(database: Database) -> None:
     c, plain = kernel_named("c.softmax"), kernel_named("numpy.softmax")
-    points = cost_points(GRAPH)
+    points = sizes_to_cost(GRAPH)
     for at in points:
         small = at["n"] <= 4
         add_row(database, c, SIGNATURE, at, us=0.08 if small else 0.01)
@@ -423,7 +423,7 @@ def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
     cache = tg.state("k", (64, 16))
     k = cache.write(tg.input("x", (n, 16)), at=p)
     g = tg.graph(tg.softmax(atomic.slice(k, ((0, n + p, 1), (0, 16, 1)))), {cache: k})
-    asked = cost_points(g)
+    asked = sizes_to_cost(g)
     assert all(b["n"] + b["p"] <= 64 for b in asked) and asked[-1]["n"] == 64
 
 

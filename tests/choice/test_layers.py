@@ -30,7 +30,7 @@ def layers(count: int) -> Graph:
 
 @pytest.fixture
 def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often prices are asked for, ways are listed, copies priced, signatures counted, regions searched, and nodes lowered
+    """How often costs are asked for, ways are listed, copies costed, signatures counted, regions searched, and nodes lowered
     that are not like one before."""
     compile_graph(layers(18), database=filled, backends=("numpy",))     # verdicts on file: no judge works with replaced code
     seen: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return seen
 
 
-def test_five_times_the_layers_ask_for_no_more_prices_and_are_lowered_by_the_same_calls(
+def test_five_times_the_layers_ask_for_no_more_costs_and_are_lowered_by_the_same_calls(
         filled: Database, counted: Counter[str]) -> None:
     def work(count: int) -> Counter[str]:
         graph = layers(count)
@@ -60,7 +60,7 @@ def test_five_times_the_layers_ask_for_no_more_prices_and_are_lowered_by_the_sam
         return Counter(counted)
 
     few, many = work(18), work(90)
-    assert few["cost"] > 0 and many["price"] <= 1.3 * few["price"], (few, many)
+    assert few["cost"] > 0 and many["cost"] <= 1.3 * few["cost"], (few, many)
     assert many["alternatives"] <= 1.3 * few["alternatives"] and many["saturate"] <= few["saturate"], (few, many)
     assert 0 < many["copied"] <= 1.3 * few["copied"] and many["apart"] <= few["apart"], (few, many)
     assert many["seen"] <= few["seen"], (few, many)

@@ -16,7 +16,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import plan_file
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.node_map import Images
+from tensor_graphs.choice.plan_file import Images
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.replay import form_of
 from tensor_graphs.choice.request import Request

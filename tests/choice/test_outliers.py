@@ -151,7 +151,7 @@ def test_a_row_beside_a_slow_reference_stream_is_in_doubt(only: Database) -> Non
     for kernel, reference in ((OWN, 0.05), (EXACT, 0.12)):
         time_of(only, kernel, 300.0, conditions={**QUIET, "reference": {"kind": "read", "median": reference}})
     found = doubts(only)
-    rows = [found.book.timed(kernel, SIGNATURE, {}) for kernel in (OWN, EXACT)]
+    rows = [found.costs.timed(kernel, SIGNATURE, {}) for kernel in (OWN, EXACT)]
     found.look_at(row[0] for row in rows if row is not None)
     doubt = found.of(EXACT, SIGNATURE, {})
     assert found.of(OWN, SIGNATURE, {}) is None and doubt is not None and "2.4 × what it takes at best" in doubt.why

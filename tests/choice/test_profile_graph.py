@@ -526,7 +526,7 @@ def test_the_dearest_of_the_plan_comes_first_and_without_more_time_the_rest_is_l
     monkeypatch.setattr(module, "answer", counted_answers(database, 1, seen))
     report = profile_graph(g, database=database, backends=("numpy",), at={"n": 7}, budget=1e-9)
     assert len(seen) == 1 and report.left > 0
-    here = [b for b in module.cost_points(g, {"n": 7}) if b["n"] == 7]
+    here = [b for b in module.sizes_to_cost(g, {"n": 7}) if b["n"] == 7]
     fresh = open_database(":memory:")
     needed = module.needed(prepare(g).graph, here, Request(g, 1e-3, ("numpy",), fresh))
     assert [q.worth for q in needed] == sorted((q.worth for q in needed), reverse=True)

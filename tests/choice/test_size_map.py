@@ -15,7 +15,7 @@ import tensor_graphs as tg
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.measuring import compare_all
-from tensor_graphs.choice.search import asked_points, cost_points
+from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.size_map import MOST, Between, cells_of
 from tensor_graphs.choice.size_samples import MOST_TOGETHER, Index, Samples, samples_of, table_dims
 from tensor_graphs.kernels.registry import kernel_named
@@ -187,7 +187,7 @@ def tabled(database: Database) -> Database:
     signature = signature_of(ROWS.outputs["y"])
     for name in ("numpy.linear", "c.linear"):
         add_row(database, kernel_named(name), signature)
-        for at in cost_points(ROWS):
+        for at in sizes_to_cost(ROWS):
             us = 1.0 if (at["b"] == 1) == name.startswith("numpy") else 6.0
             add_row(database, kernel_named(name), signature, at, us=0.01 * us * at["n"])
     return database
@@ -216,7 +216,7 @@ def test_a_box_is_pinned_and_replayed_and_asked_for_at_sizes(tabled: Database, t
     plan.pin.save(tmp_path / "rows.pin")
     again = tg.compile(ROWS, database=tabled, path=tmp_path / "rows.pin")
     assert again.pin == plan.pin and [v.cell for v in again.variants] == [v.cell for v in plan.variants]
-    first, later = asked_points(ROWS, {"b": 5})
+    first, later = asked_sizes(ROWS, {"b": 5})
     assert {p["b"] for p in first} == {5} and len(first) == 3 and not any(p["b"] == 5 for p in later)
     asked = {"b": 5, "n": 9}
     assert tg.compile(ROWS, database=tabled, backends=("numpy", "c"), at=asked).variant(asked).at == asked

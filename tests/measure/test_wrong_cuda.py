@@ -18,7 +18,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.search import cost_points
+from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.import_spec import origin_of
 from tensor_graphs.kernels.kernel import Kernel
@@ -84,7 +84,7 @@ def statuses(database: Database) -> Counter[str]:
 def boast(database: Database, kernel: Kernel, signature: Signature, graph: tg.Graph) -> None:
     """Store times of a nanosecond, as a broken tool would."""
     database.ensure_graph(graph_record(signature))
-    for at in cost_points(graph, largest=SIZES):
+    for at in sizes_to_cost(graph, largest=SIZES):
         database.add_trace(TraceRecord(
             implementation_of(kernel), timed_workload(signature, at), environment_of("cuda"), "cold", "PASSED",
             samples_ms=(1e-6,) * 5, max_relative_error=0.0, tolerance=1e-4, verifier=VERIFIER))

@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.search import cost_points
+from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -80,7 +80,7 @@ def test_wrong_kernels_are_never_chosen_though_they_look_fastest(shared: Databas
     signature = signature_of(node)
     graph = tg.graph({f"y{i}": item(node, i) for i in range(len(node.types))})
     largest = dict.fromkeys(signature.dim_names, 20)
-    points = cost_points(graph, largest=largest)
+    points = sizes_to_cost(graph, largest=largest)
     for candidate in candidates:
         register(candidate.kernel)
         for at in points:
