@@ -29,7 +29,7 @@ class Choice(Evidence):
 
 
 def in_words(found: Mapping[str, Any]) -> str:
-    """One line of what a comparison covered, as its row has it (measure/points/cover.py)."""
+    """One line of what a comparison covered, as its row has it (measure/points/coverage.py)."""
     sizes = ", ".join(f"{name}: {text}" for name, text in found.get("sizes", {}).items()) or "its only size"
     more = f", and {found['and']}" if "and" in found else ""
     return (f"{found.get('points', '?')} points: {sizes} | {', '.join(found.get('values', ())) or 'ordinary values'} | "

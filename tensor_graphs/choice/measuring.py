@@ -31,7 +31,7 @@ def open_judge(database: Database, threads: int | None, rates: DeviceRates | Non
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
     """How near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
-    from tensor_graphs.measure import least_error as rounded
+    from tensor_graphs.measure import rounding_error as rounded
 
     return rounded.least_error(signature, binding)
 
@@ -48,7 +48,7 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
                 progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
     """Have kernels compared with the oracle, each at some sizes, and file what was found. until: on time.perf_counter's clock.
     Returns of those that the judge itself failed over, so that nothing is filed, why: by identity and signature's key."""
-    from tensor_graphs.measure.ahead import compare
+    from tensor_graphs.measure.comparison_pipeline import compare
     from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
     from tensor_graphs.measure.judge import Asked
 

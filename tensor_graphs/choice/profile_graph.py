@@ -38,10 +38,10 @@ from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
-from tensor_graphs.measure.queue.ahead import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.measure.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
 from tensor_graphs.measure.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.measure.queue.requests import settle_queue
+from tensor_graphs.measure.queue.time_left import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.measure.rates.calibration import correct_flops, measure_device, seconds_due
 from tensor_graphs.measure.timing.deployed import NotDeployed, what_runs
 from tensor_graphs.paths.path import Alternative, Cost, NoPathError, Path, Paths, Steps

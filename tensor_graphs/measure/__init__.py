@@ -6,5 +6,5 @@ May import: language … runtime.  `choice` may ask for measurements, and reads 
 Folders, each with a sign of its own: points (what a kernel is fed), timing (how it is run and timed), isolation (what a candidate
 cannot fake or break), rates (how fast the device itself is), queue (what to measure next), conformance (what a whole backend
 computes rightly).
-Read first: judge.py (verdicts), ahead.py (of many kernels at once), then queue/questions.py.
+Read first: judge.py (verdicts), comparison_pipeline.py (of many kernels at once), then queue/questions.py.
 """

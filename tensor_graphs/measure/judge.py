@@ -59,10 +59,10 @@ from tensor_graphs.meaning.error_measure import (
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
-from tensor_graphs.measure import failing_point, fewer_bits, where_wrong
-from tensor_graphs.measure.assumed import holds
-from tensor_graphs.measure.definitions import adds_floats
-from tensor_graphs.measure.hazards import concurrent_points, hazard_points
+from tensor_graphs.measure import failing_point, operand_precision, where_wrong
+from tensor_graphs.measure.assumptions import holds
+from tensor_graphs.measure.definition_analysis import adds_floats
+from tensor_graphs.measure.definition_points import concurrent_points, hazard_points
 from tensor_graphs.measure.isolation import process_tree, reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import bytes_of, digest
 from tensor_graphs.measure.isolation.replies import (
@@ -83,9 +83,8 @@ from tensor_graphs.measure.isolation.tampering import Names, reached
 from tensor_graphs.measure.isolation.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.measure.points.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
 from tensor_graphs.measure.points.changed_rows import Updated, Whole, bases, updated
-from tensor_graphs.measure.points.cover import covered, layout_points, size_points, special_points, together_points
+from tensor_graphs.measure.points.coverage import covered, layout_points, size_points, special_points, together_points
 from tensor_graphs.measure.points.descriptors import Given, InputError
-from tensor_graphs.measure.points.doubt import doubtful, moves_of_rows
 from tensor_graphs.measure.points.fixed_rows import candidates, fewer, is_fixed, size_of, taken
 from tensor_graphs.measure.points.inputs import (
     BIG_INPUT,
@@ -106,8 +105,9 @@ from tensor_graphs.measure.points.inputs import (
     point_inputs,
     work_points,
 )
-from tensor_graphs.measure.points.single import prepared_names
-from tensor_graphs.measure.points.stand_in import points_at_size, smaller
+from tensor_graphs.measure.points.row_errors import doubtful, moves_of_rows
+from tensor_graphs.measure.points.single_kernel import prepared_names
+from tensor_graphs.measure.points.size_classes import points_at_size, smaller
 from tensor_graphs.measure.timing.aggregate import aggregate, found_quiet
 from tensor_graphs.measure.timing.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.measure.timing.clock import TIMER
@@ -278,11 +278,11 @@ class _Answers:
 
 
 WORKERS, ELSEWHERE = 2, 6
-"""at most, of ahead.py: of kernels of which some compute on the host, each with all of its processors; and of others, whose
+"""at most, of comparison_pipeline.py: of kernels of which some compute on the host, each with all of its processors; and of others, whose
 workers spend their time in compilers and on operands (of these a worker for two processors)"""
 
 BESIDE, FOR_BESIDE = 2, 8
-"""threads of ahead.py that ask the oracle and compare, beside those of the workers, where no kernel computes on the host and
+"""threads of comparison_pipeline.py that ask the oracle and compare, beside those of the workers, where no kernel computes on the host and
 that has so many processors. Four take as long: numpy lets go of the interpreter for about half of that work"""
 
 MUCH = 256 << 20
@@ -300,7 +300,7 @@ FORESEEN = 8
 
 class Judge:
     """Asks a worker to run kernels, compares, records. One judge per process is enough; use it as a context manager. Many kernels,
-    none of them timed: ahead.py."""
+    none of them timed: comparison_pipeline.py."""
 
     def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
                  rates: DeviceRates | None = None) -> None:
@@ -469,7 +469,7 @@ class Judge:
     def rounding(self, signature: Signature, point: Point, in_full: bool = False,
                  precision: Precision | None = None) -> dict[str, np.ndarray]:
         """How far rounding may move each value of the float outputs: their running errors, or what stands for those. in_full: for
-        all rows of a point whose rows are copies of few. precision: that of a kernel, as `fewer_bits` says it."""
+        all rows of a point whose rows are copies of few. precision: that of a kernel, as `operand_precision` has it."""
         graph = signature.graph
         if point.rows is not None and not in_full:
             return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
@@ -494,7 +494,7 @@ class Judge:
         """The error of an output, beside what rounding explains. rows: it consists of these rows of the output."""
         t = signature.graph.outputs[name].type
         dtype, limit = t.dtype, same_math_limit((t,), precision)
-        roundings = ROUNDINGS * fewer_bits.widened(dtype, precision)
+        roundings = ROUNDINGS * operand_precision.widened(dtype, precision)
         report = measure(out, ref, dtype)
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
             moves = self.rounding(signature, point, in_full, precision)[name]
@@ -516,7 +516,7 @@ class Judge:
         off = np.flatnonzero(~(errors <= limit))
         if dtype.is_float and len(off):
             moves = rows_of(self.rounding(signature, point, in_full, precision)[name])
-            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * fewer_bits.widened(dtype, precision))
+            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * operand_precision.widened(dtype, precision))
         return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
@@ -1103,8 +1103,8 @@ class Judge:
 def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int], expected: Mapping[str, np.ndarray],
               precision: Precision | None) -> dict[str, np.ndarray]:
     """The running errors of a graph's float outputs, or what stands for those."""
-    found = fewer_bits.running_errors(graph, inputs, binding, precision)
-    return {name: fewer_bits.neighbours(expected[name], graph.outputs[name].dtype, precision) if error is None else error
+    found = operand_precision.running_errors(graph, inputs, binding, precision)
+    return {name: operand_precision.neighbours(expected[name], graph.outputs[name].dtype, precision) if error is None else error
             for name, error in found.items()}
 
 

@@ -11,7 +11,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.ahead import compare
+from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Asked, Judge
 from tensor_graphs.measure.points.fixed_rows import axis_of, called, fewer

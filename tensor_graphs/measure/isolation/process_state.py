@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.measure.isolation.blame import is_judges
+from tensor_graphs.measure.isolation.fault_origin import is_judges
 
 HIDDEN = ("TENSOR_GRAPHS_WORKER",)
 """variables of the worker that a deployed process has not: a kernel does not find them while it runs"""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.measure.isolation.blame import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
+from tensor_graphs.measure.isolation.fault_origin import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 
@@ -89,7 +89,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     from tensor_graphs.kernels.import_spec import load
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.measure.isolation.process_state import StateGuard, deployed, floating_point
-    from tensor_graphs.measure.points.single import plain_plan, prepared_names
+    from tensor_graphs.measure.points.single_kernel import plain_plan, prepared_names
     from tensor_graphs.measure.timing.bench import Bench
     from tensor_graphs.runtime.compiled_graph import bind
 
@@ -153,7 +153,7 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised is
-    the judge's own (blame.py)."""
+    the judge's own (fault_origin.py)."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library

@@ -23,7 +23,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.meaning.error_measure import row_errors
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.definitions import adds_floats
+from tensor_graphs.measure.definition_analysis import adds_floats
 from tensor_graphs.measure.points.extremes import STRUCTURES, Extreme, extreme_sizes
 from tensor_graphs.measure.points.inputs import Point, is_big, point_inputs
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.definitions import definition_of
+from tensor_graphs.measure.definition_analysis import definition_of
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 from tensor_graphs.measure.points.inputs import is_big
 

@@ -24,7 +24,7 @@ sorted both ways, with a single number in them, of alternating signs, with block
 first axis."""
 
 Hazard = Literal["even", "drifting", "padded", "one-sided", "neighbouring"]
-"""Values of which only some ops are asked (hazards.py). even: one positive number for all elements, whose fraction has no end in
+"""Values of which only some ops are asked (definition_points.py). even: one positive number for all elements, whose fraction has no end in
 bits, so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a
 power of two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞.
 one-sided: rows of which every number is far below zero, or far above it. neighbouring: numbers next to each other in the dtype, the

@@ -25,7 +25,7 @@ from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.measure.definitions import adds_products, definition_of, one_sided_operands, padded_operands
+from tensor_graphs.measure.definition_analysis import adds_products, definition_of, one_sided_operands, padded_operands
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.measure.points import fixed_rows
@@ -54,7 +54,7 @@ along one axis of wider arrays, each of another width; with all axes but the las
 same memory; in memory that overlaps by all but a row; from an element on that no vector begins at (outputs too)"""
 
 STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned"})
-"""forms in which a plan hands over a window of another array (single.py makes them)"""
+"""forms in which a plan hands over a window of another array (single_kernel.py makes them)"""
 
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
 """forms that values follow from"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensor_graphs.measure.queue.ahead import Ahead
+from tensor_graphs.measure.queue.time_left import Ahead
 from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"

@@ -24,7 +24,7 @@ from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.concurrent_runs import run_beside_itself, run_interleaved
 from tensor_graphs.measure.isolation import reused_arrays
-from tensor_graphs.measure.isolation.blame import JudgeFault, judges_own
+from tensor_graphs.measure.isolation.fault_origin import JudgeFault, judges_own
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.measure.isolation.replies import MOST_RUNS, Name
 from tensor_graphs.measure.points.changed_rows import bases, changed_rows
@@ -43,7 +43,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     seal,
 )
-from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.measure.timing.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
 from tensor_graphs.measure.timing.reference_stream import (
     FEW_QUIET,

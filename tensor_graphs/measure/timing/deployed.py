@@ -65,7 +65,7 @@ class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
     recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
-    relative to the oracle (whole_error.py; check_decoder_kernel.py where one kernel runs all steps), None where not measured.
+    relative to the oracle (path_errors.py; check_decoder_kernel.py where one kernel runs all steps), None where not measured.
     around: seconds of each of `whole` that are the host's, where another device timed the rest; the same for all such paths of a
     measurement. None: the host timed it all."""
 

@@ -17,9 +17,9 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.measure import whole_error
+from tensor_graphs.measure import path_errors
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single import plain_plan, plan_along
+from tensor_graphs.measure.points.single_kernel import plain_plan, plan_along
 from tensor_graphs.measure.timing.bench import LLC_BYTES
 from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.measure.timing.clock import now, others_running, switches
@@ -160,7 +160,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         return [as_called(bind(plans[number], each), inputs, dims) for each in sets]
 
     runs = [deployed(i) for i in range(len(plans))]
-    measured, first = whole_error.is_measured(graph, dims), list[dict[str, np.ndarray]]()
+    measured, first = path_errors.is_measured(graph, dims), list[dict[str, np.ndarray]]()
     for i, (warm, *_) in enumerate(runs):
         if wrong := other_than(expected, outputs := warm()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
@@ -189,7 +189,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
                 taken.append((now() - start, bool(others or switches() - switched or others_running())))
             whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
     found: list[dict[str, Any]] = []
-    errors = whole_error.errors_of(graph, first, inputs, weights, dims) if measured else [None] * len(plans)
+    errors = path_errors.errors_of(graph, first, inputs, weights, dims) if measured else [None] * len(plans)
     for turns, error in zip(whole, errors, strict=True):
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
         kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]

@@ -1,4 +1,4 @@
-"""fewer_bits: how far rounding moves what a kernel computes that rounds its operands to fewer bits (`Kernel.precision`).
+"""operand_precision: how far rounding moves what a kernel computes that rounds its operands to fewer bits (`Kernel.precision`).
 
 The running error beside which such a kernel is measured is that of its graph with operands that are rounded first. No dtype has
 the bits of TF32; bf16 has its exponent, so operands are rounded to that, and a rounding counts for as much less as TF32's is finer.

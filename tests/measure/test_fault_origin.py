@@ -18,8 +18,8 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, verdict_key
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.measure.ahead import compare
-from tensor_graphs.measure.isolation.blame import PACKAGE, JudgeFault, is_judges, judges_own, real_file
+from tensor_graphs.measure.comparison_pipeline import compare
+from tensor_graphs.measure.isolation.fault_origin import PACKAGE, JudgeFault, is_judges, judges_own, real_file
 from tensor_graphs.measure.isolation.process_state import StateError, StateGuard
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.isolation.worker_process import JudgeError

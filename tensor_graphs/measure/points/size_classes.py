@@ -1,4 +1,4 @@
-"""stand_in: the same question at smaller fixed sizes, where a whole comparison is quick, and what is then left to ask of the large.
+"""size_classes: the same question at smaller fixed sizes, where a whole comparison is quick, and what is then left to ask of the large.
 
     linear f32[n, 640] f32[262144, 640]   →   linear f32[n, 64] f32[128, 64]
 
@@ -22,8 +22,8 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
-from tensor_graphs.measure.hazards import long_sums
-from tensor_graphs.measure.points.cover import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
+from tensor_graphs.measure.definition_points import long_sums
+from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, work_points
 
 BLOCK = 64

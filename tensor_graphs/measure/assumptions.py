@@ -1,4 +1,4 @@
-"""assumed: at which points a kernel that takes something for granted (`assuming=`) is compared: those at which that holds."""
+"""assumptions: at which points a kernel that takes something for granted (`assuming=`) is compared: those at which that holds."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.isolation.memory_guards import guarded
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.measure.points.cover import (
+from tensor_graphs.measure.points.coverage import (
     BINS,
     covered,
     layout_points,
@@ -47,7 +47,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
-from tensor_graphs.measure.points.single import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.measure.points.single_kernel import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.measure.timing.bench import Bench
 from tensor_graphs.records import queries
 from tensor_graphs.runtime.compiled_graph import bind

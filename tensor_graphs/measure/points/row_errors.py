@@ -1,4 +1,4 @@
-"""doubt: the running errors of the rows for which a kernel would be refused, where those of all rows are too much work.
+"""row_errors: the running errors of the rows for which a kernel would be refused, where those of all rows are too much work.
 
     p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is asked about
 
@@ -22,7 +22,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
-from tensor_graphs.measure.fewer_bits import running_errors
+from tensor_graphs.measure.operand_precision import running_errors
 from tensor_graphs.measure.points.fixed_rows import Fewer, called, fewer, taken
 
 log = logging.getLogger(__name__)

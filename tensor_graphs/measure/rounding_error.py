@@ -1,4 +1,4 @@
-"""least_error: how near to the exact result an output of its dtype can be at all: the oracle's own result, rounded."""
+"""rounding_error: how near to the exact result an output of its dtype can be at all: the oracle's own result, rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""alone: one kernel run once in this process, on arrays of a user's: under a debugger, in a test, or at the point where it failed.
+"""run_in_process: one kernel run once in this process, on arrays of a user's: under a debugger, in a test, or at the point where it failed.
 
 Nothing is compared, timed or stored here, and no other process is started: a crash of the kernel is a crash of the caller.
 """
@@ -20,7 +20,7 @@ from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.measure.points.inputs import Form
-from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.runtime.compiled_graph import bind
 
 

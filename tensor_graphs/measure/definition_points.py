@@ -1,4 +1,4 @@
-"""hazards: points at which an op is asked because of what its definition contains.
+"""definition_points: points at which an op is asked because of what its definition contains.
 
     a sum of 2¹³ terms and more   one number for all terms, and numbers that grow slowly: what one accumulator in f32 loses grows
                                   with the number of terms, and random numbers of both signs hide it
@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
-from tensor_graphs.measure.points.cover import EACH_SECONDS, LITTLE, seconds
+from tensor_graphs.measure.definition_analysis import compares_operands, most_terms, one_sided_operands, padded_operands
+from tensor_graphs.measure.points.coverage import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.measure.points.extremes import ONE_SIDED
 from tensor_graphs.measure.points.inputs import Point, is_big
 

@@ -1,4 +1,4 @@
-"""single: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the yardstick).
+"""single_kernel: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the yardstick).
 
 What is verified and timed here goes through the same lowering and the same executor as what will be deployed.
 """

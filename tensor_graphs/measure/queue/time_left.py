@@ -1,4 +1,4 @@
-"""ahead: what a profile takes beside its budget: an estimate before anything is measured."""
+"""time_left: what a profile takes beside its budget: an estimate before anything is measured."""
 
 from __future__ import annotations
 

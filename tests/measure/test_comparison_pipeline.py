@@ -12,14 +12,14 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.measure import ahead
+from tensor_graphs.measure import comparison_pipeline
 from tensor_graphs.measure import judge as judging
-from tensor_graphs.measure.ahead import compare
+from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.worker_process import JudgeError
 from tensor_graphs.measure.judge import Asked, Judge
 from tensor_graphs.measure.points import inputs
 from tensor_graphs.measure.points.inputs import Point
-from tensor_graphs.measure.points.stand_in import smaller
+from tensor_graphs.measure.points.size_classes import smaller
 from tensor_graphs.records.database import Database
 
 N = tg.dim("n", 1, 64)
@@ -33,7 +33,7 @@ class _Elsewhere:
 
 
 def _not_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (judging, ahead):
+    for module in (judging, comparison_pipeline):
         monkeypatch.setattr(module, "device_of", lambda backend: _Elsewhere())
 
 
@@ -63,7 +63,7 @@ class Noting(Judge):
 
 def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
     done, go = [], threading.Event()
-    with ahead._Beside() as beside:
+    with comparison_pipeline._Beside() as beside:
         beside.submit(lambda: go.wait(30.0) and None, 1)
         later = [beside.submit(lambda n=n: done.append(f"ahead {n}"), 1) for n in range(2)]  # type: ignore[misc]
         beside.submit(lambda: done.append("compared"), 0)
@@ -74,7 +74,7 @@ def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
 
 def test_two_threads_beside_do_two_things_at_once_and_both_end() -> None:
     together = threading.Barrier(2)
-    with ahead._Beside(2) as beside:
+    with comparison_pipeline._Beside(2) as beside:
         both = [beside.submit(lambda: together.wait(30.0) and None, 1) for _ in range(2)]
     assert [each.exception() for each in both] == [None, None] and not any(t.is_alive() for t in beside._threads)
 
@@ -115,7 +115,7 @@ def test_kernels_of_the_host_leave_its_processors_to_one_thread_beside(
         _not_on_the_host(monkeypatch)
     with Judge(shared) as judge:
         judge.beside = 2
-        made = ahead._Comparison(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
+        made = comparison_pipeline._Comparison(judge, [Asked(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
         assert len(made._beside._threads) == count
 
 
@@ -340,8 +340,8 @@ def test_another_worker_ends_behind_the_job_that_it_was_at(shared: Database, sma
     asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(tg.input("x", (N, 24), tg.f32))), {"n": 5})
              for op in (tg.exp, tg.softmax)]
     with Others(shared) as judge, pytest.MonkeyPatch.context() as patch:
-        stop = ahead._Comparison._stop
-        patch.setattr(ahead._Comparison, "_stop", lambda made: (stop(made), stopped.set()))
+        stop = comparison_pipeline._Comparison._stop
+        patch.setattr(comparison_pipeline._Comparison, "_stop", lambda made: (stop(made), stopped.set()))
         judge.workers = 2
         with pytest.raises(KeyboardInterrupt, match="interrupted"):
             list(compare(judge, asked))

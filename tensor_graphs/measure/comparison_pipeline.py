@@ -1,4 +1,4 @@
-"""ahead: many kernels are compared, none of them timed. Workers go from one to the next; meanwhile threads ask the oracle
+"""comparison_pipeline: many kernels are compared, none of them timed. Workers go from one to the next; meanwhile threads ask the oracle
 about what comes then, and compare what was returned (judge.py says what is asked, and what is right).
 """
 
@@ -21,12 +21,12 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.worker_process import WorkerProcess
 from tensor_graphs.measure.judge import Asked, Judge, Verdict, of_class, pairs_at
 from tensor_graphs.measure.points.inputs import forget_tables
-from tensor_graphs.measure.points.stand_in import smaller
+from tensor_graphs.measure.points.size_classes import smaller
 from tensor_graphs.measure.timing.one_thread import one_thread
 
 
 def compare(judge: Judge, asked: Sequence[Asked]) -> Generator[tuple[Asked, Verdict]]:
-    """A verdict on each, none of them timed. Classes of sizes (stand_in.py) come first, and are filed here."""
+    """A verdict on each, none of them timed. Classes of sizes (size_classes.py) come first, and are filed here."""
     return _Comparison(judge, asked).verdicts()
 
 

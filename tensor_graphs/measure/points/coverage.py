@@ -1,4 +1,4 @@
-"""cover: what is drawn so that a verdict covers the declared range: sizes of each dim, ways in which operands lie, kinds of values.
+"""coverage: what is drawn so that a verdict covers the declared range: sizes of each dim, ways in which operands lie, kinds of values.
 
 Sizes: each dim in turn goes over its whole range while the others are small, at every other size at their lowest: both ends, and
 one size drawn in each of BINS pieces of its logarithm, so that whoever is wrong on a tenth of that range (of the logarithm) is
@@ -42,7 +42,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
-from tensor_graphs.measure.points.single import views_graph
+from tensor_graphs.measure.points.single_kernel import views_graph
 from tensor_graphs.paths.copies import apart, dense
 from tensor_graphs.paths.lower import taken
 from tensor_graphs.paths.residency import Whereabouts, pieces_of

@@ -1,4 +1,4 @@
-"""definitions: what an op's definition contains on which a comparison depends: sums, maxima and comparisons of floats."""
+"""definition_analysis: what an op's definition contains on which a comparison depends: sums, maxima and comparisons of floats."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.ahead import compare
+from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.memory_guards import Guarded
 from tensor_graphs.measure.isolation.worker_process import JudgeError, WorkerProcess
 from tensor_graphs.measure.judge import Asked, Judge, Verdict, of_class
 from tensor_graphs.measure.points.changed_rows import Updated
 from tensor_graphs.measure.points.inputs import Point, make_inputs, point_inputs, seal
-from tensor_graphs.measure.points.stand_in import points_at_size, smaller
+from tensor_graphs.measure.points.size_classes import points_at_size, smaller
 from tensor_graphs.measure.timing.bench import Bench
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database

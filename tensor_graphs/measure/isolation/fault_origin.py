@@ -1,4 +1,4 @@
-"""blame: whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own, which is none.
+"""fault_origin: whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own, which is none.
 
 An exception is the judge's where no frame of it belongs to a candidate: not its file, not a file outside of this package, and none
 of the rooms that run a candidate (CANDIDATES). Frames of libraries belong to who called them. So is a failed `assert` of any room

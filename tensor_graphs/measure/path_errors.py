@@ -1,4 +1,4 @@
-"""whole_error: the error of whole paths beside the float64 oracle, on the inputs of their timed runs.
+"""path_errors: the error of whole paths beside the float64 oracle, on the inputs of their timed runs.
 
 A path that is written out rounds at every step, so the errors of its kernels say little about its own. The oracle is asked after
 all runs have ended: no candidate runs in a process that holds the expected output.
