@@ -1,8 +1,7 @@
-"""path_errors: the error of whole paths beside the float64 oracle, on the inputs of their timed runs.
+"""path_errors: measures the error of whole paths relative to the float64 oracle, on the inputs of their timed runs.
 
-A path that is written out rounds at every step, so the errors of its kernels say little about its own. The oracle is asked after
-all runs have ended: no candidate runs in a process that holds the expected output.
-"""
+A path that is written out rounds at every step, so its kernels' errors do not give its own. The oracle runs after all runs have
+ended: no candidate runs in a process that holds the expected output."""
 
 from __future__ import annotations
 
@@ -24,10 +23,10 @@ from tensor_graphs.meaning.interpreter import interpret
 log = logging.getLogger(__name__)
 
 MOST_BYTES, MOST_FLOPS = 1 << 27, 1 << 31
-"""that the steps of a graph move and compute, beyond which the oracle takes too long beside a profile: no error is measured"""
+"""bytes and flops of a graph's steps, beyond which the oracle takes too long for a profile: no error is measured"""
 
 WRONG = 1e6
-"""the error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
+"""error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
 
 
 def is_measured(graph: Graph, dims: Mapping[str, int]) -> bool:

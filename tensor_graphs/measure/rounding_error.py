@@ -1,4 +1,4 @@
-"""rounding_error: how near to the exact result an output of its dtype can be at all: the oracle's own result, rounded."""
+"""rounding_error: the least error that any output of its dtype can have: the oracle's own result, rounded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SEED = 20_011
 
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """The relative error on random inputs at these sizes of the oracle's result after one rounding to the dtype of the output;
-    0 where these sizes do not go together."""
+    """Return the relative error on random inputs of the oracle's result after one rounding to the output's dtype; 0 where the sizes
+    do not fit together."""
     graph = signature.graph
     try:
         exact = interpret(graph, make_inputs(graph, binding, SEED), dims=binding).outputs

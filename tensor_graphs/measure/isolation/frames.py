@@ -1,12 +1,11 @@
-"""frames: what the judge and a worker say to each other: frames over a socket, each signed with a key of this worker alone.
+"""frames: messages of the judge and a worker over a socket, in frames that are signed with a key of this worker alone.
 
 The judge draws the key and sends it first, before the worker has imported any candidate; it is in no environment variable and on no
 command line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled
-from the judge to the worker, JSON the other way, so that nothing a worker says can run code in the judge. What anybody else
-writes into the socket is no frame, and a frame said twice has the wrong number: either ends the conversation.
-A candidate shares a process with its worker, so one that searches the interpreter's memory finds the key. What it can forge then is
-what it says of its own times and of the memory around its arrays; not its outputs, and not the judge's clock.
-"""
+from the judge to the worker, JSON the other way, so that nothing a worker sends can run code in the judge. What anybody else writes
+into the socket is no frame, and a repeated frame has the wrong number: either ends the conversation.
+A candidate shares a process with its worker and can find the key in memory. It can then forge its own times and the state of the
+memory around its arrays; not its outputs, and not the judge's clock."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ LONGEST = 256 << 20
 """bytes of a frame, …"""
 
 LONGEST_REPLY = 16 << 20
-"""… and of one that a worker sends: a block of 20,000 runs needs 2 MB"""
+"""… and of one from a worker: a block of 20,000 runs needs 2 MB"""
 
 SEND_SECONDS = 30.0
-"""the time that the worker may take to make room for what the judge says"""
+"""time for the worker to make room for what the judge sends"""
 
 
 class Forged(Exception):
-    """Something came that is no frame of the other side."""
+    """Bytes that are no frame of the other side."""
 
 
 class Channel:
@@ -52,18 +51,16 @@ class Channel:
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the judge) when the
-        other end takes nothing."""
+        """Send a frame. Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the
+        judge) when the other end takes nothing."""
         data = self._pack(value)
         self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)
         self._sent += 1
 
     def receive(self, deadline: float | None = None) -> Any:
-        """The next frame; None when the other end has gone. deadline: on time.monotonic's clock.
-
-        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) ProtocolError.
-        """
+        """Return the next frame; None when the other end has gone. deadline: on time.monotonic's clock. Raises TimeoutError;
+        Forged, after which the conversation is over; and (the judge) ProtocolError."""
         head = self._exactly(8 + SIGNATURE_BYTES, deadline)
         if head is None:
             return None
@@ -99,7 +96,7 @@ class Channel:
         return b"".join(parts)
 
     def has_more(self) -> bool:
-        """Whether something has come that was not received yet."""
+        """Return whether something has come that was not received yet."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
@@ -114,4 +111,4 @@ def _signer(key: bytes, direction: bytes) -> Callable[[int, bytes], bytes]:
 
 
 def _to_json(value: Any) -> bytes:
-    return json.dumps(value, default=lambda each: each.item()).encode()      # numpy's scalars
+    return json.dumps(value, default=lambda scalar: scalar.item()).encode()      # numpy's scalars
