@@ -39,9 +39,9 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
 @phase("verify")
 def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
     """Have the oracle asked what comparisons are going to ask, until it is enough."""
-    from tensor_graphs.measure.judge import Asked
+    from tensor_graphs.measure.judge import JudgeTask
 
-    judge.foresee([Asked(*each) for each in pending], enough)
+    judge.foresee([JudgeTask(*each) for each in pending], enough)
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
@@ -50,10 +50,10 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
     Returns of those that the judge itself failed over, so that nothing is filed, why: by identity and signature's key."""
     from tensor_graphs.measure.comparison_pipeline import compare
     from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
-    from tensor_graphs.measure.judge import Asked
+    from tensor_graphs.measure.judge import JudgeTask
 
     failed: dict[tuple[str, str], str] = {}
-    with closing(compare(judge, [Asked(*each) for each in pending])) as verdicts:
+    with closing(compare(judge, [JudgeTask(*each) for each in pending])) as verdicts:
         for i, (asked, verdict) in enumerate(verdicts):
             progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
             judge.record(asked.kernel, asked.signature, verdict, None)

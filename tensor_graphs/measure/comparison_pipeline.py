@@ -18,13 +18,13 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import device_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.worker_process import WorkerProcess
-from tensor_graphs.measure.judge import Asked, Judge, Verdict, of_class, pairs_at
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict, class_task, pairs_at
 from tensor_graphs.measure.points.inputs import forget_tables
 from tensor_graphs.measure.points.size_classes import smaller
 from tensor_graphs.measure.timing.one_thread import one_thread
 
 
-def compare(judge: Judge, asked: Sequence[Asked]) -> Generator[tuple[Asked, Verdict]]:
+def compare(judge: Judge, asked: Sequence[JudgeTask]) -> Generator[tuple[JudgeTask, Verdict]]:
     """Yield a verdict on each, none of them timed. Classes of sizes (size_classes.py) come first, and are filed here."""
     return _Comparison(judge, asked).verdicts()
 
@@ -33,7 +33,7 @@ _DONE: Future[None] = Future()
 _DONE.set_result(None)
 
 
-class _Beside:
+class _TaskThreads:
     """Threads that work through a queue, urgent tasks first."""
 
     def __init__(self, threads: int = 1) -> None:
@@ -76,11 +76,11 @@ class _Comparison:
     """Comparison of many kernels. There are several workers only where all kernels are of this package: one from outside runs
     alone."""
 
-    def __init__(self, judge: Judge, asked: Sequence[Asked]) -> None:
+    def __init__(self, judge: Judge, asked: Sequence[JudgeTask]) -> None:
         self.judge = judge
         self.classes: dict[tuple[str, str], int] = {}
         """(identity, signature's key) of a class of sizes -> its place in the queue"""
-        classes: list[Asked] = []
+        classes: list[JudgeTask] = []
 
         def ask_first(kernel: Kernel, small: Signature | None) -> None:
             """Queue the class of a question before it: `_class_of` would have the judge's worker run it for any caller."""
@@ -88,7 +88,7 @@ class _Comparison:
                 return
             ask_first(kernel, smaller(kernel, small))
             self.classes[kernel.identity, small.key] = len(classes)
-            classes.append(of_class(kernel, small))
+            classes.append(class_task(kernel, small))
 
         for task in asked:
             ask_first(task.kernel, smaller(task.kernel, task.signature))
@@ -108,13 +108,13 @@ class _Comparison:
         """held while places are taken; notified where something may be ready"""
         for verdict in self.found[:len(self.classes)]:
             verdict.add_done_callback(self._look_further)
-        self._beside = _Beside(1 if on_host else judge.beside)
+        self._tasks = _TaskThreads(1 if on_host else judge.side_threads)
 
-    def verdicts(self) -> Generator[tuple[Asked, Verdict]]:
+    def verdicts(self) -> Generator[tuple[JudgeTask, Verdict]]:
         """Yield them in the order in which they were asked for, except that long ones come first."""
         with ExitStack() as stack:
             stack.callback(forget_tables)                           # of threads that end here
-            stack.enter_context(self._beside)
+            stack.enter_context(self._tasks)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
             for foreseen in list(self._ahead):
@@ -132,14 +132,14 @@ class _Comparison:
             for i in range(filed, len(self.queue)):
                 yield from self._filed(i)
 
-    def _filed(self, i: int) -> Iterator[tuple[Asked, Verdict]]:
+    def _filed(self, i: int) -> Iterator[tuple[JudgeTask, Verdict]]:
         task, verdict = self.queue[i], self.found[i].result()
         if i < len(self.classes):
             self.judge.record(task.kernel, task.signature, verdict, None)
         else:
             yield task, verdict
 
-    def _class_of(self, asked: Asked) -> Future[Verdict] | None:
+    def _class_of(self, asked: JudgeTask) -> Future[Verdict] | None:
         small = smaller(asked.kernel, asked.signature)
         place = None if small is None else self.classes.get((asked.kernel.identity, small.key))
         return None if place is None else self.found[place]
@@ -190,14 +190,14 @@ class _Comparison:
         if isinstance(compared, Verdict):
             find()
         else:
-            self._beside.submit(find, 0)
+            self._tasks.submit(find, 0)
 
     def _look_ahead(self) -> None:
         """Have the oracle evaluate some that are left and wait for no class: as many as workers, and one more."""
         with self._changed:
             for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
-                    self._ahead[i] = self._beside.submit(partial(self._ask_ahead, i), 2)
+                    self._ahead[i] = self._tasks.submit(partial(self._ask_ahead, i), 2)
                     self._ahead[i].add_done_callback(self._look_further)
 
     def _ask_ahead(self, i: int) -> None:
@@ -211,7 +211,7 @@ class _Comparison:
 
         with self._changed:
             if not self._stopped:
-                self._beside.submit(ask, 1)
+                self._tasks.submit(ask, 1)
 
     @contextmanager
     def _another(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ SWITCH_SECONDS = 1e-5
 """interpreter switch interval: by default, a kernel of a few microseconds is rarely interrupted"""
 
 
-def run_beside_itself(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
+def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
                       others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
     """Run a plan on `inputs` while another thread runs it on `others` (Python code, which may keep scratch memory for all runs,
     runs next to other work). out: outputs of a run alone on `inputs`, replaced by those of the run farthest from it. Return that

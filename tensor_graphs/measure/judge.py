@@ -73,7 +73,7 @@ from tensor_graphs.measure.isolation.replies import (
 )
 from tensor_graphs.measure.isolation.tampering import Names, reached
 from tensor_graphs.measure.isolation.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
-from tensor_graphs.measure.points.adversarial import adversarial_points, hangs_on_special, rows_of, settled_rows
+from tensor_graphs.measure.points.adversarial import adversarial_points, depends_on_special, rows_of, settled_rows
 from tensor_graphs.measure.points.changed_rows import Updated, Whole, bases, updated
 from tensor_graphs.measure.points.coverage import covered, layout_points, size_points, special_points, together_points
 from tensor_graphs.measure.points.descriptors import Given, InputError
@@ -234,7 +234,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JudgeTask:
     """Kernel on a signature, as `Judge.examine` takes it."""
 
     kernel: Kernel
@@ -245,13 +245,13 @@ class Asked:
     given: Given = ()
 
 
-def _question(asked: Asked) -> tuple[str, Signature, tuple[tuple[str, int], ...]]:
+def _question(asked: JudgeTask) -> tuple[str, Signature, tuple[tuple[str, int], ...]]:
     return asked.kernel.identity, asked.signature, _pairs(asked.typical)
 
 
-def of_class(kernel: Kernel, small: Signature) -> Asked:
+def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
     """Return the question about a kernel at the sizes that stand for a class."""
-    return Asked(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
+    return JudgeTask(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
 
 
 @dataclass
@@ -272,7 +272,7 @@ WORKERS, ELSEWHERE = 2, 6
 """workers of comparison_pipeline.py at most: for kernels of which some compute on the host, each with all of its processors; and
 for others, whose workers spend their time in compilers and on operands (one for two processors)"""
 
-BESIDE, FOR_BESIDE = 2, 8
+SIDE_THREADS, CORES_FOR_SIDE_THREADS = 2, 8
 """threads of comparison_pipeline.py that evaluate the oracle and compare where no kernel computes on the host, and the processors
 they need. Four take as long: numpy releases the interpreter for about half of that work"""
 
@@ -307,7 +307,7 @@ class Judge:
         """workers that may compare at once …"""
         self.elsewhere = max(self.workers, min(ELSEWHERE, cores // 2))
         """… where no kernel computes on the host"""
-        self.beside = BESIDE if cores >= FOR_BESIDE else 1
+        self.side_threads = SIDE_THREADS if cores >= CORES_FOR_SIDE_THREADS else 1
         """threads that evaluate the oracle then"""
         self._answers: dict[Signature, _Answers] = {}
         """the last signatures' answers, FOR_A_WORKER or MOST_HELD; by signature, as points name dims and a key none"""
@@ -360,40 +360,40 @@ class Judge:
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """Return the oracle's outputs, stored for the kernels of one signature; None: the op has no value at these sizes."""
-        few = self._answered(signature, point)
+        few = self._answer_of_few(signature, point)
         return few if few is None or point.rows is None else all_rows(signature.graph, point, few, outputs=True)
 
-    def _answered(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
+    def _answer_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
         """Return `expected`, but where rows are copies of few, only those few."""
-        answer = self._kept(signature, point)
-        return None if answer is None else dict(self._whole(signature, point, answer))
+        answer = self._stored_answer(signature, point)
+        return None if answer is None else dict(self._restored(signature, point, answer))
 
-    def _whole(self, signature: Signature, point: Point, answer: Mapping[str, np.ndarray | Updated]) -> Whole:
+    def _restored(self, signature: Signature, point: Point, answer: Mapping[str, np.ndarray | Updated]) -> Whole:
         """Return stored outputs as a mapping that restores each one when it is read."""
         return Whole(answer, lambda: point_inputs(signature.graph, point, by_rows=True))
 
-    def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
+    def _stored_answer(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
         """Return the stored answer of the few rows; of outputs that are operands except for some rows, these rows."""
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
-        key, answers = point.values, self._known_of(signature)
+        key, answers = point.values, self._answers_of(signature)
         if key not in answers.expected:
-            with self._in_turn(signature, point), answers.asking:
+            with self._memory_lock(signature, point), answers.asking:
                 if key not in answers.expected:
-                    self._ask_about(signature, point, answers)
+                    self._evaluate(signature, point, answers)
         return answers.expected[key]
 
-    def _in_turn(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
+    def _memory_lock(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
         """Return the lock to hold while the oracle evaluates a point or outputs are compared there."""
         return self._much if held_by_oracle(signature.graph, point.binding) >= MUCH else nullcontext()
 
-    def _ask_about(self, signature: Signature, point: Point, answers: _Answers) -> None:
+    def _evaluate(self, signature: Signature, point: Point, answers: _Answers) -> None:
         begun, worked = time.perf_counter(), time.thread_time()
         require_memory(held_by_oracle(signature.graph, point.binding), f"comparing {signature.title()} with the oracle",
                        "smaller sizes, or dims in their place: a dim is compared at small sizes")
         outputs: dict[str, np.ndarray | Updated] | None = None
         try:
-            outputs = self._computed(signature, point)
+            outputs = self._oracle_outputs(signature, point)
             answers.held += sum(output.nbytes for output in outputs.values())
         except (InputError, OutOfMemory):
             raise
@@ -402,7 +402,7 @@ class Judge:
         answers.took[point.values], answers.worked[point.values] = time.perf_counter() - begun, time.thread_time() - worked
         answers.expected[point.values] = outputs                        # last: who finds it there needs no lock
 
-    def _computed(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
+    def _oracle_outputs(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
         """Evaluate the oracle at a point: the few rows that differ where it has such, or the rows in which an operand was
         overwritten, as answers at all points are stored at once."""
         if point.rows is not None:
@@ -420,10 +420,10 @@ class Judge:
         of its rows have to come out of the same rows of its operands."""
         key = signature, point.sizes
         if key not in self._rows:
-            self._rows[key] = self._found_rows(signature, point, most)
+            self._rows[key] = self._independent_rows(signature, point, most)
         return self._rows[key]
 
-    def _found_rows(self, signature: Signature, point: Point, most: int) -> tuple[str, int] | None:
+    def _independent_rows(self, signature: Signature, point: Point, most: int) -> tuple[str, int] | None:
         graph, expected = signature.graph, self.expected(signature, point)
         if expected is None or any(is_big(x.type.at(point.binding), most) for x in graph.inputs.values()):
             return None
@@ -441,7 +441,7 @@ class Judge:
                 return name, count
         return None
 
-    def _known_of(self, signature: Signature) -> _Answers:
+    def _answers_of(self, signature: Signature) -> _Answers:
         """Return the oracle's answers on a signature; drop those on others except the last ones."""
         with self._keeping:
             current = self._answers.pop(signature, None) or _Answers()
@@ -463,7 +463,7 @@ class Judge:
         graph = signature.graph
         if point.rows is not None and not in_full:
             return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
-        key, errors = (point.values, precision), self._known_of(signature).rounding
+        key, errors = (point.values, precision), self._answers_of(signature).rounding
         if key not in errors:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
@@ -475,7 +475,7 @@ class Judge:
         graph, few = few_of(signature.graph, point)
         if graph is signature.graph:
             return self.rounding(signature, few, precision=precision)
-        expected = self._answered(signature, point)
+        expected = self._answer_of_few(signature, point)
         assert expected is not None
         return _rounding(graph, point_inputs(graph, few), few.binding, expected, precision)
 
@@ -516,7 +516,7 @@ class Judge:
         is."""
         if not self.patient:
             return None
-        took = self._known_of(signature).took.copy()                # at once, while others ask
+        took = self._answers_of(signature).took.copy()                # at once, while others ask
         seconds = sum(took.get(p.values, 0.0) for p in shown)
         between = 0.0
         if timing is not None:
@@ -527,11 +527,11 @@ class Judge:
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
         """Return the points at which a kernel is compared. Sizes at which the op has no value are left out; raises JudgeError where
         none is left."""
-        return self._of_value(signature, self._candidates(kernel, signature, typical))
+        return self._with_value(signature, self._candidates(kernel, signature, typical))
 
-    def _of_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
+    def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
         """Return the points at which the op has a value; the oracle evaluates each."""
-        return [p for p in points if self._kept(signature, p) is not None]
+        return [p for p in points if self._stored_answer(signature, p) is not None]
 
     def _candidates(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
         """Return the points of `points` before the oracle evaluates most of them; the first one has a value."""
@@ -542,7 +542,7 @@ class Judge:
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
             affordable.append(far)
-        points = [p for i, s in enumerate(affordable) if self._kept(signature, p := Point(_pairs(s), 1000 + i)) is not None]
+        points = self._with_value(signature, [Point(_pairs(s), 1000 + i) for i, s in enumerate(affordable)])
         if not points:
             raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
                              "compared\n  fix: sizes at which its operands fit together")
@@ -550,7 +550,7 @@ class Judge:
         again = points.index(base) + 1
         other = Point(base.sizes, self.secret(signature), like=base.seed)
         prepared = self.prepared(kernel, signature)
-        slow = kernel.ours and self._known_of(signature).worked.get(base.values, 0.0) > SLOW
+        slow = kernel.ours and self._answers_of(signature).worked.get(base.values, 0.0) > SLOW
         ways = [] if slow else [perturbed(signature.graph, base.sizes, other.seed, number, prepared) for number in (0, 2)]
         points[again:again] = [other, *(replace(other, perturbed=way) for way in ways)]
         secret = self.secret(signature)
@@ -580,9 +580,9 @@ class Judge:
         verify: compare at many points; otherwise only where it is timed (it has a verdict already). given: operands whose values,
         where it is timed, come from elsewhere. Raises JudgeError when the kernel cannot be judged at all, InputError when `given`
         does not fit."""
-        return self.examine_in_turns([Asked(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
+        return self.examine_interleaved([JudgeTask(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
 
-    def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+    def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
         """Examine kernels that are to be compared with each other: a long measurement is spread over several workers, and each
         round measures a part of every kernel, so that what changes within minutes affects all alike.
 
@@ -596,7 +596,7 @@ class Judge:
             return [self._beyond_doubt(task, verdict, budget, until) for task, verdict in
                     zip(asked, self._rounds(asked, budget, LEAST_SECONDS, until), strict=True)]
 
-    def _beyond_doubt(self, asked: Asked, verdict: Verdict, budget: float, until: float) -> Verdict:
+    def _beyond_doubt(self, asked: JudgeTask, verdict: Verdict, budget: float, until: float) -> Verdict:
         doubt = self._doubt(asked, verdict)
         if not doubt:
             return verdict
@@ -605,54 +605,54 @@ class Judge:
         (again,) = self._rounds([replace(asked, verify=False)], budget, AGAIN[0], until)
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
-    def _rounds(self, asked: Sequence[Asked], budget: float, least: float, until: float) -> list[Verdict]:
+    def _rounds(self, asked: Sequence[JudgeTask], budget: float, least: float, until: float) -> list[Verdict]:
         """Return a verdict for each: from one worker, or from several that measure for a part of the budget each, and more of them
         where the machine was not quiet enough; fewer where the time is over. Several do nothing before they measure: what a process
         has allocated shows in its times."""
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
         verdicts: dict[int, Verdict] = {}
-        hearings: list[list[_Dialogue]] = [[] for _ in asked]
+        dialogues: list[list[_Dialogue]] = [[] for _ in asked]
 
-        def hear(number: int, ask: Callable[[Asked], Verdict | _Dialogue]) -> None:
-            result = _unless_it_fails(ask, asked[number])
+        def take(number: int, ask: Callable[[JudgeTask], Verdict | _Dialogue]) -> None:
+            result = _or_judge_error(ask, asked[number])
             if isinstance(result, Verdict):
                 verdicts[number] = result
             else:
-                hearings[number].append(result)
+                dialogues[number].append(result)
 
         for number, task in enumerate(asked):
-            declared = _unless_it_fails(lambda task: self.prepared(task.kernel, task.signature), task)
+            declared = _or_judge_error(lambda task: self.prepared(task.kernel, task.signature), task)
             if isinstance(declared, Verdict):
                 verdicts[number] = declared
             elif task.time_at is None or (several and task.verify):
-                hear(number, lambda task: self._ask(task.kernel, task.signature, self._shown(task), None))
+                take(number, lambda task: self._run_kernel(task.kernel, task.signature, self._compared_points(task), None))
         for part in range(MOST_ROUNDS * parts if several else 1):
             for number, task in enumerate(asked):
                 if task.time_at is None or number in verdicts or (
-                        part >= parts and (not waits_for_quiet() or found_quiet(_timed(hearings[number])) >= parts)):
+                        part >= parts and (not waits_for_quiet() or found_quiet(_timed(dialogues[number])) >= parts)):
                     continue
                 if part and time.perf_counter() >= until:
                     break
                 if several:
                     self.worker.leave()
-                hear(number, partial(self._part, several=several, budget=budget / parts, least=least, baseline=not part))
+                take(number, partial(self._part, several=several, budget=budget / parts, least=least, baseline=not part))
         for number, task in enumerate(asked):
             if number not in verdicts:
-                verdicts[number] = _unless_it_fails(partial(self._judged, dialogues=hearings[number]), task)
+                verdicts[number] = _or_judge_error(partial(self._final_verdict, dialogues=dialogues[number]), task)
         return [verdicts[number] for number in range(len(asked))]
 
-    def _shown(self, asked: Asked) -> list[Point]:
+    def _compared_points(self, asked: JudgeTask) -> list[Point]:
         """Return the points at which a kernel will be compared; at some its op may have no value."""
-        shown = self._to_show(asked)
+        shown = self._drawn_points(asked)
         if asked.kernel.assuming:
             shown = [p for p in shown if holds(asked.kernel.assuming, asked.signature, p)]
         if asked.verify and not shown:
             why = f"no point was drawn at which {' and '.join(asked.kernel.assuming)} holds"
-            raise _Refused(_without_numbers("RUNTIME_ERROR", why))
+            raise _Refused(_failure("RUNTIME_ERROR", why))
         return shown
 
-    def _to_show(self, asked: Asked) -> list[Point]:
+    def _drawn_points(self, asked: JudgeTask) -> list[Point]:
         if not asked.verify:
             return []
         foreseen = self._points.pop(_question(asked), None)
@@ -661,7 +661,7 @@ class Judge:
         small = self._class_of(asked.kernel, asked.signature)
         if small is not None:
             points = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
-            if any(self._kept(asked.signature, p) is not None for p in points):
+            if any(self._stored_answer(asked.signature, p) is not None for p in points):
                 return points
         return self._candidates(asked.kernel, asked.signature, asked.typical)
 
@@ -672,7 +672,7 @@ class Judge:
         if small is None:
             return None
         if not self.is_on_file(kernel, small):
-            (verdict,) = self._rounds([of_class(kernel, small)], 0.0, LEAST_SECONDS, math.inf)
+            (verdict,) = self._rounds([class_task(kernel, small)], 0.0, LEAST_SECONDS, math.inf)
             self.note_class(kernel, small, verdict)
             self.record(kernel, small, verdict, None)
         error = self._passed[kernel.identity, small.key]
@@ -693,7 +693,7 @@ class Judge:
         """Store the verdict at the sizes that stand for a class: its members need it."""
         self._passed[kernel.identity, small.key] = verdict.error if verdict.status == "PASSED" else None
 
-    def returned(self, asked: Asked, worker: WorkerProcess,
+    def returned(self, asked: JudgeTask, worker: WorkerProcess,
                  given_up: Callable[[], bool] = lambda: False) -> Verdict | Callable[[], Verdict]:
         """Have a worker run a kernel at all its points: return the verdict, or a function that compares the outputs and needs no
         worker. A kernel from outside is compared at once: where one has failed nothing else runs in its process. given_up: polled
@@ -703,41 +703,41 @@ class Judge:
             return self.examine(kernel, signature, asked.typical)
         refuse_replaced()
         with self._lock if worker is self.worker else nullcontext():
-            result = _unless_it_fails(
-                lambda asked: self._heard(kernel, signature, self._shown(asked), None, worker, given_up), asked)
+            result = _or_judge_error(
+                lambda asked: self._run_jobs(kernel, signature, self._compared_points(asked), None, worker, given_up), asked)
         if isinstance(result, Verdict):
             return result
-        return lambda: _unless_it_fails(
-            lambda asked: result.compared() or self._with_class(asked, self._right(signature, [result])), asked)
+        return lambda: _or_judge_error(
+            lambda asked: result.compared() or self._with_class(asked, self._passed_verdict(signature, [result])), asked)
 
-    def look_ahead(self, asked: Asked) -> None:
+    def look_ahead(self, asked: JudgeTask) -> None:
         """Have the oracle evaluate a worker's first job on this question. Not for a kernel from outside, as the worker may be
         needed too; errors are raised where the answer is used."""
         small = smaller(asked.kernel, asked.signature)
         if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
             return
         with suppress(Exception):
-            shown = self._shown(asked)
+            shown = self._compared_points(asked)
             first, *later = _jobs(asked.signature, shown)
-            self._of_value(asked.signature, first)
+            self._with_value(asked.signature, first)
             self._later[_question(asked)] = deque(point for job in later for point in job)
             self._points[_question(asked)] = shown
 
-    def ask_the_rest(self, asked: Asked, enough: Callable[[], bool]) -> None:
+    def ask_the_rest(self, asked: JudgeTask, enough: Callable[[], bool]) -> None:
         """Have the oracle evaluate the later jobs of a question after `look_ahead`, until it is enough: while a worker runs the
         first."""
         later = self._later.get(_question(asked), deque[Point]())
         with suppress(Exception):
             while later and not enough():
-                self._kept(asked.signature, later.popleft())
+                self._stored_answer(asked.signature, later.popleft())
         if not later:
             self._later.pop(_question(asked), None)
 
-    def is_foreseen(self, asked: Asked) -> bool:
+    def is_foreseen(self, asked: JudgeTask) -> bool:
         """Return whether the oracle has evaluated the first job on this question."""
         return _question(asked) in self._points
 
-    def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
+    def foresee(self, asked: Sequence[JudgeTask], enough: Callable[[], bool]) -> None:
         """Have the oracle evaluate what `compare` will need, question by question until it is enough, while compilers run: few of
         many, as the first answers would be forgotten before they are used."""
         with one_thread():
@@ -746,26 +746,26 @@ class Judge:
                     return
                 small = smaller(task.kernel, task.signature)
                 if small is not None and not self.is_on_file(task.kernel, small):
-                    task = of_class(task.kernel, small)
+                    task = class_task(task.kernel, small)
                 if _question(task) not in self._points:
                     self.look_ahead(task)
                 self.ask_the_rest(task, enough)
 
-    def _judged(self, asked: Asked, dialogues: Sequence[_Dialogue]) -> Verdict:
+    def _final_verdict(self, asked: JudgeTask, dialogues: Sequence[_Dialogue]) -> Verdict:
         """Return the verdict on a kernel whose outputs are right."""
-        right = self._right(asked.signature, dialogues) if asked.time_at is None else self._weigh(asked, dialogues)
+        right = self._passed_verdict(asked.signature, dialogues) if asked.time_at is None else self._timed_verdict(asked, dialogues)
         return self._with_class(asked, right)
 
-    def _part(self, asked: Asked, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
+    def _part(self, asked: JudgeTask, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
         """Return one worker's measurement, or why the kernel does not pass. Times that cannot be true are measured again in longer
         blocks of a fresh worker: a busy machine looks like a cheat for a moment. several: another worker has compared the
         kernel."""
         kernel, signature = asked.kernel, asked.signature
         timing = self._timing(asked, budget, least, baseline)
-        shown = [] if several else self._shown(asked)
+        shown = [] if several else self._compared_points(asked)
         tried: list[_Dialogue] = []
         for longer in (timing.least, *AGAIN):
-            result = self._ask(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
+            result = self._run_kernel(kernel, signature, shown, replace(timing, least=max(timing.least, longer)))
             if isinstance(result, Verdict):
                 return result
             tried.append(result)
@@ -776,17 +776,18 @@ class Judge:
             log.info("%s on %s cannot have taken what it claims: %s", kernel.name, signature.title(), why)
             self.worker.kill()
             shown = []                                              # compared already
-        return replace(self._right(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
+        return replace(self._passed_verdict(signature, tried), status="IMPLAUSIBLE", log=f"seen from outside: {why}")
 
-    def _ask(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> Verdict | _Dialogue:
+    def _run_kernel(self, kernel: Kernel, signature: Signature, shown: Sequence[Point],
+                    timing: Timing | None) -> Verdict | _Dialogue:
         """Return the dialogue of a run whose outputs are right, or why the kernel does not pass; then nothing else runs in the
         process of one from outside."""
-        result = self._heard(kernel, signature, shown, timing)
+        result = self._run_jobs(kernel, signature, shown, timing)
         if isinstance(result, Verdict) and not kernel.ours:
             self.worker.leave()
         return result
 
-    def _heard(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
+    def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                later: WorkerProcess | None = None, given_up: Callable[[], bool] = lambda: False) -> Verdict | _Dialogue:
         """Run a job, or several for points with large outputs, which the worker holds in memory. Points at which the op has no
         value are left out; errors of a point are raised when its job comes. later: this worker, whose outputs are read, and
@@ -796,70 +797,70 @@ class Judge:
         for number, job in enumerate(jobs):
             if given_up():
                 raise JudgeError(f"comparing {kernel.name} on {signature.title()} was given up")
-            points, is_last = self._of_value(signature, job), number == len(jobs) - 1
+            points, is_last = self._with_value(signature, job), number == len(jobs) - 1
             if is_last and shown and not points and not earlier:    # nothing was compared, so nothing is right
                 raise JudgeError(f"{signature.title()} has a value at none of the points at which {kernel.name} was to be compared")
             if is_last and (points or timing is not None or not earlier):
-                return self._heard_at(kernel, signature, points, timing, later, earlier)
+                return self._run_job(kernel, signature, points, timing, later, earlier)
             if points:
-                result = self._heard_at(kernel, signature, points, None, later, earlier)
+                result = self._run_job(kernel, signature, points, None, later, earlier)
                 wrong = result if isinstance(result, Verdict) else result.compared()
                 if isinstance(result, Verdict) or wrong is not None:
                     return result if wrong is None else wrong
                 earlier.append(result)
         return earlier.pop()                                        # no point of the last job has a value
 
-    def _heard_at(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
+    def _run_job(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                   later: WorkerProcess | None, earlier: Sequence[_Dialogue]) -> Verdict | _Dialogue:
         worker = later or self.worker
         job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
                "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv),
                "guests": _guests(kernel), "many_calls": bool(shown) and not earlier and not kernel.ours}
-        hearing = _Dialogue(self, signature, shown, timing, later, earlier, kernel.precision)
+        dialogue = _Dialogue(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
-            reply = worker.run(job, hearing, limit, what, hearing.forget)
-            if reply.status == "OTHER" and not hearing.loaded:      # it may have imported the module before that was reloaded here
+            reply = worker.run(job, dialogue, limit, what, dialogue.forget)
+            if reply.status == "OTHER" and not dialogue.loaded:      # it may have imported the module before that was reloaded here
                 worker.kill()
-                reply = worker.run(job, hearing, limit, what, hearing.forget)
+                reply = worker.run(job, dialogue, limit, what, dialogue.forget)
             if reply.status != "RAN":
-                return self._not_run(kernel, reply, hearing)
-            hearing.end()
-            wrong = None if later else hearing.compared()
+                return self._not_run(kernel, reply, dialogue)
+            dialogue.end()
+            wrong = None if later else dialogue.compared()
             if wrong is not None:
                 return wrong
             if timing is not None:
-                if len(reply.points) != len(hearing.runs):
-                    raise ProtocolError(f"outputs of {len(reply.points)} runs were told of, and {len(hearing.runs)} are due")
-                for run, output in zip(hearing.runs, reply.points, strict=True):
-                    secret, salt = hearing.secret_of(run)
-                    way = self._way(kernel, signature, timing, run, secret, salt)
-                    values = {"anew": (secret ^ salt, timing.anew)} if run in hearing.anew else {"perturbed": way}
-                    wrong = self._compare(signature, replace(timing.point, **values), output, hearing.read, hearing.worst,
-                                          hearing.digests[run], kernel.precision)
+                if len(reply.points) != len(dialogue.runs):
+                    raise ProtocolError(f"outputs of {len(reply.points)} runs were told of, and {len(dialogue.runs)} are due")
+                for run, output in zip(dialogue.runs, reply.points, strict=True):
+                    secret, salt = dialogue.secret_of(run)
+                    way = self._perturbation(kernel, signature, timing, run, secret, salt)
+                    values = {"anew": (secret ^ salt, timing.anew)} if run in dialogue.anew else {"perturbed": way}
+                    wrong = self._compare(signature, replace(timing.point, **values), output, dialogue.read, dialogue.worst,
+                                          dialogue.digests[run], kernel.precision)
                     if wrong is not None:
                         return wrong
-            return hearing
+            return dialogue
         except ProtocolError as e:
             worker.kill()
-            return _disjointed(e)
+            return _inconsistent(e)
         finally:
-            hearing.close()
+            dialogue.close()
 
-    def _not_run(self, kernel: Kernel, reply: Reply, hearing: _Dialogue) -> Verdict:
+    def _not_run(self, kernel: Kernel, reply: Reply, dialogue: _Dialogue) -> Verdict:
         """Return the verdict of a reply other than RAN. Raises KernelError and InputError where no kernel is at fault, as far as
         can be checked from here: a candidate may claim so too."""
         match reply.status:
-            case "OTHER" if not hearing.loaded and _edited(kernel):
+            case "OTHER" if not dialogue.loaded and _edited(kernel):
                 raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
-            case "INPUT" if hearing.timing is not None:
-                point_inputs(hearing.signature.graph, hearing.timing.point)        # raises InputError where it is true
+            case "INPUT" if dialogue.timing is not None:
+                point_inputs(dialogue.signature.graph, dialogue.timing.point)        # raises InputError where it is true
             case "RUNTIME_ERROR" | "COMPILE_ERROR" | "TIMEOUT":
-                message, crashed = hearing.placed(reply), kernel.crash_note and reply.log.startswith(CRASHED)
-                return _without_numbers(reply.status, f"{message}\n{kernel.crash_note}" if crashed else message)
+                message, crashed = dialogue.placed(reply), kernel.crash_note and reply.log.startswith(CRASHED)
+                return _failure(reply.status, f"{message}\n{kernel.crash_note}" if crashed else message)
             case "JUDGE_ERROR":
-                return _no_verdict(kernel, hearing.signature, reply.log)
+                return _judge_error(kernel, dialogue.signature, reply.log)
         raise ProtocolError(f"{reply.status}: {reply.log}")
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
@@ -871,17 +872,17 @@ class Judge:
         if key not in self._prepared:
             job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
                    "origins": [origin_of(kernel)], "guests": _guests(kernel)}
-            hearing = _Dialogue(self, signature, (), None)
+            dialogue = _Dialogue(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
-            reply = self.worker.run(job, hearing, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
-                                    hearing.forget)
+            reply = self.worker.run(job, dialogue, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
+                                    dialogue.forget)
             try:
                 if reply.status != "RAN":
-                    raise _Refused(self._not_run(kernel, reply, hearing))
+                    raise _Refused(self._not_run(kernel, reply, dialogue))
                 if not set(reply.names) <= signature.graph.inputs.keys():
                     raise ProtocolError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
             except ProtocolError as e:
-                raise _Refused(_disjointed(e)) from e
+                raise _Refused(_inconsistent(e)) from e
             self._prepared[key] = reply.names
         return self._prepared[key]
 
@@ -889,19 +890,19 @@ class Judge:
         """Return the seed of values that expose a remembered or prepared answer: drawn for each signature, stored with the row."""
         return self._secrets.setdefault(signature.key, 10_000 + secrets.randbelow(1 << 31))
 
-    def _timing(self, asked: Asked, budget: float, least: float, baseline: bool) -> Timing:
+    def _timing(self, asked: JudgeTask, budget: float, least: float, baseline: bool) -> Timing:
         kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
         point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
         bound = _bound(signature, time_at)
         level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
                         baseline and _within(signature, time_at, PLAIN_WORK, 1e12), bound, level, least,
-                        self._anew(asked) if baseline else ())
-        if self.expected(signature, replace(point, perturbed=self._way(kernel, signature, timing, 0, 0, 0))) is None:
+                        self._renewable(asked) if baseline else ())
+        if self.expected(signature, replace(point, perturbed=self._perturbation(kernel, signature, timing, 0, 0, 0))) is None:
             raise JudgeError(f"{signature.title()} has no value at {dict(time_at)}, so it cannot be timed there")
         return timing
 
-    def _anew(self, asked: Asked) -> tuple[str, ...]:
+    def _renewable(self, asked: JudgeTask) -> tuple[str, ...]:
         """Return the operands that can get new values altogether, once in a measurement: it takes long, and needs the oracle
         again."""
         supplied = {name for name, _ in asked.given}
@@ -909,18 +910,18 @@ class Judge:
         names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), prepared)
         return tuple(name for name in names if name not in supplied)
 
-    def _way(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
+    def _perturbation(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
         """Return how the operands of a timed run were perturbed."""
         prepared = self.prepared(kernel, signature)
         return perturbed(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), prepared)
 
-    def _right(self, signature: Signature, hearings: Sequence[_Dialogue]) -> Verdict:
+    def _passed_verdict(self, signature: Signature, dialogues: Sequence[_Dialogue]) -> Verdict:
         """Return the verdict on a kernel whose outputs are right, without its times."""
-        shown = max((hearing.covers for hearing in hearings), key=len)
-        return Verdict("PASSED", *_worst(hearings), "", seed=self.secret(signature),
+        shown = max((dialogue.covers for dialogue in dialogues), key=len)
+        return Verdict("PASSED", *_worst(dialogues), "", seed=self.secret(signature),
                        covered=covered(shown, signature) if shown else {})
 
-    def _with_class(self, asked: Asked, verdict: Verdict) -> Verdict:
+    def _with_class(self, asked: JudgeTask, verdict: Verdict) -> Verdict:
         """Return a verdict of few points with what its class adds: the larger error, and a note."""
         small = smaller(asked.kernel, asked.signature) if verdict.status == "PASSED" and verdict.covered else None
         error = None if small is None else self._passed.get((asked.kernel.identity, small.key))
@@ -929,12 +930,12 @@ class Judge:
         return replace(verdict, error=max(error, verdict.error or 0.0),
                        covered={**verdict.covered, "and": f"all points of {small.title()}"})
 
-    def _weigh(self, asked: Asked, hearings: Sequence[_Dialogue]) -> Verdict:
+    def _timed_verdict(self, asked: JudgeTask, dialogues: Sequence[_Dialogue]) -> Verdict:
         """Return the verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
         kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
         bound = _bound(signature, binding)
-        right = self._right(signature, hearings)
-        weighed = aggregate(_timed(hearings))
+        right = self._passed_verdict(signature, dialogues)
+        weighed = aggregate(_timed(dialogues))
         lowest = self._levels.get((kernel.backend == "c", bound), math.inf)
         self._levels[kernel.backend == "c", bound] = min(lowest, weighed.level)
         floor, median = self._floor(kernel, signature, binding), statistics.median(weighed.cold)
@@ -943,7 +944,7 @@ class Judge:
         timing = {**weighed.timing, "reference": {**weighed.timing["reference"], "kind": bound}}
         return replace(right, samples=weighed.cold, plain=weighed.plain, timing=timing)
 
-    def _doubt(self, asked: Asked, verdict: Verdict) -> str:
+    def _doubt(self, asked: JudgeTask, verdict: Verdict) -> str:
         """Return why a time is measured a second time before it is believed; "" when it is not."""
         signature = asked.signature
         if asked.time_at is None or verdict.status != "PASSED":
@@ -978,12 +979,12 @@ class Judge:
         """Return why the outputs that come next are wrong, or None; `read` yields their bytes, `worst` collects the errors.
         returned: their digest at the end of the block in which the kernel returned them. precision: the kernel's."""
         if reported.outside:
-            return _without_numbers("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(reported.outside)}")
+            return _failure("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(reported.outside)}")
         if reported.mutated:
-            return _without_numbers("MUTATED_INPUT", f"an operand was changed at {point}")
-        stored = self._kept(signature, point)
+            return _failure("MUTATED_INPUT", f"an operand was changed at {point}")
+        stored = self._stored_answer(signature, point)
         assert stored is not None
-        expected: Mapping[str, np.ndarray] = self._whole(signature, point, stored)
+        expected: Mapping[str, np.ndarray] = self._restored(signature, point, stored)
         if point.rows is not None:
             expected = all_rows(signature.graph, point, expected, outputs=True)
         outputs: dict[str, np.ndarray] = {}
@@ -994,20 +995,20 @@ class Judge:
             if shape is None:
                 raise ProtocolError(f"of output {name} nothing was said")
             if shape != t.shape:
-                return _without_numbers("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
+                return _failure("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
             limit, picked = same_math_limit((t,), precision), None
             if name in reported.rows:
-                update, answer = self._rows_told(signature, point, name, reported.rows[name], read), stored[name]
+                update, answer = self._read_rows(signature, point, name, reported.rows[name], read), stored[name]
                 if isinstance(answer, Updated) and np.array_equal(update.rows, answer.rows):   # all other rows are the operand's
                     report = error_of(name, update.values, answer.values, in_full=False, rows=update.rows)
                     if report.within(limit):
-                        _take_worse(worst, report)
+                        _update_worst(worst, report)
                         continue
                 data = bytes_of(update.whole(point_inputs(signature.graph, point)[update.base]))
             else:
                 data = read(int(np.prod(shape)) * t.dtype.itemsize)
             if data.nbytes != int(np.prod(shape)) * t.dtype.itemsize:
-                return _without_numbers("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
+                return _failure("INCORRECT_DTYPE", f"output {name}: {data.nbytes} bytes, {t} expected")
             outputs[name] = data
             values = data.view(t.dtype.numpy).reshape(shape)
             report = error_of(name, values, expected[name], in_full=in_full)
@@ -1023,12 +1024,12 @@ class Judge:
                 picked = rows
                 report = error_of(name, rows_of(values)[rows], rows_of(expected[name])[rows], in_full=in_full, rows=rows)
             if point.special and not report.within(limit):
-                asked = hangs_on_special(signature, point)[name]
+                asked = depends_on_special(signature, point)[name]
                 if adds_floats(signature.graph):                    # tiles are padded with zeros, and 0 · ∞ is NaN
                     asked &= ~(np.isinf(expected[name]) & np.isnan(values.astype(np.float64)))
                 out, picked = np.where(asked, values, expected[name].astype(values.dtype)), None
                 report = error_of(name, out, expected[name], in_full=in_full)
-            _take_worse(worst, report)
+            _update_worst(worst, report)
             if report.mismatch is not None or not report.max_relative_error <= limit:
                 error = report.max_relative_error if not report.max_relative_error <= limit else float("inf")
                 off = where_wrong.wrong_elements(values, np.asarray(expected[name]), t.dtype, limit)
@@ -1040,10 +1041,10 @@ class Judge:
                                f"output {name} at {point}{f' with {attributes}' if attributes else ''}: {found_there}"
                                + (f"; {where}" if (where := where_wrong.in_words(off, picked)) else ""), point=point)
         if returned is not None and digest(outputs) != returned:
-            return _without_numbers("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
+            return _failure("RUNTIME_ERROR", f"an output at {point} was changed after the block of runs that returned it")
         return None
 
-    def _rows_told(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
+    def _read_rows(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
         """Return an output of which the worker reports the rows that differ from an operand's. Raises ProtocolError where that is
         not due, or there are no such rows."""
         t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
@@ -1062,7 +1063,7 @@ class Judge:
                given: Given = ()) -> TraceRecord | None:
         """Store a verdict (binding None) or a time at these dims; return the row. A failure of the judge itself is only logged.
         Raises JudgeError: this process was changed."""
-        refuse_replaced()                                           # here too: `examine_in_turns` itself may have been replaced
+        refuse_replaced()                                           # here too: `examine_interleaved` itself may have been replaced
         if verdict.status == JUDGE_ERROR:
             log.error("%s", verdict.log)
             return None
@@ -1094,7 +1095,7 @@ def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[s
             for name, error in errors.items()}
 
 
-def _take_worse(worst: list[float], report: ErrorReport) -> None:
+def _update_worst(worst: list[float], report: ErrorReport) -> None:
     """Keep the larger error of each kind, or NaN."""
     for i, value in enumerate((report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)):
         worst[i] = value if not value <= worst[i] else worst[i]
@@ -1266,7 +1267,7 @@ class _Dialogue:
                 if last is not None and last[0] == point and self._again(reported, *last[1:]):
                     continue
                 left = self._kept
-                with self.judge._in_turn(self.signature, point):
+                with self.judge._memory_lock(self.signature, point):
                     wrong = self.judge._compare(self.signature, point, reported, self.read, self.worst, precision=self.precision)
                 if wrong is not None:
                     before = [*(p for dialogue in self.earlier for p in dialogue.points), *self.points[:self.points.index(point)]]
@@ -1335,23 +1336,23 @@ def _guests(kernel: Kernel) -> list[str]:
     return [] if kernel.ours else [kernel.identity]
 
 
-def _timed(hearings: Sequence[_Dialogue]) -> list[list[Block]]:
+def _timed(dialogues: Sequence[_Dialogue]) -> list[list[Block]]:
     """Return the blocks of each worker that measured; one may only have compared."""
-    return [hearing.blocks for hearing in hearings if hearing.blocks]
+    return [dialogue.blocks for dialogue in dialogues if dialogue.blocks]
 
 
-def _worst(hearings: Sequence[_Dialogue]) -> tuple[float, float, float, float]:
+def _worst(dialogues: Sequence[_Dialogue]) -> tuple[float, float, float, float]:
     """Return the largest error of each kind, in a verdict's order (NaN where there was one)."""
-    worst = zip(*(hearing.worst for hearing in hearings), strict=True)
+    worst = zip(*(dialogue.worst for dialogue in dialogues), strict=True)
     a, b, c, e = (max(errors, key=lambda value: (math.isnan(value), value)) for errors in worst)
     return a, b, c, e
 
 
-def _without_numbers(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
+def _failure(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
     return Verdict(status, None, None, None, None, why)
 
 
-def _unless_it_fails(find: Callable[[Asked], T], asked: Asked) -> T | Verdict:
+def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Verdict:
     """Return the result on a question; JUDGE_ERROR where the judge's own code fails, so that the next one is examined all the same.
     Raises what a user can mend."""
     try:
@@ -1361,18 +1362,18 @@ def _unless_it_fails(find: Callable[[Asked], T], asked: Asked) -> T | Verdict:
     except TensorGraphsError:
         raise
     except Exception:
-        return _no_verdict(asked.kernel, asked.signature, traceback.format_exc())
+        return _judge_error(asked.kernel, asked.signature, traceback.format_exc())
 
 
-def _no_verdict(kernel: Kernel, signature: Signature, why: str) -> Verdict:
+def _judge_error(kernel: Kernel, signature: Signature, why: str) -> Verdict:
     """Return the verdict where the judge's own code has failed, with all that a report of it needs."""
     failed = f"the judge itself failed over {kernel.name} on {signature.title()}, so nothing is filed of it: {reason_of(why)}"
     fix = "  fix: report it as a fault of tensor_graphs, with these lines and tg --version"
-    return _without_numbers(JUDGE_ERROR, "\n".join((failed, fix, why.rstrip(), print_graph(signature.graph))))
+    return _failure(JUDGE_ERROR, "\n".join((failed, fix, why.rstrip(), print_graph(signature.graph))))
 
 
-def _disjointed(error: ProtocolError) -> Verdict:
-    return _without_numbers("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
+def _inconsistent(error: ProtocolError) -> Verdict:
+    return _failure("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
 
 
 def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -34,7 +34,7 @@ from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.descriptors import InputError
 from tensor_graphs.measure.queue import questions, time_left
 from tensor_graphs.measure.queue.questions import COMPARING, Question
@@ -134,7 +134,7 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     seen: list[float] = []
 
     class Listening(Judge):
-        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+        def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
             seen.append(budget)
             return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
 
@@ -153,7 +153,7 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
     monkeypatch.setattr(questions, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 1e-6))
 
     class Listening(Judge):
-        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+        def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
             seen.append((len(asked), until <= end))
             return [Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "", samples=(1e-3,)) for _ in asked]
 

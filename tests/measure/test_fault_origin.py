@@ -23,7 +23,7 @@ from tensor_graphs.measure.isolation.fault_origin import PACKAGE, JudgeFault, is
 from tensor_graphs.measure.isolation.process_state import StateError, StateGuard
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.isolation.worker_process import JudgeError
-from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.measure.queue.questions import Question, answer
 from tensor_graphs.records import queries
@@ -140,7 +140,7 @@ def test_a_judge_whose_own_code_fails_gives_no_verdict(shared: Database, monkeyp
         verdict = judge.examine(HONEST, RELU, SIZES)
         assert verdict.status == JUDGE_ERROR and "ZeroDivisionError: in the judge" in verdict.log
         softmax = signature_of(tg.softmax(tg.input("x", (tg.dim("n", 1, 64), 32), tg.f32)))
-        ((_, told),) = compare(judge, [Asked(kernel_named("numpy.softmax"), softmax, SIZES)])
+        ((_, told),) = compare(judge, [JudgeTask(kernel_named("numpy.softmax"), softmax, SIZES)])
         assert told.status == JUDGE_ERROR
         monkeypatch.undo()
         assert judge.examine(HONEST, RELU, SIZES).status == "PASSED"
@@ -164,7 +164,7 @@ def test_a_question_that_the_judge_failed_over_has_no_row_and_is_not_timed_unver
 
 def test_a_graph_compiles_without_the_kernel_that_the_judge_failed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Judge):
-        def returned(self, asked: Asked, *more: Any) -> Any:
+        def returned(self, asked: JudgeTask, *more: Any) -> Any:
             if asked.kernel.name == "numpy.softmax":
                 return Verdict(JUDGE_ERROR, None, None, None, None, "the judge itself failed over numpy.softmax: as here")
             return super().returned(asked, *more)

@@ -116,7 +116,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class PathTold:
+class ReportedPath:
     """Report on one whole path; `deployed.Deployed` explains the numbers."""
 
     whole: tuple[float, ...]
@@ -139,7 +139,7 @@ class Reply:
     points: tuple[ReportedOutput, ...] = ()
     names: tuple[str, ...] = ()
     path: int = -1
-    paths: tuple[PathTold, ...] = ()
+    paths: tuple[ReportedPath, ...] = ()
 
 
 Mark = Loaded | Next | Shown | Begin | End | Returned | Kept
@@ -265,8 +265,8 @@ MARKS: dict[str, Callable[[dict[str, Any]], Mark]] = {
 def _reply(fields: dict[str, Any]) -> Reply:
     what = "the last word of a job"
     complete = {"log": "", "spoiled": False, "points": [], "names": [], "path": -1, "paths": [], **fields}
-    status, log, spoiled, points, names, path, paths = _fields(what, complete, "status", "log", "spoiled", "points", "names", "path",
-                                                               "paths")
+    status, log, spoiled, points, names, path, paths = _fields(what, complete, "status", "log", "spoiled", "points", "names",
+                                                               "path", "paths")
     if not isinstance(status, str) or status not in get_args(Ended) or status == "TIMEOUT":
         _wrong(f"{what}, its status", status)
     if type(path) is not int or not -1 <= path <= MOST_NAMES:
@@ -276,14 +276,14 @@ def _reply(fields: dict[str, Any]) -> Reply:
                  path, _list("paths", paths, _path, MOST_NAMES))
 
 
-def _path(value: object) -> PathTold:
+def _path(value: object) -> ReportedPath:
     whole, sums, steps, parts, quiet, error, around = _fields("a path", value, "whole", "sums", "steps", "parts", "quiet", "error",
                                                               "around")
     of_steps, placed = (_list(what, entries, _step, MOST_STEPS) for what, entries in (("steps", steps), ("parts", parts)))
     times = _list("times", whole, _seconds, MOST_RUNS)
     if around is not None and not _seconds(around) <= min(times, default=0.0):
         _wrong("what the host did around a device", around)
-    return PathTold(times, _list("times", sums, _seconds, MOST_RUNS), dict(of_steps), dict(placed),
+    return ReportedPath(times, _list("times", sums, _seconds, MOST_RUNS), dict(of_steps), dict(placed),
                     _flag("whether a path ran undisturbed", quiet), None if error is None else _seconds(error), around)
 
 

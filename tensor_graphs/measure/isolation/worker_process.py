@@ -147,7 +147,7 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(mine, key, judge=True)
         mine.sendall(key)
-        self.pid = int(self._heard(START_SECONDS)["pid"])           # which has imported something first
+        self.pid = int(self._receive_answer(START_SECONDS)["pid"])           # which has imported something first
         left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
         ready = self._channel.receive(time.monotonic() + max(left, 1.0))
         return ready is not None and parse(ready) == Reply("READY")
@@ -301,7 +301,7 @@ class WorkerProcess:
             return gone
         try:
             self._control.send(json.dumps({"do": what}).encode())
-            return self._heard()
+            return self._receive_answer()
         except (Stopped, OSError, ValueError, RecursionError):      # what it says later would be no answer to the next question
             self.kill()
             return gone
@@ -312,7 +312,7 @@ class WorkerProcess:
         while self._ask("alive")["alive"] and time.monotonic() < end:
             time.sleep(0.01)
 
-    def _heard(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
+    def _receive_answer(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
         """Return the supervisor's answer. Raises Stopped, OSError or ValueError when there is none."""
         assert self._control is not None and self.supervisor is not None
         _await(self._control, self.supervisor.pid, within)
@@ -343,7 +343,7 @@ class WorkerProcess:
         if self._control is not None:
             try:
                 self._control.send(b'{"do": "end"}')
-                self._heard()
+                self._receive_answer()
                 os.ftruncate(self._said, 0)
                 return
             except (Stopped, OSError, ValueError):

@@ -69,18 +69,18 @@ def adversarial_points(signature: Signature, seed: int = 0) -> list[Point]:
             continue
         for small in (False, True):
             sizes = extreme_sizes(signature.graph.dims, kind, small)
-            if kind == "huge" and adds_floats(signature.graph) and not _one_turn(signature, sizes):
+            if kind == "huge" and adds_floats(signature.graph) and not _limit_to_one_iteration(signature, sizes):
                 break
             point = Point(tuple(sorted(sizes.items())), seed + SEED + i, extreme=kind)
             traffic, flops = work(signature, tuple((n, point.binding[n]) for n in sorted(signature.dim_names)))
             most = SWEEP_WORK if kind == "sweep" else WORK
             if flops <= most[0] and traffic <= most[1]:
-                points += _in_turn(signature, point, floats)
+                points += _points_of_kind(signature, point, floats)
                 break
     return points
 
 
-def _one_turn(signature: Signature, sizes: dict[str, int]) -> bool:
+def _limit_to_one_iteration(signature: Signature, sizes: dict[str, int]) -> bool:
     """Give an op that is a loop one iteration, where a dim is their number; return whether it has no more. A sum of huge values
     cancels sooner or later, and its result decides all later iterations: no other rounding tells what they should be."""
     op, types, attrs = signature.spec.op, signature.spec.inputs, signature.spec.attrs
@@ -90,7 +90,7 @@ def _one_turn(signature: Signature, sizes: dict[str, int]) -> bool:
     return d.evaluate(turns, sizes) <= 1
 
 
-def _in_turn(signature: Signature, point: Point, floats: Sequence[str]) -> list[Point]:
+def _points_of_kind(signature: Signature, point: Point, floats: Sequence[str]) -> list[Point]:
     """Return points of a kind of values in all operands, and in one with ordinary others; a structure in each row, or in one row at
     a time."""
     rows = STRUCTURES
@@ -155,7 +155,7 @@ def rows_of(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(-1, 1)
 
 
-def hangs_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray]:
+def depends_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray]:
     """Return for each output where the values in place of NaN and infinities matter. Where no number does (a weight of 0 that a
     kernel need not multiply by), a kernel may return NaN, as the definition does, or what follows from the rest."""
     graph = signature.graph

@@ -44,7 +44,7 @@ class Descriptor:
         """Return FlashInfer-Trace's form; a number that JSON lacks is a string."""
         match self.type:
             case "scalar":
-                return {"type": self.type, "value": _written(self.value)}
+                return {"type": self.type, "value": _json_number(self.value)}
             case "safetensors":
                 return {"type": self.type, "path": self.path, "tensor_key": self.tensor_key}
         return {"type": self.type}
@@ -65,7 +65,7 @@ def read_descriptor(name: str, description: str | Mapping[str, Any] | Descriptor
     if isinstance(description, Descriptor):
         return description
     if isinstance(description, str):
-        return _spoken(name, description)
+        return _from_words(name, description)
     if isinstance(description, int | float):
         return Descriptor("scalar", description)
     match dict(description) if isinstance(description, Mapping) else description:
@@ -82,7 +82,7 @@ def read_descriptor(name: str, description: str | Mapping[str, Any] | Descriptor
                      '{"type": "safetensors", "path": …, "tensor_key": …}')
 
 
-def _spoken(name: str, text: str) -> Descriptor:
+def _from_words(name: str, text: str) -> Descriptor:
     if text == "random":
         return RANDOM
     head, mark, key = text.partition(".safetensors:")
@@ -172,7 +172,7 @@ def _opened(path: str, size: int, changed: int) -> Weights:
     return open_weights(path)
 
 
-def _written(value: bool | int | float | None) -> bool | int | float | str | None:
+def _json_number(value: bool | int | float | None) -> bool | int | float | str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, number in NUMBERS.items() if number == value or (math.isnan(number) and math.isnan(value)))
     return value

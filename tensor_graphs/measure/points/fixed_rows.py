@@ -41,7 +41,7 @@ WORTH = 4
 _NAME = re.compile(r"\[(-?\d+)\]=(\d+)")
 
 
-def called(axis: int, size: int) -> str:
+def row_name(axis: int, size: int) -> str:
     """Return the name of rows along an axis of this size, counted from the left, or, negative, from the right."""
     return f"[{axis}]={size}"
 
@@ -82,7 +82,7 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
     the judge and in its worker, which has read the op."""
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     axes = {operand: axis_of(x.shape, name) for operand, x in graph.inputs.items()}
-    operands = {x: leaves.input(operand, _with(x.shape, axes[operand], count), x.dtype) for operand, x in graph.inputs.items()}
+    operands = {x: leaves.input(operand, _resized(x.shape, axes[operand], count), x.dtype) for operand, x in graph.inputs.items()}
     try:
         inputs = [operands[i] for i in node.inputs]
         if isinstance(node.op, CompositeOp) and not is_library(node.op):    # another process may have its definition alone
@@ -94,7 +94,7 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
     except (TensorGraphsError, KeyError, ValueError) as e:
         log.debug("no %d rows along %s of %s: %s", count, name, node.op.name, e)
         return None
-    outputs = {o: _where(old.shape, smaller.outputs[o].shape, size_of(name), count) for o, old in graph.outputs.items()}
+    outputs = {o: _changed_axis(old.shape, smaller.outputs[o].shape, size_of(name), count) for o, old in graph.outputs.items()}
     rows = {o: axis for o, axis in outputs.items() if axis is not None}
     same = smaller.inputs.keys() == graph.inputs.keys() and all(smaller.outputs[o].dtype == graph.outputs[o].dtype for o in outputs)
     return Fewer(smaller, axes, rows) if same and any(axis is not None for axis in axes.values()) and rows == outputs else None
@@ -111,11 +111,11 @@ def _steps(definition: Definition, inputs: Sequence[Node], size: int, count: int
     return [results[output] for output in definition.outputs]
 
 
-def _with(shape: Sequence[Any], axis: int | None, count: int) -> tuple[Any, ...]:
+def _resized(shape: Sequence[Any], axis: int | None, count: int) -> tuple[Any, ...]:
     return tuple(count if i == axis else s for i, s in enumerate(shape))
 
 
-def _where(old: Sequence[Any], new: Sequence[Any], size: int, count: int) -> int | None:
+def _changed_axis(old: Sequence[Any], new: Sequence[Any], size: int, count: int) -> int | None:
     """Return the only axis that has `count` rows now, where the others are unchanged."""
     changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
     if len(old) != len(new) or len(changed) != 1:
@@ -131,7 +131,7 @@ def candidates(graph: Graph) -> list[tuple[str, int]]:
     for axis, size in sorted(enumerate(largest), key=lambda axis_size: -axis_size[1]):
         count = max(LEAST_ROWS, -(-LEAST_ELEMENTS * size // max(1, math.prod(largest))))
         if size >= WORTH * count:
-            names += [(called(axis, size), count), (called(axis - len(largest), size), count)]
+            names += [(row_name(axis, size), count), (row_name(axis - len(largest), size), count)]
     return names
 
 

@@ -120,12 +120,12 @@ class Point:
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.perturbed or self.anew else []),
                  *(["one of many runs under load"] if self.beside else []),
-                 *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
+                 *([DESCRIPTIONS[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
                    if self.form != "apart" else [])]
         return f"{where} ({', '.join(notes)})" if notes else where
 
 
-SAID: Mapping[Form, str] = {
+DESCRIPTIONS: Mapping[Form, str] = {
     "in_place": "in place", "views": "strided operands", "windows": "windows of wider arrays", "strided": "every other element",
     "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}",
     "uniform": "one number for all elements", "gaps": "cut along axis {axis} out of wider arrays",
@@ -207,11 +207,11 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
         read_by = users.get(node, [])
         if t.dtype.kind == "float":
             out[name] = floats(rng, t, positive=any(u.op.facts.positive for u, _ in read_by))
-            if len(t.shape) > 1 and _in_each_turn(read_by):
-                out[name] = _tamed(out[name])
+            if len(t.shape) > 1 and _in_each_iteration(read_by):
+                out[name] = _scaled(out[name])
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
-        elif _all_different(read_by):
+        elif _requires_distinct(read_by):
             low, high = integer_range(node, read_by, binding)
             count = int(t.size())                                  # no duplicates: `set` does not define them
             pool = np.arange(low, max(high, low + count))
@@ -224,12 +224,12 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
     return out
 
 
-def _in_each_turn(read_by: Sequence[tuple[Node, int]]) -> bool:
+def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
     """Return whether an operand of these readers is the same in each iteration of a loop."""
     return any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by)
 
 
-def _tamed(values: np.ndarray) -> np.ndarray:
+def _scaled(values: np.ndarray) -> np.ndarray:
     """Scale a matrix that is multiplied by repeatedly: with random numbers of spread 1, what n columns make grows √n times an
     iteration."""
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
@@ -629,7 +629,7 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
                     arrays[name] = np.where(rng.random(shape) < 0.5, near + rng.choice(
                         np.array([0, 1, node.dtype.max], near.dtype), shape), arrays[name])
             values[name] = arrays[name]
-        elif not _all_different(users.get(node, [])):
+        elif not _requires_distinct(users.get(node, [])):
             low, high = integer_range(node, users.get(node, []), point.binding)
             ends = [e for e in (low, low + 1, low + 2, high - 3, high - 2, high - 1) if low <= e < high]
             if low < 0:                                             # beyond the ends too: in fewer bits, these would lie within
@@ -639,7 +639,7 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
             arrays[name] = rng.choice(ends, shape).astype(node.dtype.numpy)
 
 
-def _all_different(read_by: Sequence[tuple[Node, int]]) -> bool:
+def _requires_distinct(read_by: Sequence[tuple[Node, int]]) -> bool:
     """Return whether an op leaves equal indices undefined."""
     return any((u.op.name == "write_at_index" and p == 2) or (u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set")
                for u, p in read_by)
@@ -651,7 +651,7 @@ def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) 
     names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
              not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
     read_by = {n: [(u, p) for u in graph.nodes for p, i in enumerate(u.inputs) if i is graph.inputs[n]] for n in names}
-    names.sort(key=lambda n: not _in_each_turn(read_by[n]))
+    names.sort(key=lambda n: not _in_each_iteration(read_by[n]))
     pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1:]
              if arrays[x].shape == arrays[y].shape and arrays[x].dtype == arrays[y].dtype]
     return pairs[int(generator(seed, "pair").integers(len(pairs)))] if pairs else None

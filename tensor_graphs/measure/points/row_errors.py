@@ -21,7 +21,7 @@ from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.measure.operand_precision import running_errors
-from tensor_graphs.measure.points.fixed_rows import Fewer, called, fewer, same_rows, taken
+from tensor_graphs.measure.points.fixed_rows import Fewer, fewer, row_name, same_rows, taken
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
         count = min(len(numbers), max(1, AT_ONCE * size // max(1, largest)))
         if 2 * count > size or len(numbers) > MOST * count:
             continue
-        for rows in (called(axis, size), called(axis - doubt.ndim, size)):
+        for rows in (row_name(axis, size), row_name(axis - doubt.ndim, size)):
             few = fewer(graph, rows, count)
             if few is not None and few.outputs[name] == axis:
                 refined = moves.copy()

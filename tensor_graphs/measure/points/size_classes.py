@@ -40,7 +40,7 @@ def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
     inputs = signature.spec.inputs
     if max((int(d.product([s for s in t.shape if d.is_static(s)])) for t in inputs), default=0) < WORTH:
         return None
-    if any(_says_a_size(value) for value in signature.spec.attrs.values()):
+    if any(_contains_size(value) for value in signature.spec.attrs.values()):
         return None
     sizes: dict[int, int] = {}
     for size in (s for t in inputs for s in t.shape if isinstance(s, int)):
@@ -64,10 +64,10 @@ def _of_this_package(kernel: Kernel) -> bool:
             and any(candidate is kernel for candidate in registry.load_backend(kernel.backend)))
 
 
-def _says_a_size(value: Any) -> bool:
+def _contains_size(value: Any) -> bool:
     """Return whether an attribute holds a number that may be a fixed size, or one that follows from it."""
     if isinstance(value, tuple):
-        return any(map(_says_a_size, value))
+        return any(map(_contains_size, value))
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) >= BLOCK // 2
 
 

@@ -14,7 +14,7 @@ from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
-from tensor_graphs.measure.judge import PROCESS_SECONDS, Asked, Judge
+from tensor_graphs.measure.judge import PROCESS_SECONDS, Judge, JudgeTask
 from tensor_graphs.measure.points.descriptors import Given
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -140,8 +140,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         todo = [q for q in group
                 if q.verdict_key not in refuted and q.verdict_key not in broken and not (unless is not None and unless(q))]
         new = [q.verdict_key not in compared for q in todo]
-        asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
-        verdicts = judge.examine_in_turns(asked, budget=seconds, until=started + budget)
+        asked = [JudgeTask(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
+        verdicts = judge.examine_interleaved(asked, budget=seconds, until=started + budget)
         if lost():
             return
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):

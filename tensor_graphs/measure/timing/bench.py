@@ -21,7 +21,7 @@ import numpy as np
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.concurrent_runs import run_beside_itself, run_interleaved
+from tensor_graphs.measure.concurrent_runs import run_interleaved, run_under_load
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.isolation.fault_origin import JudgeFault, judges_own
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
@@ -234,7 +234,7 @@ class Bench:
             others, _ = guarded(make_inputs(self.graph, binding, point.seed + 1), True)
             parameters = {n: inputs[n] for n in self.parameters}
             own, theirs = ({n: a for n, a in arrays.items() if n not in parameters} for arrays in (inputs, others))
-            apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)
+            apart = run_under_load(self.plan, parameters, own, theirs, out, binding)
             spec = signature_of_graph(self.graph).spec
             call = self.kernel.build(spec)
             if isinstance(call, NativeCall) and call.image and not parameters and not self.kernel.sharing(spec).updated:

@@ -35,7 +35,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, between, known_when_bound
-from tensor_graphs.measure.isolation.replies import PathTold
+from tensor_graphs.measure.isolation.replies import ReportedPath
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
 from tensor_graphs.measure.timing.statistics import summarise
@@ -118,7 +118,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
             for path, times in zip(paths, reply.paths, strict=True)]
 
 
-def _goes_with(reported: PathTold, path: Path) -> bool:
+def _goes_with(reported: ReportedPath, path: Path) -> bool:
     """Return whether times are reported of steps that this path has, of as many runs of each."""
     runs = len(reported.whole)
     return 0 < runs == len(reported.sums) and all(path.choices.get(key) == name and len(times) == runs
@@ -230,7 +230,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
     inside of others: the part's key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
     values = list(graph.roots)
     places: list[tuple[str, str, range, range]] = []                 # key, way, where in values its ends are, and its operands
-    now = _said_otherwise(values, path)
+    now = _expanded_parts(values, path)
     while True:
         for n in now:
             at, operands = len(values), len(values) + len(n.types)
@@ -238,7 +238,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
             key = signature_of(n).key
             places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
         values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
-        now = _said_otherwise(values[:len(graph.roots)], path)
+        now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
     whole = graph.with_roots(values[:len(graph.roots)])
@@ -248,7 +248,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
                    for key, way, out, operands in places]
 
 
-def what_runs(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
+def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the keys of the signatures that a run along the path computes, and the keys and ways of the parts of which it computes
     something. The rest is computed when the graph is bound, or read by nobody; it has no time in its place."""
     whole, places = places_of_parts(graph, path)
@@ -265,6 +265,6 @@ def _is_deeper(level: Collection[Node], node: Node) -> bool:
     return _has_recipes(node) and node not in level
 
 
-def _said_otherwise(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
+def _expanded_parts(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
     """Return the parts with recipes below these nodes for which the path chooses no kernel."""
     return dict.fromkeys(n for n in walk(nodes) if _has_recipes(n) and is_way_on(path.choices[signature_of(n).key]))

@@ -44,14 +44,14 @@ OUTSIDE = 0.9, 5e-5, 0.15
 """share, slack [s] and share of the surroundings: a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of what
 surrounds it, which varies …"""
 
-SLACK_BESIDE = 4.0
+SLACK_UNDER_LOAD = 4.0
 """… and four times these two where other programs worked: with eight programs on two processors 88 % of honest blocks came within
 20 µs a run, and the worst missed 290 µs …"""
 
 UNTOLD = 0.5, 1e-4, 0.25
 """… and half, less 100 µs and a quarter, where the waits of a thread are unknown"""
 
-PICKED, PICKED_BESIDE, PICKED_SLACK = 3.0, 12.0, 1e-4
+PICKED, PICKED_UNDER_LOAD, PICKED_SLACK = 3.0, 12.0, 1e-4
 """the runs that count may be three times as fast as all are on the judge's clock, or by 100 µs: a few take longer than most; twelve
 times, or by 400 µs, where other programs worked, for which threads of a kernel's own wait too; three times as fast as the first
 thread has worked in all, under any load"""
@@ -127,7 +127,7 @@ class Block:
         has worked: the judge may have waited at the same time."""
         return max(self.wall - (self.waited or 0.0), self.worked)
 
-    def beside(self) -> bool:
+    def under_load(self) -> bool:
         """Return whether other programs worked meanwhile."""
         return self.others > max(OTHERS * self.wall, OTHERS_SLACK)
 
@@ -171,11 +171,11 @@ def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
             for seconds, calm in list(zip(b.seconds(), b.quiet(level_of(b.reference), QUIET), strict=True))[WARM_UP:]]
     counting = [seconds for seconds, calm in runs_claimed if calm]
     claimed = statistics.median(counting if len(counting) >= FEW_QUIET else [seconds for seconds, _ in runs_claimed])
-    disturbed = any(b.beside() or b.waited is None for b in cold)
-    slack = PICKED_SLACK * (SLACK_BESIDE if disturbed else 1.0) + (OUTSIDE[2] * around if copied else 0.0)
+    disturbed = any(b.under_load() or b.waited is None for b in cold)
+    slack = PICKED_SLACK * (SLACK_UNDER_LOAD if disturbed else 1.0) + (OUTSIDE[2] * around if copied else 0.0)
     # less the waits of its other threads: its first one may wait in a loop for them, as for a device, whose waits nobody tells
     worked = 0.0 if copied else sum(b.worked - b.helpers for b in cold) / runs - around_worked(nothing)
-    for seen, times, where in ((outside, PICKED_BESIDE if disturbed else PICKED, "on the judge's clock"),
+    for seen, times, where in ((outside, PICKED_UNDER_LOAD if disturbed else PICKED, "on the judge's clock"),
                                (worked, PICKED, "of the processor's time")):
         if claimed * times < seen and seen - claimed > slack:
             return (f"the cold runs that count take {claimed * 1e6:.3g} µs as claimed, and all of them {seen * 1e6:.3g} µs "
@@ -191,7 +191,7 @@ def between(block: Block, nothing: Block) -> str:
     claimed = statistics.fmean(max(0.0, min(whole, calls + WALKS * block.walk + WALK_SLACK) - (wait if has_waits else 0.0))
                                for whole, calls, wait in zip(block.whole, block.calls, block.waits, strict=True))
     share, slack, part = OUTSIDE if has_waits else UNTOLD
-    if claimed >= share * outside - (slack + part * around) * (SLACK_BESIDE if has_waits and block.beside() else 1.0):
+    if claimed >= share * outside - (slack + part * around) * (SLACK_UNDER_LOAD if has_waits and block.under_load() else 1.0):
         return ""
     return (f"{len(block.whole)} {block.name} runs took {outside * 1e6:.3g} µs each on the judge's clock, without what surrounds a "
             f"run, and {claimed * 1e6:.3g} µs as claimed, both without waits for a processor")
@@ -200,7 +200,7 @@ def between(block: Block, nothing: Block) -> str:
 def uneven(block: Block) -> str:
     """Return words for how much more this process worked in a few runs than in most; "" when it did not."""
     mean, middle = statistics.fmean(block.busy), statistics.median(block.busy)
-    if block.beside():
+    if block.under_load():
         return ""
     if mean <= UNEVEN * middle or mean - middle <= UNEVEN_SLACK:
         return ""
@@ -224,7 +224,8 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
     changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
     runs = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
     alone = [seconds for seconds, switches in runs if not switches]
-    anew = (level_of if new.beside() else statistics.median)(alone or [seconds for seconds, _ in runs])  # others only slow it down
+    middle = level_of if new.under_load() else statistics.median    # others only slow it down
+    anew = middle(alone or [seconds for seconds, _ in runs])
     if changing * REMEMBERS >= anew or anew - changing <= ANEW_SLACK:
         return ""
     return (f"runs on operands of which a few values change take {changing * 1e6:.3g} µs, and {anew * 1e6:.3g} µs when all do: "
