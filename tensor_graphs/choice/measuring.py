@@ -31,9 +31,9 @@ def open_judge(database: Database, threads: int | None, rates: DeviceRates | Non
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
     """How near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
-    from tensor_graphs.measure import rounding_error as rounded
+    from tensor_graphs.measure import path_errors
 
-    return rounded.least_error(signature, binding)
+    return path_errors.least_error(signature, binding)
 
 
 @phase("verify")

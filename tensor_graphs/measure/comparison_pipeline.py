@@ -148,7 +148,8 @@ class _Comparison:
         """Return the first place that waits for nothing, once there is one; None where none is left."""
         with self._changed:
             while self._left:
-                place = next((i for i in self._left if self._is_ready(i)), None)
+                ready = (i for i in self._left if i in self._ahead and self._ahead[i].done() and self._has_class(i))
+                place = next(ready, None)
                 if place is not None:
                     self._left.remove(place)
                     return place
@@ -160,9 +161,6 @@ class _Comparison:
         self._look_ahead()
         with self._changed:
             self._changed.notify_all()
-
-    def _is_ready(self, i: int) -> bool:
-        return i in self._ahead and self._ahead[i].done() and self._has_class(i)
 
     def _has_class(self, i: int) -> bool:
         verdict = self.waits_for[i]

@@ -105,8 +105,7 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
         return Arguments([*outputs.values(), *(None if p is None else values[p] for p in call.pointers)], ints, call.floats)
 
     arrays = {name: guard.array for name, guard in out.items()}
-    first = arguments(inputs, arrays)
-    second = arguments(others, _fenced(out))
+    first, second = arguments(inputs, arrays), arguments(others, _fenced(out))
     returned = {name: array.copy() for name, array in arrays.items()}
     count = kernel.run(first, second)
     alone = {name: array.copy() for name, array in arrays.items()}

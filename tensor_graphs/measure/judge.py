@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import numpy as np
@@ -160,10 +159,9 @@ LOOKED_AT = 2
 """timed runs of which the outputs are compared, besides the last one"""
 
 LEAST_WAIT = 20.0
-"""seconds that a kernel may take over anything: one may be compiled when it is called first …"""
-
 SLOWER = 100.0
-"""… and this many times what the oracle took on the same points; JOB_SECONDS in all at most"""
+"""seconds that a kernel may take over anything: one may be compiled when it is called first; and this many times what the oracle
+took on the same points; JOB_SECONDS in all at most"""
 
 RUNS_BETWEEN = 8
 """runs between two messages of a worker that times, about"""
@@ -281,10 +279,9 @@ MUCH = 256 << 20
 memory"""
 
 FOR_A_WORKER = 3
-"""signatures per worker whose answers are kept at least: one that is compared, one that runs, and the next …"""
-
 MOST_HELD = 512 << 20
-"""… and as many as have this many bytes together"""
+"""signatures per worker whose answers are kept at least: one that is compared, one that runs, and the next; and as many as have
+this many bytes together"""
 
 FORESEEN = 8
 """questions that the oracle evaluates while compilers run"""
@@ -333,7 +330,7 @@ class Judge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ready(self) -> None:

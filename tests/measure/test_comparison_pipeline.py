@@ -51,14 +51,14 @@ class Noting(Judge):
         self.jobs, self.asked_by = list[list[Point]](), list[tuple[Point, str]]()
         self.began = threading.Event()
 
-    def _heard_at(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
+    def _run_job(self, kernel: Kernel, signature: Signature, points: Sequence[Point], *more: Any) -> Any:
         self.began.set()
         self.jobs.append(list(points))
-        return super()._heard_at(kernel, signature, points, *more)
+        return super()._run_job(kernel, signature, points, *more)
 
-    def _computed(self, signature: Signature, point: Point) -> Any:
+    def _oracle_outputs(self, signature: Signature, point: Point) -> Any:
         self.asked_by.append((point, threading.current_thread().name))
-        return super()._computed(signature, point)
+        return super()._oracle_outputs(signature, point)
 
 
 def test_what_is_compared_comes_before_what_the_oracle_is_asked_ahead() -> None:
@@ -93,9 +93,9 @@ def test_verdicts_that_two_threads_find_are_those_of_one(shared: Database, monke
     threads = set[int]()
 
     class Watching(Judge):
-        def _computed(self, signature: Signature, point: Point) -> Any:
+        def _oracle_outputs(self, signature: Signature, point: Point) -> Any:
             threads.add(threading.get_ident())
-            return super()._computed(signature, point)
+            return super()._oracle_outputs(signature, point)
 
     for count in (1, 2):
         threads.clear()
@@ -116,7 +116,7 @@ def test_kernels_of_the_host_leave_its_processors_to_one_thread_beside(
     with Judge(shared) as judge:
         judge.side_threads = 2
         made = comparison_pipeline._Comparison(judge, [JudgeTask(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
-        assert len(made._beside._threads) == count
+        assert len(made._tasks._threads) == count
 
 
 @pytest.mark.parametrize(("cores", "count"), [(2, 1), (7, 1), (8, 2), (64, 2)])
@@ -131,10 +131,10 @@ def test_a_worker_begins_before_the_oracle_was_asked_about_the_points_of_its_lat
     waited = list[bool]()
 
     class Waiting(Noting):
-        def _computed(self, signature: Signature, point: Point) -> Any:
+        def _oracle_outputs(self, signature: Signature, point: Point) -> Any:
             if point.extreme is not None and not waited:            # these come behind all sizes
                 waited.append(self.began.wait(30.0))
-            return super()._computed(signature, point)
+            return super()._oracle_outputs(signature, point)
 
     with Waiting(shared) as judge:
         ((_, verdict),) = compare(judge, [JudgeTask(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
@@ -151,10 +151,10 @@ def test_what_later_jobs_need_is_asked_beside_the_worker(foreseen: bool, shared:
             super().ask_the_rest(asked, enough)
             self.rest.set()
 
-        def _heard_at(self, *given: Any) -> Any:
+        def _run_job(self, *given: Any) -> Any:
             if len(self.jobs) == 1:                                 # the first one has ended
                 assert self.rest.wait(30.0)
-            return super()._heard_at(*given)
+            return super()._run_job(*given)
 
         rest = threading.Event()
 
@@ -181,10 +181,10 @@ def test_points_at_which_an_op_has_no_value_are_left_out_of_each_job(left_out: s
         return point.seed in last if left_out == "all of the last" else point.special or point.extreme is not None
 
     class Choosy(Noting):
-        def _computed(self, signature: Signature, point: Point) -> Any:
+        def _oracle_outputs(self, signature: Signature, point: Point) -> Any:
             if is_left_out(point):
                 raise ValueError("no value")
-            return super()._computed(signature, point)
+            return super()._oracle_outputs(signature, point)
 
     asked = JudgeTask(kernel, SOFTMAX, {"n": 5})
     with Choosy(shared) as judge:
@@ -198,7 +198,7 @@ def test_points_at_which_an_op_has_no_value_are_left_out_of_each_job(left_out: s
 
 def test_where_no_point_is_left_there_is_no_verdict(shared: Database, small_jobs: None) -> None:
     class Blind(Noting):
-        def _of_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
+        def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
             return []
 
     with Blind(shared) as judge:
@@ -224,7 +224,7 @@ def test_nothing_more_is_asked_about_a_kernel_that_was_refused(shared: Database,
             super().ask_the_rest(asked, enough)
 
         def _compare(self, *given: Any, **named: Any) -> Any:
-            return judging._without_numbers("INCORRECT_NUMERICAL", "refused")
+            return judging._failure("INCORRECT_NUMERICAL", "refused")
 
     with Refusing(shared) as judge:
         ((_, verdict),) = compare(judge, [JudgeTask(kernel_named("numpy.softmax"), SOFTMAX, {"n": 5})])
@@ -279,8 +279,8 @@ def test_one_thread_at_a_time_asks_about_what_takes_much_memory(shared: Database
                 if most[-1]:
                     running.release()
 
-        def _computed(self, signature: Signature, point: Point) -> Any:
-            return self._held(super()._computed, signature, point)
+        def _oracle_outputs(self, signature: Signature, point: Point) -> Any:
+            return self._held(super()._oracle_outputs, signature, point)
 
     x = tg.input("x", (N, 24), tg.f32)
     asked = [JudgeTask(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5}) for op in (tg.exp, tg.tanh, tg.softmax)]
@@ -301,8 +301,8 @@ def test_where_a_comparison_is_given_up_nobody_asks_on_and_no_worker_runs_on(sha
                 threading.Event().wait(0.01)
             return True
 
-        def _heard_at(self, *given: Any) -> Any:
-            heard = super()._heard_at(*given)
+        def _run_job(self, *given: Any) -> Any:
+            heard = super()._run_job(*given)
             if self.interrupts:
                 raise KeyboardInterrupt("interrupted")
             return heard
@@ -329,13 +329,13 @@ def test_another_worker_ends_behind_the_job_that_it_was_at(shared: Database, sma
     at_job, stopped = threading.Event(), threading.Event()
 
     class Others(Noting):
-        def _heard_at(self, kernel: Kernel, signature: Signature, points: Any, timing: Any, later: Any, *more: Any) -> Any:
+        def _run_job(self, kernel: Kernel, signature: Signature, points: Any, timing: Any, later: Any, *more: Any) -> Any:
             if later is self.worker:
                 assert at_job.wait(30.0)
                 raise KeyboardInterrupt("interrupted")
             at_job.set()
             assert stopped.wait(30.0)
-            return super()._heard_at(kernel, signature, points, timing, later, *more)
+            return super()._run_job(kernel, signature, points, timing, later, *more)
 
     asked = [JudgeTask(kernel_named(f"numpy.{op.__name__}"), signature_of(op(tg.input("x", (N, 24), tg.f32))), {"n": 5})
              for op in (tg.exp, tg.softmax)]

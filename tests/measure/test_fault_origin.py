@@ -100,8 +100,8 @@ class Faulty(Judge):
         points = super()._candidates(kernel, signature, typical)
         return [points[0], replace(points[0], rows=("[0]=512", 3))] if kernel is HONEST else points
 
-    def _of_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
-        return [p for p in points if p.rows is not None or self._kept(signature, p) is not None]
+    def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
+        return [p for p in points if p.rows is not None or self._stored_answer(signature, p) is not None]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_worker_whose_own_code_fails_gives_no_verdict_and_the_next_kernel_gets
     assert faulty.examine(BY_NAME["trial.one_percent_off"].kernel, RELU, SIZES).status == "INCORRECT_NUMERICAL"
 
 
-@pytest.mark.parametrize("place", ["_compare", "_candidates", "_right"])
+@pytest.mark.parametrize("place", ["_compare", "_candidates", "_passed_verdict"])
 def test_a_judge_whose_own_code_fails_gives_no_verdict(shared: Database, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def fail(*args: Any, **options: Any) -> Any:
         raise ZeroDivisionError("in the judge")

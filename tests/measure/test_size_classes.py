@@ -240,9 +240,9 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
     asked_by: dict[str, set[int]] = {}
 
     class Noting(Judge):
-        def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
+        def _stored_answer(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
             asked_by.setdefault(signature.key, set()).add(threading.get_ident())
-            return super()._kept(signature, point)
+            return super()._stored_answer(signature, point)
 
     x = tg.input("x", (N, 24), tg.f32)
     softmax, product = signature_of(tg.softmax(x)), linear(451, 261)
@@ -266,10 +266,10 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     began = threading.Event()
 
     class Waiting(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, *more: Any, **named: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, *more: Any, **named: Any) -> Any:
             if signature is second:
                 began.set()
-            return super()._heard(kernel, signature, *more, **named)
+            return super()._run_jobs(kernel, signature, *more, **named)
 
         def _compare(self, signature: Signature, *more: Any, **named: Any) -> Any:
             overlapped.append(signature is second or began.wait(30.0))
@@ -290,13 +290,13 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
     outside = kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if alone:
                 assert running.acquire(blocking=False)
             elif signature in (first, second):
                 together.wait(60.0)                                 # each of them is run while the other one is
             try:
-                heard = super()._heard(kernel, signature, shown, timing, later, *more)
+                heard = super()._run_jobs(kernel, signature, shown, timing, later, *more)
                 workers.add(threading.get_ident() if later is None else later.pid)
                 return heard
             finally:
@@ -325,9 +325,9 @@ def test_a_class_that_has_a_class_is_compared_behind_it_and_each_worker_is_asked
     asked_by: dict[int, set[int]] = {}
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             asked_by.setdefault(id(later or self.worker), set()).add(threading.get_ident())
-            return super()._heard(kernel, signature, shown, timing, later, *more)
+            return super()._run_jobs(kernel, signature, shown, timing, later, *more)
 
     with open_database(tmp_path / "own.db") as database, Watching(database) as judge:
         judge.workers = 2
@@ -341,11 +341,11 @@ def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_
     ended: list[WorkerProcess] = []
 
     class Failing(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if later is not self.worker and fails:
                 ended.append(later)
                 raise JudgeError("the other one does not start")
-            return super()._heard(kernel, signature, shown, timing, later, *more)
+            return super()._run_jobs(kernel, signature, shown, timing, later, *more)
 
     x = tg.input("x", (N, 24), tg.f32)
     asked = [JudgeTask(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5})

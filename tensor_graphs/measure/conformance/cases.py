@@ -181,14 +181,6 @@ def reshape(draw: CaseDraw) -> Node:
     return apply_atomic("reshape", [draw.tensor((2, 3, n))], shape=(3, n, 2))
 
 
-def permute(draw: CaseDraw) -> Node:
-    return apply_atomic("permute", [draw.tensor((2, draw.size(), 3))], axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2)))
-
-
-def expand(draw: CaseDraw) -> Node:
-    return apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4))
-
-
 def slice_(draw: CaseDraw) -> Node:
     rows, columns = draw.pick((0, 5, 2), (4, -1, -1), (3, 0, -2)), draw.pick((1, 4, 1), (5, -1, -3), (2, 2, 1))
     return apply_atomic("slice", [draw.tensor((5, 6))], bounds=(rows, columns))
@@ -307,10 +299,6 @@ def concat(draw: CaseDraw) -> Node:
     return compose("concat", *parts, axis=axis)
 
 
-def topk(draw: CaseDraw) -> Node:
-    return compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0))
-
-
 def rope_table(draw: CaseDraw) -> Node:
     dtype = draw.pick(i32, i32, i64, draw.dtype) if draw.dtype.kind == "float" else draw.dtype
     positions = draw.tensor((draw.size(),), dtype, low=0, high=127)
@@ -343,22 +331,19 @@ def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
     return size, {"stride": stride, "padding": tuple(zip(before, behind, strict=True)), "dilation": dilation}
 
 
-def windows(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    value = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
-    return compose("windows", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how, value=value)
+def sliding(name: str) -> Case:
+    """Return a case of windows, or of a pooling."""
+    def build(draw: CaseDraw) -> Node:
+        size, how = _sliding(draw)
+        if name == "windows":
+            how["value"] = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
+        x = draw.tensor((draw.size(), 5, draw.size(least=4)))
+        if name == "avg_pool":
+            del how["dilation"]
+            how["count_padding"] = draw.pick(True, False)
+        return compose(name, x, size=size, **how)
 
-
-def max_pool(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    return compose("max_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how)
-
-
-def avg_pool(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    del how["dilation"]
-    return compose("avg_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how,
-                   count_padding=draw.pick(True, False))
+    return build
 
 
 def conv(draw: CaseDraw) -> Node:
@@ -387,11 +372,6 @@ def upsample(draw: CaseDraw) -> Node:
     return compose("upsample", draw.tensor((draw.size(), draw.size(), 3)), scale=draw.pick((2, 2), (3, 1), (2,)), mode=mode)
 
 
-def gated(draw: CaseDraw) -> Node:
-    shape = draw.shape()
-    return compose("gated", draw.tensor(shape), draw.tensor(shape), activation=draw.pick("gelu_tanh", "gelu", "silu"))
-
-
 def write_rows(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(0, 0, len(shape) - 1, len(shape) // 2)
@@ -406,11 +386,6 @@ def write_at_index(draw: CaseDraw) -> Node:
     count = draw.shape(1, 1)
     return compose("write_at_index", draw.tensor(shape), draw.tensor((*shape[:axis], *count, *shape[axis + 1:])),
                    draw.index(count, shape[axis], distinct=True), axis=axis)
-
-
-def threefry(draw: CaseDraw) -> Node:
-    shape = draw.shape()
-    return compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape), draw.tensor(shape))
 
 
 def scan(draw: CaseDraw) -> Node:
@@ -450,20 +425,27 @@ def first_of(results: Any) -> Node:
 
 CASES: dict[str, Case] = {
     "iota": iota, "cast": cast, "bitcast": bitcast, "where": where, "pad": pad, "gather": gather, "scatter": scatter,
-    "reshape": reshape, "permute": permute, "expand": expand, "slice": slice_,
+    "reshape": reshape, "slice": slice_,
+    "permute": lambda draw: apply_atomic("permute", [draw.tensor((2, draw.size(), 3))],
+                                         axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
+    "expand": lambda draw: apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4)),
     **{name: alike(op_named(name), positive=True) for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow")},
     **{name: reduction(op_named(name)) for name in ("sum", "reduce_max", "reduce_min", "any", "all")},
     "integer_power": lambda draw: compose("integer_power", draw.tensor(draw.shape()), exponent=draw.pick(3, 2, 0, 1)),
     "gelu": lambda draw: compose("gelu", draw.tensor(draw.shape()), approximate=draw.pick("tanh", "none")),
-    "gated": gated, "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
+    "gated": lambda draw: compose("gated", draw.tensor(shape := draw.shape()), draw.tensor(shape),
+                                  activation=draw.pick("gelu_tanh", "gelu", "silu")),
+    "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
     "logsumexp": along_axis("logsumexp", least=1, keepdims=True), "mean": mean("mean"), "var": mean("var"),
     "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
     "linear_argmax": linear_argmax, "scaled_linear": scaled_linear,
-    "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
-    "windows": windows, "max_pool": max_pool, "avg_pool": avg_pool, "conv": conv, "upsample": upsample,
+    "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1),
+    "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
+    **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
     "group_norm": group_norm, "batch_norm": batch_norm,
     "cumsum": along_axis("cumsum"), "scan": scan, "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
-    "write_rows": write_rows, "write_at_index": write_at_index, "threefry2x32": threefry,
+    "write_rows": write_rows, "write_at_index": write_at_index,
+    "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
     "normal": lambda draw: compose("normal", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),

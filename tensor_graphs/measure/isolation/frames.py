@@ -23,10 +23,8 @@ from tensor_graphs.measure.isolation.replies import read
 KEY_BYTES = 32
 SIGNATURE_BYTES = 32
 LONGEST = 256 << 20
-"""bytes of a frame, …"""
-
 LONGEST_REPLY = 16 << 20
-"""… and of one from a worker: a block of 20,000 runs needs 2 MB"""
+"""bytes of a frame, and of one from a worker: a block of 20,000 runs needs 2 MB"""
 
 SEND_SECONDS = 30.0
 """time for the worker to make room for what the judge sends"""
@@ -41,7 +39,8 @@ class Channel:
 
     def __init__(self, sock: socket.socket, key: bytes, *, judge: bool) -> None:
         self.socket = sock
-        self._pack: Callable[[Any], bytes] = pickle.dumps if judge else _to_json
+        self._pack: Callable[[Any], bytes] = pickle.dumps if judge else (         # numpy's scalars are numbers in JSON
+            lambda value: json.dumps(value, default=lambda scalar: scalar.item()).encode())
         self._unpack: Callable[[bytes], Any] = read if judge else pickle.loads
         self._longest = LONGEST_REPLY if judge else LONGEST
         self._patience = SEND_SECONDS if judge else None
@@ -78,13 +77,10 @@ class Channel:
     def _exactly(self, count: int, deadline: float | None) -> bytes | None:
         parts = []
         while count:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self.socket.settimeout(left)
-            else:
-                self.socket.settimeout(None)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
             try:
                 part = self.socket.recv(min(count, 1 << 20))
             except ConnectionResetError:
@@ -108,7 +104,3 @@ def _signer(key: bytes, direction: bytes) -> Callable[[int, bytes], bytes]:
         return hmac.digest(key, direction + number.to_bytes(8, "little") + data, "sha256")
 
     return sign
-
-
-def _to_json(value: Any) -> bytes:
-    return json.dumps(value, default=lambda scalar: scalar.item()).encode()      # numpy's scalars

@@ -88,8 +88,7 @@ def _umask() -> int:
 
 
 def _torch() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    state: dict[str, Any] = {}
+    torch, state = sys.modules.get("torch"), dict[str, Any]()
     if torch is None or not hasattr(torch, "get_default_dtype"):
         return state
     for name in ("get_num_threads", "get_default_dtype", "is_grad_enabled", "get_float32_matmul_precision",

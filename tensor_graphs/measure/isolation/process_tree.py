@@ -6,9 +6,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -31,16 +34,17 @@ def prctl(option: int, value: int) -> bool:
 
 def parents() -> dict[int, int]:
     """Return process -> its parent, of all that are alive (zombies are not)."""
-    alive = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "stat").read_text()
-        except OSError:
-            continue
-        state, parent = text[text.rindex(")") + 2:].split(" ", 2)[:2]    # a name may hold anything, brackets too
-        if state not in "ZX":
-            alive[int(entry.name)] = int(parent)
-    return alive
+    fields = {int(entry.name): stat(entry.name) for entry in Path("/proc").glob("[0-9]*")}
+    return {process: int(values[1]) for process, values in fields.items() if values and values[0] not in "ZX"}
+
+
+def stat(process: int | str) -> list[str]:
+    """Return the fields of a process's /proc/PID/stat (proc(5)), from its state on; [] for one that is not there."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2:].split()                      # a name may hold anything, brackets too
 
 
 def children(process: int | None = None) -> list[int]:
@@ -55,22 +59,17 @@ def children(process: int | None = None) -> list[int]:
 
 def works(process: int) -> bool:
     """Return whether a process is there and has not ended (a zombie has)."""
-    return _state(process) not in "ZX"
+    return stat(process)[:1] not in ([], ["Z"], ["X"])
 
 
 def stopped(process: int) -> bool:
     """Return whether somebody has stopped a process (SIGSTOP, SIGTSTP); one in the hands of a debugger is not."""
-    return _state(process) == "T"
+    return stat(process)[:1] == ["T"]
 
 
 def worked(process: int) -> float:
     """Return the seconds for which all threads of a process have worked (to 10 ms); 0 for one that is not there."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return 0.0
-    user, system = text[text.rindex(")") + 2:].split()[11:13]          # proc(5): utime and stime, in ticks
-    return (int(user) + int(system)) / TICKS
+    return sum(map(int, stat(process)[11:13])) / TICKS              # utime and stime
 
 
 def scheduled(thread: str) -> tuple[float, float] | None:
@@ -102,15 +101,6 @@ def machine_worked() -> float:
         return 0.0
     user, nice, system, _, _, interrupts, soft, stolen = (int(ticks) for ticks in first[1:9])
     return (user + nice + system + interrupts + soft + stolen) / TICKS
-
-
-def _state(process: int) -> str:
-    """Return the system's letter for a process; X for one that is not there."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return "X"
-    return text[text.rindex(")") + 2]
 
 
 def descendants(process: int) -> list[int]:
@@ -152,10 +142,28 @@ def relabel(variable: str, value: str) -> None:
 
 
 def end(process: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):             # it has ended, and its number may be somebody else's
         os.kill(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):                   # it has ended, and its number may be somebody else's
-        pass
+
+
+class Child(Protocol):
+    """Handle of a child process, as subprocess.Popen has it."""
+
+    pid: int
+
+    def kill(self) -> None: ...
+    def wait(self, timeout: float = ...) -> int: ...
+
+
+def let_end(child: Child) -> None:
+    """Wait until a child whose socket was closed has ended; kill one that does not react."""
+    if stopped(child.pid):                                          # it will not notice that its socket has closed
+        child.kill()
+    try:
+        child.wait(2.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def end_descendants(process: int) -> int:

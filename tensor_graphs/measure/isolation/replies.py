@@ -186,19 +186,9 @@ def parse(content: object) -> Mark | Reply:
     return parse_mark({name: value for name, value in content.items() if name != "mark"})
 
 
-def _loaded(fields: dict[str, Any]) -> Loaded:
-    _fields("the word that a kernel is loaded", fields)
-    return Loaded()
-
-
 def _at(fields: dict[str, Any]) -> Next:
     number, many = _fields("the word of a point", fields, "number", "many")
     return Next(_whole("the number of a point", number, MOST_CONTAINERS), _flag("whether a point is run many times", many))
-
-
-def _begin(fields: dict[str, Any]) -> Begin:
-    _fields("the word that a block begins", fields)
-    return Begin()
 
 
 def _shown(fields: dict[str, Any]) -> Shown:
@@ -259,7 +249,9 @@ def _kept(fields: dict[str, Any]) -> Kept:
 
 
 MARKS: dict[str, Callable[[dict[str, Any]], Mark]] = {
-    "loaded": _loaded, "at": _at, "shown": _shown, "begin": _begin, "end": _end, "returned": _returned, "kept": _kept}
+    "loaded": lambda fields: Loaded(*_fields("the word that a kernel is loaded", fields)), "at": _at, "shown": _shown,
+    "begin": lambda fields: Begin(*_fields("the word that a block begins", fields)), "end": _end, "returned": _returned,
+    "kept": _kept}
 
 
 def _reply(fields: dict[str, Any]) -> Reply:

@@ -90,13 +90,7 @@ class TemplateProcess:
     def end(self) -> None:
         """End it, and with it what was forked from it; twice does no harm."""
         self._socket.close()
-        if process_tree.stopped(self.process.pid):                  # it will not hear that its socket has closed
-            self.process.kill()
-        try:
-            self.process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        process_tree.let_end(self.process)
 
 
 @dataclass
@@ -189,7 +183,9 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
             assert pid is not None
             template.forks += 1
             _templates[key] = template
-            _end_those_beyond(MOST)
+            idle = [each for each, other in _templates.items() if other.forks == 0]         # the least recently used first
+            for unused in idle[:max(0, len(_templates) - MOST)]:
+                _templates.pop(unused).end()
             return Forked(template, pid)
     raise AssertionError
 
@@ -211,13 +207,6 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
                 yield entry
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _files(entry.path)
-
-
-def _end_those_beyond(most: int) -> None:
-    """End templates without a supervisor until `most` are left in all, the least recently used first."""
-    idle = [key for key, template in _templates.items() if template.forks == 0]
-    for key in idle[:max(0, len(_templates) - most)]:
-        _templates.pop(key).end()
 
 
 @atexit.register

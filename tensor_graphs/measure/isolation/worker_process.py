@@ -13,13 +13,11 @@ import secrets
 import select
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
@@ -98,7 +96,7 @@ class WorkerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- beginning ----
@@ -359,13 +357,7 @@ class WorkerProcess:
         self._control = self._channel = None
         if supervisor is None:
             return
-        if process_tree.stopped(supervisor.pid):                    # it will not hear that its socket has closed
-            supervisor.kill()
-        try:
-            supervisor.wait(2.0)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait()
+        process_tree.let_end(supervisor)
         if supervisor.returncode != 0:                              # it was killed itself: nobody has looked after its children
             for _ in range(process_tree.ROUNDS):
                 left = process_tree.carrying(INSIDE, self._token)

@@ -166,10 +166,6 @@ def depends_on_special(signature: Signature, point: Point) -> dict[str, np.ndarr
                   graph.inputs[name].dtype.kind == "float" and not is_big(graph.inputs[name].type.at(point.binding)) else array
                   for name, array in inputs.items()}
         answers.append(interpret(graph, finite, dims=point.binding).outputs)
-    one, other = answers
-    depends = {}
-    for name in graph.outputs:
-        a, b = one[name].astype(np.float64), other[name].astype(np.float64)
-        with np.errstate(all="ignore"):
-            depends[name] = ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b)))
-    return depends
+    pairs = {name: [answer[name].astype(np.float64) for answer in answers] for name in graph.outputs}
+    with np.errstate(all="ignore"):
+        return {name: ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b))) for name, (a, b) in pairs.items()}

@@ -190,11 +190,7 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
                 by_rows: bool = False) -> dict[str, np.ndarray]:
     """Return an array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows
     overlap in memory, for callers that only read."""
-    users: dict[Node, list[tuple[Node, int]]] = {}
-    for node in graph.nodes:
-        for position, i in enumerate(node.inputs):
-            users.setdefault(i, []).append((node, position))
-    out: dict[str, np.ndarray] = {}
+    users, out = _users(graph), dict[str, np.ndarray]()
     for name in graph.inputs if names is None else names:
         node = graph.inputs[name]
         t = node.type.at(binding)
@@ -222,6 +218,15 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
             out[name] = rng.integers(max(low, info.min), min(high, int(info.max)), t.shape).astype(t.dtype.numpy)
     _hold_rows_read(graph, binding, out)
     return out
+
+
+def _users(graph: Graph) -> dict[Node, list[tuple[Node, int]]]:
+    """Return (user, position of the operand) for the users of each node."""
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for position, i in enumerate(node.inputs):
+            users.setdefault(i, []).append((node, position))
+    return users
 
 
 def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
@@ -612,11 +617,7 @@ BY_OPERANDS: Mapping[Kind, Callable[[Graph, Point, dict[str, np.ndarray]], None]
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
     """Let integers that are values take all of their range, and indices the ends of theirs."""
-    users: dict[Node, list[tuple[Node, int]]] = {}
-    for node in graph.nodes:
-        for position, i in enumerate(node.inputs):
-            users.setdefault(i, []).append((node, position))
-    values: dict[str, np.ndarray] = {}
+    users, values = _users(graph), dict[str, np.ndarray]()
     for name, node in graph.inputs.items():
         if node.dtype.kind not in ("int", "uint"):
             continue
@@ -650,8 +651,8 @@ def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) 
     of the first are right for both: what a loop multiplies by in each iteration comes before what it carries."""
     names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
              not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
-    read_by = {n: [(u, p) for u in graph.nodes for p, i in enumerate(u.inputs) if i is graph.inputs[n]] for n in names}
-    names.sort(key=lambda n: not _in_each_iteration(read_by[n]))
+    users = _users(graph)
+    names.sort(key=lambda n: not _in_each_iteration(users.get(graph.inputs[n], [])))
     pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1:]
              if arrays[x].shape == arrays[y].shape and arrays[x].dtype == arrays[y].dtype]
     return pairs[int(generator(seed, "pair").integers(len(pairs)))] if pairs else None
@@ -683,13 +684,9 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence
     """Return the operands that may change between timed runs, and their numbers of values. fixed: operands that stay unchanged
     (what a kernel prepared from them is not prepared again). So do large ones, and integers where equal ones are undefined."""
     integers = not any(rows.at is not None for node in graph.nodes if (rows := node.op.facts.writes))
-    counts = {}
-    for name, node in graph.inputs.items():
-        size = int(node.type.at(dict(sizes)).size())
-        small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
-        if name not in fixed and small and (integers or node.dtype.kind == "float"):
-            counts[name] = size
-    return counts
+    counts = {name: int(node.type.at(dict(sizes)).size()) for name, node in graph.inputs.items()
+              if name not in fixed and (integers or node.dtype.kind == "float")}
+    return {name: size for name, size in counts.items() if 1 < size and size * graph.inputs[name].dtype.itemsize <= BIG_BYTES}
 
 
 def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, fixed: Sequence[str] = ()) -> Perturb:
@@ -731,11 +728,7 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
 
     second = {n: d.clamp(d.bounds(graph.dims[n])[0] + 1, graph.dims[n]) for n in names}
     points = [{n: int(typical[n]) for n in names}, at(0, 0), second, at(3, 2), at(17, 3), at(64, -7)]
-    unique: list[dict[str, int]] = []
-    for p in points:
-        if p not in unique:
-            unique.append(p)
-    return unique
+    return list({tuple(p.items()): p for p in points}.values())
 
 
 def held_by_oracle(graph: Graph, sizes: Mapping[str, int]) -> int:

@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tensor_graphs.arguments import function
 from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
@@ -23,6 +22,7 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.measure.isolation import process_tree
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.descriptors import given_of
@@ -230,7 +230,8 @@ def settle_queue(database: Database, backends: Sequence[str], threads: int | Non
         environment = environment_of(backend, threads)
         rows = queries.latest_traces(database, environment, "cold", verifier=VERIFIER)
         while (item := work_queue.claim_next(database, worker, environment)) is not None:
-            verdict = rows.get((item.implementation.source_hash, verify_key(item)))
+            over_all = type(item.workload)(item.workload.graph_key).key             # the verdict over all sizes is filed under it
+            verdict = rows.get((item.implementation.source_hash, over_all))
             refuted = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
             if refuted or (item.implementation.source_hash, item.workload.key) in rows:
                 work_queue.complete(database, item)
@@ -240,11 +241,6 @@ def settle_queue(database: Database, backends: Sequence[str], threads: int | Non
     for item in open_items:
         work_queue.release(database, item)
     return done
-
-
-def verify_key(item: QueueItem) -> str:
-    """Return the key of the workload under which the verdict over all sizes is filed."""
-    return type(item.workload)(item.workload.graph_key).key
 
 
 def worker_name() -> str:
@@ -266,10 +262,5 @@ def reclaim(database: Database) -> int:
 
 def _started(process: int) -> str:
     """Return when a process was started, in clock ticks since boot; "gone" for none, "" where the system does not tell."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return "gone" if Path("/proc/self/stat").exists() else ""
-    except OSError:
-        return ""
-    return text[text.rindex(")") + 2:].split()[19]
+    fields = process_tree.stat(process)
+    return fields[19] if fields else "gone" if process_tree.stat("self") else ""

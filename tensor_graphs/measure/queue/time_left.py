@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
 
 ORACLE_RATE = 1e8
@@ -83,18 +82,14 @@ def _seconds(seconds: float) -> str:
     return f"{max(1, round(seconds))} s"
 
 
-def comparing_seconds(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Return an estimate of how long comparing one kernel with the oracle takes on an idle machine."""
-    moved, _ = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
-    return COMPARING + moved / ORACLE_RATE
-
-
 def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
     """Return estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing
     it."""
-    fresh = question.verdict_key not in compared
-    return (comparing_seconds(question.signature, question.binding) if fresh else 0.0,
-            PER_KERNEL if per_kernel is None else per_kernel)
+    comparing, signature = 0.0, question.signature
+    if question.verdict_key not in compared:
+        moved, _ = work(signature, tuple(sorted((n, int(question.binding[n])) for n in signature.dim_names)))
+        comparing = COMPARING + moved / ORACLE_RATE
+    return comparing, PER_KERNEL if per_kernel is None else per_kernel
 
 
 def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_kernel: float | None, *, device: float,

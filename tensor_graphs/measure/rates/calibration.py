@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
@@ -37,7 +38,6 @@ log = logging.getLogger(__name__)
 MAX_AGE = timedelta(days=30)
 """constants older than this are measured again"""
 
-
 SECONDS = 1.0
 """about the time for a backend of the host, the link of another device, or the memory"""
 
@@ -55,7 +55,8 @@ def _is_fresh(database: Database, backend: str, threads: int | None, now: dateti
     device = device_of(backend)
     constants = queries.constants(database, environment_of(backend, threads), device.name)
     names = (*memory_names(), *backend_names(backend)) if device.is_host else link_names
-    return all(name in constants and _age(constants[name], now) < MAX_AGE for name in names)
+    times = [constants[name].timestamp if name in constants else None for name in names]
+    return all(time is not None and now - time < MAX_AGE for time in times)
 
 
 def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
@@ -152,22 +153,15 @@ def _of_backend(backend: str) -> Mapping[str, Speed]:
         return {}
 
 
-def _age(constant: DeviceConstant, now: datetime) -> timedelta:
-    return now - constant.timestamp if constant.timestamp is not None else timedelta.max
-
-
-class _threads:
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
     """Context manager: our own pool has this many threads; afterwards as many as before."""
-
-    def __init__(self, count: int | None) -> None:
-        self.count = count if count and why_missing("c") is None else None
-        self.before = 0
-
-    def __enter__(self) -> None:
-        if self.count is not None:
-            self.before = native_library().threads()
-            native_library().set_threads(self.count)
-
-    def __exit__(self, *_: object) -> None:
-        if self.count is not None:
-            native_library().set_threads(self.before)
+    library = native_library() if count and why_missing("c") is None else None
+    before = 0 if library is None else library.threads()
+    if library is not None and count:
+        library.set_threads(count)
+    try:
+        yield
+    finally:
+        if library is not None:
+            library.set_threads(before)

@@ -32,7 +32,7 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import add
 from tensor_graphs.language.composites import linear
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
-from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.points.single_kernel import plan_along, single_kernel_plan
 from tensor_graphs.measure.timing.settle_threads import settle
@@ -95,9 +95,7 @@ def memory_names() -> tuple[str, ...]:
 
 def memory_speeds() -> dict[str, Speed]:
     """Measure the bandwidths of reading and copying, by working set; the largest one is also the one without a size."""
-    data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
-    data[::512] = 1                                                # touch every page: an unwritten one is not in memory at all
-    speeds: dict[str, Speed] = {}
+    data, speeds = _stream(), dict[str, Speed]()
     settle()
     for name, prepare in ((READ, reading), (COPY, copying)):
         for nbytes in WORKING_SETS:
@@ -113,9 +111,13 @@ def memory_speeds() -> dict[str, Speed]:
 
 def reading_speed() -> Speed:
     """Measure the bandwidth of reading what is in no cache."""
+    return Speed(STREAM_BYTES / fastest(reading(_stream())), "byte/s")
+
+
+def _stream() -> np.ndarray:
     data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
-    data[::512] = 1
-    return Speed(data.nbytes / fastest(reading(data)), "byte/s")
+    data[::512] = 1                                                # touch every page: an unwritten one is not in memory at all
+    return data
 
 
 def flops_speed(backend: str) -> Speed:
@@ -187,11 +189,8 @@ def backend_names(backend: str) -> tuple[str, ...]:
 
 def backend_speeds(backend: str) -> dict[str, Speed]:
     """Measure arithmetic by dtype, and the cost of a call."""
-    speeds = {}
     names = backend_names(backend)
-    for name in names:
-        if name in FLOPS:
-            speeds[name] = Speed(flops(backend, name), "flop/s")
+    speeds = {name: Speed(flops(backend, name), "flop/s") for name in names if name in FLOPS}
     if CALL in names:
         settle()                                                   # the threads of the products spin on for a while
         one, many = run_seconds(backend, 1), run_seconds(backend, CHAIN)
@@ -221,11 +220,10 @@ def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
 
 def run_seconds(backend: str, calls: int) -> float:
     """Measure a plan of this many calls that add one number to another each [s]."""
-    chain = _sum_of_one(calls)
     kernel = _kernel(backend, _sum_of_one())
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {CALL}: {kernel}")
-    return _seconds_of(bind(single_kernel_plan(_graph(chain), kernel)))
+    return _seconds_of(bind(single_kernel_plan(graph({"y": _sum_of_one(calls)}), kernel)))
 
 
 def _seconds_of(compiled: CompiledGraph) -> float:
@@ -249,10 +247,6 @@ def _sum_of_one(calls: int = 1) -> Node:
     for _ in range(calls):
         total = add(total, x)
     return total
-
-
-def _graph(node: Node) -> Graph:
-    return graph({"y": node})
 
 
 def _kernel(backend: str, node: Node) -> Kernel | str:

@@ -58,10 +58,9 @@ from tensor_graphs.measure.timing.timed_batch import WARM_UP
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20
-"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know …"""
-
 MOST_COPIES = 64
-"""… unless that takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
+"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know, unless that
+takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
 
 LATE_SECONDS = 0.02
 """delay after which an output is read again, where there are new threads"""
@@ -92,11 +91,9 @@ HOT_SHARE = 0.1
 """share of a kernel's time for its hot runs"""
 
 BUSY_SECONDS = 0.02
-"""time for which this process is watched while it should be asleep …"""
-
 BUSY_SHARE = 0.1
-"""… and the share of it that its threads may work: a kernel that has returned has ended. On a busy machine a thread that never
-rests gets a share too, if a small one"""
+"""time for which this process is watched while it should be asleep, and the share of it that its threads may work: a kernel that
+has returned has ended. On a busy machine a thread that never rests gets a share too, if a small one"""
 
 
 tracing, profiling = sys.gettrace, sys.getprofile
@@ -167,7 +164,6 @@ class Bench:
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
-        self._sizes: Mapping[str, int] = {}
         self._large: dict[str, Callable[[], bool]] = {}
         """operands that are too large to be read at each point, and checks whether they are unchanged"""
         self.replies: list[dict[str, Any]] = []
@@ -190,10 +186,10 @@ class Bench:
         return watched
 
     def outputs(self, binding: Mapping[str, int], aligned: bool = True) -> dict[str, Guarded]:
-        guards = {}
-        for name, node in self.graph.outputs.items():
-            guards[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
-            guards[name].poison()
+        guards = {name: Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
+                  for name, node in self.graph.outputs.items()}
+        for guard in guards.values():
+            guard.poison()
         return guards
 
     # ---- right or wrong ----
@@ -202,7 +198,6 @@ class Bench:
         """Run the kernel at a point and store its outputs."""
         drawn, binding = self._inputs(point), point.binding
         values, updates = drawn, bases(self.graph, binding)
-        self._sizes = binding
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
         if not point.special and point.extreme is None:             # as they are at each such point
             for name in left - self._large.keys():
@@ -212,11 +207,9 @@ class Bench:
             drawn = as_stored(self.graph, drawn, point.form, point.axis, as_they_are)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
             _, inputs, guards = self.last                          # the same addresses, other values
-            for name, array in inputs.items():
-                if name in guards:
-                    array[...] = drawn[name]
-                else:
-                    inputs[name] = drawn[name]
+            for name in guards:
+                inputs[name][...] = drawn[name]
+            inputs |= {name: drawn[name] for name in inputs.keys() - guards.keys()}
         else:
             inputs, guards = guarded(drawn, point.form != "unaligned")
             self._in_one_memory(point, inputs, guards)
@@ -287,13 +280,11 @@ class Bench:
         if pair is None or not inputs[pair[0]].ndim:
             return
         x, y = pair
+        guards.pop(y, None)
         if point.form == "same":
             inputs[y] = inputs[x]
-            guards.pop(y, None)
         else:
-            memory, inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
-            guards.pop(y, None)
-            guards[x] = memory
+            guards[x], inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
 
     def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
               pair: int = 0) -> set[str]:
@@ -508,14 +499,8 @@ class _Runs:
         """Run at least five times, of which the first two do not count, until the budget [s] is spent: other load comes and goes
         within tenths of a second. Up to `patience` budgets where hardly any run was quiet. Raises LateError when the kernel has
         left a hook in the interpreter, by which it could go on working after it returned, and ReplacedError."""
-        whole: list[float] = []
-        calls: list[float] = []
-        busy: list[float] = []
-        switched_by: list[int] = []
-        waits: list[float] = []
-        quiet = 0
-        passed: list[float] = []
-        ordered: list[float] = []
+        whole, calls, busy, waits = list[float](), list[float](), list[float](), list[float]()
+        passed, ordered, switched_by, quiet = list[float](), list[float](), list[int](), 0
         first = self.number
         say({"mark": "begin"})
         secret = ask()["secret"]

@@ -9,9 +9,8 @@ where it is judged and nowhere else: then outputs are compared with the plain pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 from tensor_graphs.costs.filing import (
@@ -114,8 +113,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
         raise NotDeployed(reason_of(reply.log) or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
-    return [Deployed(path, times.whole, times.sums, times.steps, times.parts, times.quiet, times.error, times.around)
-            for path, times in zip(paths, reply.paths, strict=True)]
+    return [Deployed(path, **vars(times)) for path, times in zip(paths, reply.paths, strict=True)]
 
 
 def _goes_with(reported: ReportedPath, path: Path) -> bool:
@@ -237,7 +235,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
             values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
             key = signature_of(n).key
             places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
-        values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
+        values = expanded(values, path, lambda node, now=now: _has_recipes(node) and node not in now)   # one level at a time
         now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
@@ -259,10 +257,6 @@ def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[st
 
 def _has_recipes(node: Node) -> bool:
     return isinstance(node.op, PartOp) and bool(node.op.recipes)
-
-
-def _is_deeper(level: Collection[Node], node: Node) -> bool:
-    return _has_recipes(node) and node not in level
 
 
 def _expanded_parts(nodes: Sequence[Node], path: Path) -> dict[Node, None]:

@@ -93,8 +93,7 @@ class DeviceLab:
         for first in range(0, whole.nbytes, PIECE):
             piece = whole[first:first + PIECE]
             transfer(memory.device.part(memory, begin + first, piece.nbytes), HOST.part(here, 0, piece.nbytes), HOST)
-            piece_here = array_view(here, 0, piece.shape, (1,), DTYPES["u8"])
-            if _differ(piece_here, piece):
+            if _differ(array_view(here, 0, piece.shape, (1,), DTYPES["u8"]), piece):
                 return True
         return False
 
@@ -126,10 +125,8 @@ class DeviceLab:
         """Return whether a byte outside of these parts (offset, bytes) differs from before the run."""
         at = 0
         for offset, nbytes in (*sorted(parts), (memory.nbytes, 0)):
-            if offset > at:
-                between = _brought(memory, at, [offset - at], [1], DTYPES["u8"])
-                if _differ(between, self.byte):
-                    return True
+            if offset > at and _differ(_brought(memory, at, [offset - at], [1], DTYPES["u8"]), self.byte):
+                return True
             at = max(at, offset + nbytes)
         return False
 

@@ -29,10 +29,9 @@ PASSES = 16
 """passes over f32 numbers that take up 8 KB, twice: some 30 µs"""
 
 QUIET = 1.25
-"""a run was quiet when the reference before it took at most its level by this factor …"""
-
 STILL = 1.15
-"""… and still, by this one: some neighbours slow down reading by a fifth, and what works in the shared cache by a third"""
+"""a run was quiet when the reference before it took at most its level by this factor, and still by this one: some neighbours
+slow down reading by a fifth, and what works in the shared cache by a third"""
 
 FEW_QUIET = 8
 """fewer quiet runs decide nothing"""
@@ -62,7 +61,6 @@ class ReferenceStream:
     def __init__(self, kind: Kind, native: bool) -> None:
         self.kind, self.native = kind, native
         self.level = math.inf
-        self.name = f"{kind}, {'native' if native and kind == 'read' else 'numpy'}"
         self.run: Callable[[], None] = self._arithmetic() if kind == "arithmetic" else self._read(native)
 
     def _read(self, native: bool) -> Callable[[], None]:

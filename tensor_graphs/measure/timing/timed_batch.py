@@ -41,15 +41,12 @@ SLACK = 5e-3
 LEAST_SECONDS = 0.01
 
 OUTSIDE = 0.9, 5e-5, 0.15
-"""share, slack [s] and share of the surroundings: a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of what
-surrounds it, which varies …"""
-
 SLACK_UNDER_LOAD = 4.0
-"""… and four times these two where other programs worked: with eight programs on two processors 88 % of honest blocks came within
-20 µs a run, and the worst missed 290 µs …"""
-
 UNTOLD = 0.5, 1e-4, 0.25
-"""… and half, less 100 µs and a quarter, where the waits of a thread are unknown"""
+"""share, slack [s] and share of the surroundings: a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of
+what surrounds it, which varies; and four times these two where other programs worked: with eight programs on two processors 88 %
+of honest blocks came within 20 µs a run, and the worst missed 290 µs; and half, less 100 µs and a quarter, where the waits of a
+thread are unknown"""
 
 PICKED, PICKED_UNDER_LOAD, PICKED_SLACK = 3.0, 12.0, 1e-4
 """the runs that count may be three times as fast as all are on the judge's clock, or by 100 µs: a few take longer than most; twelve
@@ -108,8 +105,7 @@ class Block:
         """Return the block that a worker claims. Raises ProtocolError where it has too few runs."""
         if len(mark.whole) <= WARM_UP:
             raise ProtocolError(f"a block {mark.name!r} of {len(mark.whole)} runs")
-        return Block(mark.name, mark.first, wall, mark.counted, mark.walk, mark.whole, mark.calls, mark.busy, mark.switches,
-                     mark.waits, mark.reference, others, waited, worked, helpers)
+        return Block(**vars(mark), wall=wall, others=others, waited=waited, worked=worked, helpers=helpers)
 
     def seconds(self) -> list[float]:
         """Return the time of each run: its calls, and what it took longer than they and a walk explain."""
