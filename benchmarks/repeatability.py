@@ -27,7 +27,7 @@ import tensor_graphs as tg
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.measure.judge import Asked, Judge
+from tensor_graphs.measure.judge import Judge, JudgeTask
 from tensor_graphs.measure.rates.calibration import measure_device
 from tensor_graphs.measure.timing.statistics import thinned
 from tensor_graphs.records.database import open_database
@@ -79,8 +79,8 @@ def profile_once(count: int, budget: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, open_database(Path(folder) / "bench.db") as database:
         measure_device(database)
         with Judge(database, rates=known_rates(database, ("c", "numpy"))) as judge:
-            asked = [Asked(kernel_named(name), signature, {}, time_at={}) for name, signature in chosen(count)]
-            for each, verdict in zip(asked, judge.examine_in_turns(asked, budget=budget), strict=True):
+            asked = [JudgeTask(kernel_named(name), signature, {}, time_at={}) for name, signature in chosen(count)]
+            for each, verdict in zip(asked, judge.examine_interleaved(asked, budget=budget), strict=True):
                 times = {k: verdict.timing.get(k) for k in ("cold", "over_reference")}
                 rows.append({"kernel": each.kernel.name, "what": each.signature.title(), "status": verdict.status,
                              "log": verdict.log, **times})

@@ -31,7 +31,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation import process_tree
-from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.changed_rows import Updated
 from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.models.gemma3 import GEMMA3
@@ -53,10 +53,10 @@ def main() -> None:
 
         oracle = 0.0
 
-        def foresee(self, asked: Sequence[Asked], enough: Callable[[], bool]) -> None:
+        def foresee(self, asked: Sequence[JudgeTask], enough: Callable[[], bool]) -> None:
             """Nothing: what the oracle takes for a kernel belongs to that kernel."""
 
-        def compare(self, asked: Sequence[Asked]) -> Iterator[tuple[Asked, Verdict]]:
+        def compare(self, asked: Sequence[JudgeTask]) -> Iterator[tuple[JudgeTask, Verdict]]:
             for each in asked:
                 yield each, self.examine(each.kernel, each.signature, each.typical)
 

@@ -29,7 +29,7 @@ class Choice(Evidence):
 
 
 def in_words(covered: Mapping[str, Any]) -> str:
-    """Describe in one line what a comparison covered, as its row has it (measure/points/cover.py)."""
+    """Describe in one line what a comparison covered, as its row has it (measure/points/coverage.py)."""
     sizes = ", ".join(f"{name}: {text}" for name, text in covered.get("sizes", {}).items()) or "its only size"
     more = f", and {covered['and']}" if "and" in covered else ""
     return (f"{covered.get('points', '?')} points: {sizes} | {', '.join(covered.get('values', ())) or 'ordinary values'} | "

@@ -32,29 +32,29 @@ def open_judge(database: Database, threads: int | None, rates: DeviceRates | Non
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
     """Return how near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
-    from tensor_graphs.measure import least_error as rounded
+    from tensor_graphs.measure import path_errors
 
-    return rounded.least_error(signature, binding)
+    return path_errors.least_error(signature, binding)
 
 
 @phase("verify")
 def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
     """Have the oracle compute what comparisons are going to need, until it is enough."""
-    from tensor_graphs.measure.judge import Asked
+    from tensor_graphs.measure.judge import JudgeTask
 
-    judge.foresee([Asked(*question) for question in pending], enough)
+    judge.foresee([JudgeTask(*question) for question in pending], enough)
 
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
                 progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
     """Compare kernels with the oracle, each at some sizes, and file the verdicts. until: on time.perf_counter's clock.
     Returns those that the judge itself failed over, so that nothing is filed: identity and signature's key -> why."""
-    from tensor_graphs.measure.ahead import compare
+    from tensor_graphs.measure.comparison_pipeline import compare
     from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
-    from tensor_graphs.measure.judge import Asked
+    from tensor_graphs.measure.judge import JudgeTask
 
     failed: dict[tuple[str, str], str] = {}
-    with closing(compare(judge, [Asked(*question) for question in pending])) as verdicts:
+    with closing(compare(judge, [JudgeTask(*question) for question in pending])) as verdicts:
         for i, (asked, verdict) in enumerate(verdicts):
             progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
             judge.record(asked.kernel, asked.signature, verdict, None)

@@ -1,7 +1,7 @@
 """prepare: the graph that is compiled in place of the one that was written: the same bits, said in ops that kernels compute.
 
-Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). What then
-computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can
+Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). What
+then computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can
 rewrite (rewrites/find_recipes.py), and loops that a device has no kernel for (unroll.py there). All are bitwise, so tolerances
 and predictions keep their meaning; a graph that gets no fewer steps stays the very same graph. Costs decide whether a kernel of a
 part, or a recipe, runs.

@@ -38,12 +38,12 @@ from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
-from tensor_graphs.measure.queue.ahead import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.measure.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
 from tensor_graphs.measure.queue.report import Answered, ProfileReport, Rests
 from tensor_graphs.measure.queue.requests import settle_queue
+from tensor_graphs.measure.queue.time_left import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.measure.rates.calibration import correct_flops, measure_device, seconds_due
-from tensor_graphs.measure.timing.deployed import NotDeployed, what_runs
+from tensor_graphs.measure.timing.deployed import NotDeployed, running_signatures
 from tensor_graphs.paths.path import Alternative, Cost, NoPathError, Path, Paths, Steps
 from tensor_graphs.records.database import Database
 from tensor_graphs.tuning.strategies import Strategy
@@ -394,7 +394,7 @@ def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, s
     """Return whether a run along the path computes any of these steps, or something of these parts."""
     if not steps and not parts:
         return False
-    running, places = what_runs(graph, path)
+    running, places = running_signatures(graph, path)
     return bool(steps & running or parts & places)
 
 

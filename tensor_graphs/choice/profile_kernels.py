@@ -31,7 +31,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.single import with_parameters
+from tensor_graphs.measure.points.single_kernel import with_parameters
 from tensor_graphs.measure.queue.questions import Question, answer, question_key, unanswered
 from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.measure.queue.requests import settle_queue

@@ -12,8 +12,8 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
-    from tensor_graphs.measure.queue.ahead import Ahead
     from tensor_graphs.measure.queue.report import Answered
+    from tensor_graphs.measure.queue.time_left import Ahead
 
 
 def register(app: typer.Typer) -> None:

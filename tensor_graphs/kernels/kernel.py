@@ -34,7 +34,7 @@ ALL_STEPS = "all steps"
 """the `op` of a kernel that runs all steps of a graph (`Kernel.whole`), and what a path chooses it for"""
 
 
-RUNNER = "tensor_graphs.measure.alone"
+RUNNER = "tensor_graphs.measure.run_in_process"
 """module whose `run_alone(kernel, arrays, attributes)` runs a kernel: a room below, loaded by name when it is asked to"""
 
 
@@ -210,7 +210,7 @@ class Kernel:
     strided(spec, strides): of a kernel whose operands must be contiguous, the call where they lie with these strides (elements,
     one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
     elements. None, or no such function: those that are not contiguous are copied first. Outputs are contiguous. The judge compares
-    it on the ways to lie that it takes (measure/points/cover.py).
+    it on the ways to lie that it takes (measure/points/coverage.py).
     together(specs): makes what the calls of all these specs need, which is cheaper than each by itself (one run of a compiler); for
     each None, or why it cannot be built. `build` makes what is still missing.
     composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name

@@ -3,7 +3,8 @@
 Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
 has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
 floor), where the floor is the dtype's smallest normal number and 0/0 is 0. In dtypes with the exponents of f32, all numbers up to
-the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal. A pass is written `error <= tolerance`, so that NaN fails.
+the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal.
+A pass is written `error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""dataset: measurements as flat rows for whoever studies them, a line of JSON each; and rows of that kind measured again here.
+"""dataset: measurements as flat rows for studies, one JSON line each; and such rows measured again here.
 
-A row holds all that a model of times needs: the part as text, the kernel by its identity, what its sizes say (bytes, flops, shapes,
-dtypes), what was measured, and where. It is no second form of the database: `tg db export` carries that, with its keys and sources,
-and nothing is read back from these rows but the question that a replay asks again.
-"""
+A row holds all that a model of times needs: the part as text, the kernel's identity, features of its sizes (bytes, flops, shapes,
+dtypes), the measurement, and where it was made. `tg db export` is the database's own format; only a replay reads these rows
+back."""
 
 from __future__ import annotations
 
@@ -34,29 +33,29 @@ from tensor_graphs.records.logs import reason_of
 from tensor_graphs.records.rows import at_sizes
 
 FORMAT = 1
-"""of the rows; a field that is added changes nothing"""
+"""version of the rows; an added field changes nothing"""
 
 NEEDED = ("graph", "kernel", "identity", "axes", "status", "median_ms")
-"""what a replay reads of a row"""
+"""fields of a row that a replay reads"""
 
 
 class DatasetError(TensorGraphsError):
-    """A file that is no dataset, or a row of one that says nothing."""
+    """File that is no dataset, or a row of one that is incomplete."""
 
 
 class NotAgain(Exception):
-    """A measurement cannot be made again here; the message says why."""
+    """Measurement that cannot be made again here; the message tells why."""
 
 
 def rows(database: Database, step: Callable[[int, int], None] = lambda done, total: None) -> Iterator[dict[str, Any]]:
-    """Every trace of the database as a row, the oldest first. step: told how many are done, of how many."""
+    """Yield every trace of the database as a row, the oldest first. step: called with how many are done, of how many."""
     places = dict(queries.environments(database))
-    known: dict[str, tuple[str, Signature | None]] = {}
+    graphs: dict[str, tuple[str, Signature | None]] = {}
     total = queries.trace_count(database)
     for done, (t, samples) in enumerate(queries.all_traces(database), 1):
-        if t.graph_key not in known:
-            known[t.graph_key] = _read(database, t.graph_key)
-        text, signature = known[t.graph_key]
+        if t.graph_key not in graphs:
+            graphs[t.graph_key] = _read(database, t.graph_key)
+        text, signature = graphs[t.graph_key]
         place = places.get(t.environment_key)
         yield {"format": FORMAT, "trace": t.trace_id, "structural_key": t.graph_key, "op": t.graph_name, "graph": text,
                "axes": dict(t.axes), **features(signature, t.axes), "kernel": t.implementation_name, "type": t.implementation_type,
@@ -70,7 +69,7 @@ def rows(database: Database, step: Callable[[int, int], None] = lambda done, tot
 
 
 def _read(database: Database, key: str) -> tuple[str, Signature | None]:
-    """The text of a graph, and its signature where it is one op that can be read here."""
+    """Return the text of a graph, and its signature where it is one op that can be read here."""
     text, _ = queries.graph_text(database, key)
     try:
         return text, signature_of_graph(parse_graph(text))
@@ -79,7 +78,8 @@ def _read(database: Database, key: str) -> tuple[str, Signature | None]:
 
 
 def features(signature: Signature | None, axes: Mapping[str, int]) -> dict[str, Any]:
-    """What the sizes of a part say: shapes and dtypes of operands and outputs, bytes and flops of a call; null where not known."""
+    """Return the features of a part's sizes: shapes and dtypes of operands and outputs, bytes and flops of a call; null where not
+    known."""
     if signature is None or not (axes or not signature.dim_names):
         return {"operands": None, "outputs": None, "bytes": None, "flops": None}
     at = signature.binding(axes) if signature.dim_names else {}
@@ -92,14 +92,14 @@ def features(signature: Signature | None, axes: Mapping[str, int]) -> dict[str, 
 
 
 def _finite(value: float | None) -> float | str | None:
-    """JSON has no infinity and no NaN."""
+    """Return a number for JSON, which has no infinity and no NaN."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
 def asked_again(judge: Judge, name: str, identity: str, text: str, axes: Mapping[str, int], given: Given = (), *,
                 command: str) -> Verdict:
-    """The same question asked of the judge today: this code, on this part, timed at these sizes, or (no axes) compared over all.
-    What is found is stored. command: what is typed to ask, for people. Raises NotAgain."""
+    """Examine today what a row measured: this code, on this part, timed at these sizes, or (no axes) compared over all; store the
+    result. command: what a user types for it. Raises NotAgain."""
     try:
         kernel = kernel_named(name)
     except KernelError as error:                                    # somebody's own
@@ -131,8 +131,8 @@ def _in_one_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A row beside what was found today. ratio: of the two medians, today's over the row's. here: it was measured in this
-    environment, so that the times can be compared. why: it was not measured again."""
+    """Row, and its measurement today. ratio: today's median over the row's. here: measured in this environment, so that the times
+    can be compared. why: reason that it was not measured again."""
 
     line: int
     kernel: str
@@ -155,14 +155,14 @@ class Replayed:
         if self.ratio is not None and self.before_ms and self.median_ms:
             took = f"{self.before_ms * 1e3:.1f} µs → {self.median_ms * 1e3:.1f} µs, × {self.ratio:.3g}"
         status = self.status if self.status == self.before else f"{self.before} → {self.status}"
-        said = (f"{self.line:6d}  {self.kernel:20s} {self.op}{at_sizes(self.axes)}: {status}", took,
+        words = (f"{self.line:6d}  {self.kernel:20s} {self.op}{at_sizes(self.axes)}: {status}", took,
                 "" if self.here or self.why else "measured elsewhere", self.why)
-        return "  ".join(filter(None, said))
+        return "  ".join(filter(None, words))
 
 
 def replay(judge: Judge, lines: Iterator[str], limit: int, threads: int | None = None) -> Iterator[Replayed]:
-    """Ask again what the first `limit` rows of a dataset say about single kernels at given sizes; what is found is stored as rows
-    of the database. Raises DatasetError for a line that is no row."""
+    """Measure again the first `limit` rows of a dataset about single kernels at given sizes, and store the results. Raises
+    DatasetError for a line that is no row."""
     asked = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():

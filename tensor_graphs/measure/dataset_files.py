@@ -1,10 +1,9 @@
-"""dataset_files: the rows of a dataset as a file: JSON lines, CSV or Parquet, by its suffix.
+"""dataset_files: writes the rows of a dataset to a file: JSON lines, CSV or Parquet, by its suffix.
 
     write(Path("rows.parquet"), rows(database))         the number of rows
 
-CSV and Parquet have one column for each field of a row. What has fields of its own (axes, operands, where) is JSON text there; time
-samples are a list in Parquet. Parquet needs pyarrow (the extra `parquet`).
-"""
+CSV and Parquet have one column per field. Structured fields (axes, operands, where) are JSON text there; time samples are a list in
+Parquet, which needs pyarrow (the extra `parquet`)."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def _write_parquet(file: Path, rows: Iterable[Row]) -> int:
 
 
 def _typed(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Rows as Parquet has them: an infinite error is a number again."""
+    """Yield rows in Parquet's types: an infinite error is a number again."""
     for row in rows:
         yield {name: _json(row[name]) if kind == "json" else float(row[name]) if kind == "number" and row[name] is not None
                else row[name] for name, kind in COLUMNS.items()}
@@ -84,7 +83,7 @@ def _typed(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 WRITERS: Mapping[str, Callable[[Path, Iterable[Row]], int]] = {
     ".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
-"""suffix -> what writes such a file, and returns the number of rows"""
+"""suffix -> function that writes such a file, and returns the number of rows"""
 
 
 def require_suffix(file: Path) -> None:

@@ -1,11 +1,11 @@
-"""failing_point: the point at which a kernel was wrong, kept so that it can be run again: in the trace's row, its inputs in a file.
+"""failing_point: stores the point at which a kernel was wrong, so that it can be run again: in the trace's row, its inputs in a
+file.
 
-A row says the point itself (sizes, seed, kind of values); the same version of the judge makes the same inputs of it. The file, in
+The row has the point itself (sizes, seed, kind of values); the same version of the judge makes the same inputs of it. The file, in
 the user's cache folder, has the arrays and the graph's text, for other versions and for programs of a user's own:
 
     with numpy.load(file) as z:
-        kernel.run([z["x0"], z["x1"]])          # 16- and 8-bit floats but float16 lie there as unsigned integers of their width
-"""
+        kernel.run([z["x0"], z["x1"]])          # 16- and 8-bit floats but float16 lie there as unsigned integers of their width"""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.same_math import same_math_limit
-from tensor_graphs.measure.alone import run_on
 from tensor_graphs.measure.points.inputs import STORED, Form, Point, point_inputs
+from tensor_graphs.measure.run_in_process import run_on
 from tensor_graphs.measure.where_wrong import in_words, wrong_elements
 
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20
-"""of the inputs of one point, uncompressed: of larger ones no file is written"""
+"""bytes of the inputs of one point, uncompressed: larger ones are not written"""
 
 MOST_FILES = 32
-"""in the folder: the oldest is removed for a new one"""
+"""files in the folder: the oldest is removed for a new one"""
 
 GRAPH = "graph"
-"""the array of a file that holds the graph's text"""
+"""array of a file that holds the graph's text"""
 
 
 class FailingPointError(TensorGraphsError):
@@ -49,12 +49,13 @@ class FailingPointError(TensorGraphsError):
 
 
 def folder() -> Path:
-    """The folder of the files."""
+    """Return the folder of the files."""
     return user_folder("failures")
 
 
 def kept(graph: Graph, point: Point) -> dict[str, Any]:
-    """What a trace's conditions say of a failing point, whose inputs are written to a file. Dims are numbered, as in `axes`."""
+    """Return the entries of a trace's conditions for a failing point, and write its inputs to a file. Dims are numbered, as in
+    `axes`."""
     numbered = _renamed(point, {n: f"d{i}" for i, n in enumerate(graph.dim_order)})
     fields = {f.name: getattr(numbered, f.name) for f in dataclasses.fields(Point)}
     defaults = {f.name: f.default for f in dataclasses.fields(Point)}
@@ -67,7 +68,8 @@ def _renamed(point: Point, names: Mapping[str, str]) -> Point:
 
 
 def point_of(graph: Graph, document: Mapping[str, Any]) -> Point:
-    """The point that `kept` describes, of a graph that is the same but for the names of its dims. Raises FailingPointError."""
+    """Return the point that `kept` describes, of a graph that differs at most in the names of its dims. Raises
+    FailingPointError."""
     try:
         point = Point(**{name: _tuples(value) for name, value in document.items()})
         return _renamed(point, {f"d{i}": n for i, n in enumerate(graph.dim_order)})
@@ -80,7 +82,7 @@ def _tuples(value: Any) -> Any:
 
 
 def write(graph: Graph, point: Point) -> str:
-    """Write the inputs of a point; returns the file's name, "" where they are too large or the folder cannot be written to."""
+    """Write the inputs of a point; return the file's name, "" where they are too large or the folder is not writable."""
     arrays = point_inputs(graph, point)
     if sum(a.nbytes for a in arrays.values()) > MOST_BYTES:
         return ""
@@ -101,7 +103,7 @@ def write(graph: Graph, point: Point) -> str:
 
 
 def read(file: Path) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The graph and the inputs of a file. Raises FailingPointError."""
+    """Return the graph and the inputs of a file. Raises FailingPointError."""
     try:
         with np.load(file, allow_pickle=False) as z:
             graph = parse_graph(str(z[GRAPH]))
@@ -113,7 +115,7 @@ def read(file: Path) -> tuple[Graph, dict[str, np.ndarray]]:
 
 @dataclasses.dataclass(frozen=True)
 class ReplayedOutput:
-    """An output of a kernel at a point, compared with the oracle. words: the largest error, and where the output is wrong."""
+    """Output of a kernel at a point, compared with the oracle. words: the largest error, and where the output is wrong."""
 
     output: str
     error: float
@@ -122,12 +124,12 @@ class ReplayedOutput:
 
     @property
     def right(self) -> bool:
-        """Whether the error is one that is allowed, before what rounding explains."""
+        """Return whether the error is allowed, before what rounding explains."""
         return self.error <= self.limit
 
 
 def beyond_one_call(point: Point | None) -> str:
-    """What is said where a kernel that was wrong is right in a single call, and nobody has edited it."""
+    """Return the message for a kernel that was wrong and is right in a single call, unedited."""
     if point is not None and point.form != "apart" and point.form not in STORED:
         return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
                 "\n  fix: in a program of yours, the function on arrays that lie so")
@@ -142,8 +144,8 @@ def beyond_one_call(point: Point | None) -> str:
 
 
 def inputs_of(graph: Graph, conditions: Mapping[str, Any], same_judge: bool) -> tuple[Point | None, dict[str, np.ndarray], str]:
-    """The point of a trace's conditions, its inputs, and their origin in words: the seed in the row where the same version of the
-    judge wrote it, else the file. Raises FailingPointError, InputError."""
+    """Return the point of a trace's conditions, its inputs, and their origin in words: made from the row's seed where the same
+    version of the judge wrote it, else read from the file. Raises FailingPointError, InputError."""
     if "wrong_at" not in conditions:
         raise FailingPointError("the trace says no point at which the kernel was wrong\n"
                                 "  fix: retry it (tg db retry TRACE): a verdict INCORRECT_NUMERICAL of today says one")
@@ -163,11 +165,11 @@ def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[
         form, axis, left = point.form, point.axis, [n for n in inputs if point.only not in (None, n)]
     outputs = run_on(kernel, graph, inputs, form, axis, left)
     expected = interpret(graph, inputs).outputs
-    found = []
+    compared_outputs = []
     for name, node in graph.outputs.items():
         out, ref, limit = outputs[name], np.asarray(expected[name]), same_math_limit((node.type,), kernel.precision)
         report = measure(out, ref, node.dtype)
         off = in_words(wrong_elements(out, ref, node.dtype, limit))
         worst = report.mismatch or ("" if report.worst is None else str(report.worst))
-        found.append(ReplayedOutput(name, report.max_relative_error, limit, "; ".join(filter(None, (worst, off)))))
-    return found
+        compared_outputs.append(ReplayedOutput(name, report.max_relative_error, limit, "; ".join(filter(None, (worst, off)))))
+    return compared_outputs

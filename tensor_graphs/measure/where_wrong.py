@@ -1,7 +1,4 @@
-"""where_wrong: which elements of an output are wrong, in words: rows, columns, ranges, every eighth.
-
-In: an output, the oracle's, the error allowed.  Out: "rows 1–15 of 16; columns from 64 on of 128" and how many elements.
-"""
+"""where_wrong: describes which elements of an output are wrong: rows, columns, ranges, every eighth."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from tensor_graphs.meaning.error_measure import flushed_alike
 from tensor_graphs.measure.points.inputs import Point
 
 MOST_PERIOD = 64
-"""of a pattern that is looked for along an axis: the width of a vector or of a tile"""
+"""longest pattern that is looked for along an axis: the width of a vector or of a tile"""
 
 MOST_SIZES = 6
-"""at which a kernel was right, in the words about where it is wrong"""
+"""sizes at which a kernel was right that a message lists"""
 
 
 def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float) -> np.ndarray:
-    """Where the two differ by more than `limit` times the larger of the element and its row's root mean square."""
+    """Return where the two differ by more than `limit` times the larger of the element and its row's root mean square."""
     if dtype.kind != "float":
         return np.asarray(out != ref)
     with np.errstate(all="ignore"):
@@ -37,25 +34,26 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
 
 UNWRITTEN = ("not written, or added to: what lay there before the run is still there (a kernel fills the arrays it is given: "
              "outs[0][...] = …)")
-"""what is said of elements that are `unwritten`"""
+"""message about elements that are `unwritten`"""
 
 
 def unwritten(out: np.ndarray, wrong: np.ndarray) -> bool:
-    """Whether all wrong elements are one byte again and again, as outputs are before a run (memory_guards.py): no number of several
-    bytes that a kernel computes is, but 0 and the integer -1."""
-    found = np.unique(np.ascontiguousarray(out)[wrong].view(np.uint8)) if out.itemsize > 1 else np.empty(0)
-    return len(found) == 1 and found[0] != 0 and not (out.dtype.kind in "iu" and found[0] == 0xFF)
+    """Return whether all wrong elements repeat one byte, as outputs do before a run (memory_guards.py): no computed number of
+    several bytes does, except 0 and the integer -1."""
+    values = np.unique(np.ascontiguousarray(out)[wrong].view(np.uint8)) if out.itemsize > 1 else np.empty(0)
+    return len(values) == 1 and values[0] != 0 and not (out.dtype.kind in "iu" and values[0] == 0xFF)
 
 
 def other_sizes(right: Iterable[Point], wrong: Point) -> str:
-    """The sizes of the points that were right before one that is wrong, where these are others: "n=8; n=16"."""
+    """Return the sizes of points that were right before one that is wrong, where these are others: "n=8; n=16"."""
     sizes = dict.fromkeys(p.sizes for p in right if p.sizes != wrong.sizes)
-    shown = [", ".join(f"{n}={size}" for n, size in each) for each in list(sizes)[:MOST_SIZES]]
+    shown = [", ".join(f"{n}={size}" for n, size in dims) for dims in list(sizes)[:MOST_SIZES]]
     return "; ".join([*shown, *(["…"] if len(sizes) > MOST_SIZES else [])])
 
 
 def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
-    """Where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count; None: all."""
+    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count; None:
+    all."""
     if picked is not None and wrong.ndim:
         wrong = wrong & picked.reshape(*wrong.shape[:-1], 1)
     count = int(wrong.sum())
@@ -80,7 +78,7 @@ def _axis(axis: int, rank: int, count: int) -> str:
 
 
 def _numbers(at: np.ndarray) -> str:
-    """The places of True in a vector that is not True throughout."""
+    """Describe the places of True in a vector that is not True throughout."""
     numbers, size = np.flatnonzero(at), len(at)
     first, last = int(numbers[0]), int(numbers[-1])
     if len(numbers) == 1:
@@ -91,7 +89,7 @@ def _numbers(at: np.ndarray) -> str:
 
 
 def _pattern(numbers: np.ndarray, size: int) -> str:
-    """Numbers that have, or lack, one remainder by a small number; "" where there is no such rule."""
+    """Describe numbers that have, or lack, one remainder by a small number; "" where there is no such rule."""
     every = np.arange(size)
     for period in range(2, min(MOST_PERIOD, size // 2) + 1):
         rests = np.unique(numbers % period)

@@ -34,11 +34,11 @@ from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.descriptors import InputError
-from tensor_graphs.measure.queue import ahead, questions
-from tensor_graphs.measure.queue.ahead import Ahead, Pace
+from tensor_graphs.measure.queue import questions, time_left
 from tensor_graphs.measure.queue.questions import COMPARING, Question
+from tensor_graphs.measure.queue.time_left import Ahead, Pace
 from tensor_graphs.measure.rates import calibration
 from tensor_graphs.measure.rates.table import Speed
 from tensor_graphs.measure.timing import deployed
@@ -134,7 +134,7 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     seen: list[float] = []
 
     class Listening(Judge):
-        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+        def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
             seen.append(budget)
             return [Verdict("IMPLAUSIBLE", None, None, None, None, "not measured") for _ in asked]
 
@@ -153,7 +153,7 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
     monkeypatch.setattr(questions, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 1e-6))
 
     class Listening(Judge):
-        def examine_in_turns(self, asked: Sequence[Asked], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
+        def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
             seen.append((len(asked), until <= end))
             return [Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "", samples=(1e-3,)) for _ in asked]
 
@@ -483,7 +483,7 @@ def counted_seconds(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     seen: list[Question] = []
     clock = SimpleNamespace(perf_counter=lambda: 0.01 * len(seen), sleep=time.sleep)
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(ahead, "time", clock)
+    monkeypatch.setattr(time_left, "time", clock)
     return seen
 
 
@@ -656,9 +656,10 @@ def test_what_comes_ahead_takes_longer_on_a_machine_that_is_busy(monkeypatch: py
     pace = Pace()
     for worked, slowdown in (2.0, 2.0), (4.0, 1.0), (8.0, 1.0):     # several threads at once are no idle machine's doing
         monkeypatch.setattr(Pace, "seconds", 4.0)
-        monkeypatch.setattr(ahead, "_worked", lambda worked=worked: pace._worked + worked)
-        found = ahead.ahead_of([], set(), None, pace=pace, **asked)
-        assert (found.device, found.search, found.total) == (slowdown, 4.0 * ahead.SEARCH, 5.0 + slowdown + 4.0 * ahead.SEARCH)
+        monkeypatch.setattr(time_left, "_worked", lambda worked=worked: pace._worked + worked)
+        found = time_left.ahead_of([], set(), None, pace=pace, **asked)
+        search = 4.0 * time_left.SEARCH
+        assert (found.device, found.search, found.total) == (slowdown, search, 5.0 + slowdown + search)
 
 
 def test_finding_out_what_to_measure_ends_when_it_takes_longer_than_was_announced(database: Database,

@@ -121,7 +121,7 @@ def test_an_infinity_in_the_operand_that_is_not_in_the_output_is_refused(judge: 
 
 def test_answers_are_kept_as_rows_and_come_back_whole(judge: Judge) -> None:
     point = Point(SIZES, 6)
-    kept, inputs = judge._kept(WRITE, point), point_inputs(WRITE.graph, point)
+    kept, inputs = judge._stored_answer(WRITE, point), point_inputs(WRITE.graph, point)
     wanted = interpret(WRITE.graph, inputs, dims=AT).outputs["y0"]
     answer = judge.expected(WRITE, point)
     assert kept is not None and answer is not None

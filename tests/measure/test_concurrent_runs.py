@@ -15,9 +15,9 @@ from tensor_graphs.kernels.c.interleaved import Arguments, Interleaved
 from tensor_graphs.kernels.kernel import HostCall, Kernel, NativeCall
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.concurrent_runs import RUNS, run_beside_itself, run_interleaved
+from tensor_graphs.measure.concurrent_runs import RUNS, run_interleaved, run_under_load
 from tensor_graphs.measure.isolation.memory_guards import Guarded
-from tensor_graphs.measure.points.single import single_kernel_plan
+from tensor_graphs.measure.points.single_kernel import single_kernel_plan
 
 SQUARE = signature_of(tg.square(tg.input("x", (4, 24), tg.f32)))
 X, Y = (np.random.default_rng(seed).standard_normal((4, 24)).astype(np.float32) for seed in (1, 2))
@@ -39,7 +39,7 @@ def beside(body: Callable[..., None]) -> tuple[np.ndarray, float]:
     kernel = Kernel("own.square", "numpy", "square", lambda spec: HostCall(body), lambda spec: None, "", __name__)
     out = {"y0": Guarded((4, 24), np.dtype(np.float32))}
     out["y0"].array[...] = X * X
-    apart = run_beside_itself(single_kernel_plan(SQUARE.graph, kernel), {}, {"x0": X}, {"x0": Y}, out, {})
+    apart = run_under_load(single_kernel_plan(SQUARE.graph, kernel), {}, {"x0": X}, {"x0": Y}, out, {})
     return out["y0"].array, apart
 
 

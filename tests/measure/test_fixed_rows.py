@@ -11,10 +11,10 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.ahead import compare
+from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.replies import ReportedOutput
-from tensor_graphs.measure.judge import Asked, Judge
-from tensor_graphs.measure.points.fixed_rows import axis_of, called, fewer
+from tensor_graphs.measure.judge import Judge, JudgeTask
+from tensor_graphs.measure.points.fixed_rows import axis_of, fewer, row_name
 from tensor_graphs.measure.points.inputs import Form, Point, point_inputs
 from tensor_graphs.records.database import Database
 
@@ -76,25 +76,25 @@ def test_one_row_in_another_ones_place_shows(judge: Judge) -> None:
 
 def test_fewer_rows_need_an_op_that_takes_them() -> None:
     graph = signature_of(tg.reshape(X, (512, 256))).graph
-    assert fewer(graph, called(0, 256), 24) is None                 # the attribute says how many elements there are
-    assert fewer(signature_of(tg.softmax(X)).graph, called(0, 100), 24) is None
+    assert fewer(graph, row_name(0, 256), 24) is None                 # the attribute says how many elements there are
+    assert fewer(signature_of(tg.softmax(X)).graph, row_name(0, 100), 24) is None
 
 
 def test_the_oracle_is_asked_ahead_until_it_is_enough(shared: Database) -> None:
     kernel, signature = kernel_named("numpy.softmax"), signature_of(tg.softmax(tg.input("s", (tg.dim("n", 1, 64), 8), tg.f32)))
-    asked = Asked(kernel, signature, {"n": 20})
+    asked = JudgeTask(kernel, signature, {"n": 20})
     with Judge(shared) as judge:
         judge.foresee([asked], lambda: True)
         assert not judge._points
         judge.foresee([asked, asked], lambda: False)
         (points,) = judge._points.values()
-        assert points == judge._shown(asked) and not judge._points  # taken by whoever compares
+        assert points == judge._compared_points(asked) and not judge._points  # taken by whoever compares
 
 
 def test_a_part_of_which_a_worker_has_the_words_alone_is_compared_on_few_rows(judge: Judge) -> None:
     """Its numbers are spread over the shape, which is a fixed one there."""
     steps = tg.graph((X * 3.0 + 7.0) * X)
-    asked = Asked(kernel_named("gen.loops"), signature_of(part_of(steps)(X)), {})
+    asked = JudgeTask(kernel_named("gen.loops"), signature_of(part_of(steps)(X)), {})
     assert judge._look_for_rows(asked.signature, BASE) is not None
     ((_, verdict),) = compare(judge, [asked])
     assert verdict.status == "PASSED", verdict.log

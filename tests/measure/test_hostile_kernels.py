@@ -71,7 +71,7 @@ def _agrees(*arguments: object, **more: object) -> ErrorReport:
 
 
 @pytest.mark.parametrize("name", ["judge.measure", "judge.Judge._compare", "judge.SAME_MATH", "judge.settled_rows",
-                                  "judge.VERIFIER", "judge.Judge.examine_in_turns", "points.inputs.generator",
+                                  "judge.VERIFIER", "judge.Judge.examine_interleaved", "points.inputs.generator",
                                   "points.extremes.SIZES"])
 def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_verdict(brief_judge: Judge, name: str) -> None:
     """A module may do it when it is imported."""
@@ -79,7 +79,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
     verdict = Verdict("PASSED", 0.0, 0.0, 0.0, 0.0, "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"tensor_graphs.measure.{name}", _agrees)
-        if not name.endswith("examine_in_turns"):
+        if not name.endswith("examine_interleaved"):
             with pytest.raises(JudgeError, match=f"{name} was replaced"):
                 brief_judge.examine(candidate, signature, {"n": 20})
         with pytest.raises(JudgeError, match="fix: start Python again"):
@@ -88,7 +88,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
 
 
 @pytest.mark.parametrize("name", [
-    "measure.fewer_bits.widened", "costs.roofline.work", "measure.judge.work", "kernels.import_spec.origin_of",
+    "measure.operand_precision.widened", "costs.roofline.work", "measure.judge.work", "kernels.import_spec.origin_of",
     "measure.isolation.reused_arrays.take", "records.database.Database.add_traces", "language.composites.convolution.conv2d"])
 def test_the_watch_covers_all_that_the_judge_imports(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(f"tensor_graphs.{name}", _agrees)

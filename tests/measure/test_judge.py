@@ -28,7 +28,7 @@ from tensor_graphs.measure.isolation.memory_guards import GUARD, GUARD_BYTES, PO
 from tensor_graphs.measure.isolation.replies import Loaded, Reply, ReportedOutput, Shown
 from tensor_graphs.measure.isolation.worker import INSIDE
 from tensor_graphs.measure.isolation.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
-from tensor_graphs.measure.judge import PLAIN, PROCESS_SECONDS, Asked, Judge
+from tensor_graphs.measure.judge import PLAIN, PROCESS_SECONDS, Judge, JudgeTask
 from tensor_graphs.measure.points.inputs import Point, point_inputs
 from tensor_graphs.measure.queue.questions import Question, answer, unanswered
 from tensor_graphs.measure.timing.reference_stream import SHARED
@@ -75,7 +75,7 @@ def test_the_log_of_a_crash_or_a_hang_says_where_the_kernel_was_run(judge: Judge
 
 
 def test_the_log_of_a_crash_in_timed_runs_says_so(judge: Judge) -> None:
-    timing = judge._timing(Asked(kernel("right_in_place"), RELU, SIZES, SIZES), 0.02, 0.01, False)
+    timing = judge._timing(JudgeTask(kernel("right_in_place"), RELU, SIZES, SIZES), 0.02, 0.01, False)
     hearing = judging._Dialogue(judge, RELU, (), timing)
     for word in (Loaded(), Shown(())):
         hearing(word, 0.0)
@@ -139,7 +139,7 @@ def test_a_small_comparison_is_not_waited_for_as_long_as_a_large_one(shared: Dat
         points = judge.points(kernel("slow"), RELU, SIZES)
         small = judge.limit(RELU, points, None)
         assert small is not None and judging.LEAST_WAIT < small < JOB_SECONDS / 2
-        judge._known_of(RELU).took[points[0].values] = 1.0
+        judge._answers_of(RELU).took[points[0].values] = 1.0
         assert judge.limit(RELU, points, None) == JOB_SECONDS
         monkeypatch.setattr(judging, "LEAST_WAIT", 0.5)
         monkeypatch.setattr(judging, "SLOWER", 1.0)
@@ -261,7 +261,7 @@ def test_what_a_time_is_divided_by_hangs_on_the_work_alone(shared: Database, rat
         for kind, node in nodes.items():
             found = kernel_named(f"numpy.{node.op.name}")
             signature = signature_of(node)
-            assert judge._timing(Asked(found, signature, {}, {}), 0.02, 0.01, baseline=False).reference == kind
+            assert judge._timing(JudgeTask(found, signature, {}, {}), 0.02, 0.01, baseline=False).reference == kind
             for _ in range(3):                                      # on a busy machine honest times are IMPLAUSIBLE for a moment
                 verdict = judge.examine(found, signature, {}, time_at={}, budget=0.02, verify=False)
                 if verdict.status != "IMPLAUSIBLE":
@@ -282,16 +282,16 @@ def test_workers_that_find_no_quiet_are_made_up_for_as_often_again(judge: Judge,
 
 
 def test_kernels_that_are_measured_in_turns_get_a_verdict_each(judge: Judge) -> None:
-    asked = [Asked(kernel(name), RELU, SIZES, SIZES) for name in ("right_in_place", "raises", "one_percent_off")]
-    asked.append(Asked(kernel("right_in_place"), RELU, SIZES))
-    found = judge.examine_in_turns(asked, budget=2 * PROCESS_SECONDS)
+    asked = [JudgeTask(kernel(name), RELU, SIZES, SIZES) for name in ("right_in_place", "raises", "one_percent_off")]
+    asked.append(JudgeTask(kernel("right_in_place"), RELU, SIZES))
+    found = judge.examine_interleaved(asked, budget=2 * PROCESS_SECONDS)
     assert [v.status for v in found] == ["PASSED", "RUNTIME_ERROR", "INCORRECT_NUMERICAL", "PASSED"]
     assert found[0].timing["wall"]["processes"] == 2 and not found[3].timing
 
 
 def test_when_the_time_is_over_every_kernel_has_been_measured_once_and_no_further_part_is_begun(judge: Judge) -> None:
-    asked = [Asked(kernel("right_in_place"), RELU, SIZES, SIZES, verify) for verify in (True, False)]
-    found = judge.examine_in_turns(asked, budget=3 * PROCESS_SECONDS, until=time.perf_counter())
+    asked = [JudgeTask(kernel("right_in_place"), RELU, SIZES, SIZES, verify) for verify in (True, False)]
+    found = judge.examine_interleaved(asked, budget=3 * PROCESS_SECONDS, until=time.perf_counter())
     assert [v.status for v in found] == ["PASSED", "PASSED"]
     assert [v.timing["wall"]["processes"] for v in found] == [1, 1] and all(v.plain for v in found)
 
@@ -428,8 +428,8 @@ def test_errors_and_points_of_all_jobs_of_a_question_are_in_its_verdict(judge: J
     whole = judge.examine(kernel, signature, {"n": 16})
     monkeypatch.setattr(judging, "AT_ONCE", 600)
     heard = []
-    at = judging.Judge._heard_at
-    monkeypatch.setattr(judging.Judge, "_heard_at", lambda *given: heard.append(at(*given)) or heard[-1])
+    at = judging.Judge._run_job
+    monkeypatch.setattr(judging.Judge, "_run_job", lambda *given: heard.append(at(*given)) or heard[-1])
     apart = judge.examine(kernel, signature, {"n": 16})
     assert len(heard) > 3 and apart.status == whole.status == "PASSED"
     assert (apart.error, apart.covered) == (whole.error, whole.covered)

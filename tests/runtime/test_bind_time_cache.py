@@ -13,7 +13,7 @@ from tensor_graphs.devices import sealed_files
 from tensor_graphs.devices.safetensors import open_weights, write_weights
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.points.single import single_kernel_plan, with_parameters
+from tensor_graphs.measure.points.single_kernel import single_kernel_plan, with_parameters
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime import bind_time_cache
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind

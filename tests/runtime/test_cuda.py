@@ -24,7 +24,7 @@ from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.single import plan_along
+from tensor_graphs.measure.points.single_kernel import plan_along
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.segments.launches import Launches

@@ -1,8 +1,7 @@
-"""backend: what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case, held to the oracle.
+"""backend: judges what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case.
 
-Judging is `judge.examine` on the instances of cases.py: in a worker process, at sizes from 0 up, in place, on strided
-operands, with NaN and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason.
-"""
+`judge.examine` runs on the instances of cases.py: in a worker process, at sizes from 0 up, in place, on strided operands, with NaN
+and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason."""
 
 from __future__ import annotations
 
@@ -37,26 +36,24 @@ TYPICAL = (12, 29, 7)
 """sizes of an instance's dims at which it is compared, besides those that the judge adds"""
 
 TIMED = (256, 1024, 64)
-"""sizes of an instance's dims at which it is timed; of the instances of a cell, the one with the largest operands is"""
+"""sizes of an instance's dims at which it is timed: the instance of a cell with the largest operands"""
 
 TIME_BUDGET = 0.05
 """seconds of samples per cell"""
 
 Step = Callable[[int, int, str], None]
-"""(cells done, cells in all, what comes next)"""
+"""(cells done, cells in all, next one)"""
 
 
 class ConformanceError(TensorGraphsError):
-    """A table that cannot be made: the backend is not here, or an op is unknown."""
+    """Table that cannot be made: the backend is not here, or an op is unknown."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One op at one dtype. instances: how many the case makes; claimed: how many of them a kernel accepts.
-
-    error: the largest of the claimed ones (max_relative_error), None where nothing ran to its end. seconds: median cold time of
-    `timed`, a signature with its sizes.
-    """
+    """One op at one dtype. instances: how many the case makes; claimed: how many of them a kernel accepts. error: the largest of
+    the claimed ones (max_relative_error), None where nothing ran to its end. seconds: median cold time of `timed`, a signature with
+    its sizes."""
 
     op: str
     dtype: str
@@ -71,7 +68,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Conformance:
-    """The cells of one backend, ops in the order of their tables, dtypes likewise."""
+    """Cells of one backend, ops in the order of their tables, dtypes likewise."""
 
     backend: str
     cells: tuple[TableCell, ...]
@@ -85,7 +82,7 @@ class Conformance:
 
 
 def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """(op, dtype) of every cell, or of those of some ops. Raises ConformanceError for a name of no op."""
+    """Return (op, dtype) of every cell, or of those of some ops. Raises ConformanceError for a name of no op."""
     names = ops()
     for name in only or ():
         if name not in names:
@@ -97,24 +94,22 @@ def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
 
 def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]] | None = None, timed: bool = False,
                   on_step: Step | None = None) -> Conformance:
-    """Judge a backend's kernels at these cells (all by default), in order.
-
-    Raises ConformanceError when the backend is not available here, KernelError when there is none of this name.
-    """
+    """Judge a backend's kernels at these cells (all by default), in order. Raises ConformanceError when the backend is not
+    available here, KernelError when there is none of this name."""
     kernels = kernels_of(backend)
     wanted = list(keys() if cells is None else cells)
-    found = []
+    judged = []
     for i, (op, dtype) in enumerate(wanted):
         if on_step is not None:
             on_step(i, len(wanted), f"{op} {dtype}")
-        found.append(judge_cell([*kernels.get(op, ()), *kernels.get(ANY_OP, ())], op, dtype, judge, timed=timed))
+        judged.append(judge_cell([*kernels.get(op, ()), *kernels.get(ANY_OP, ())], op, dtype, judge, timed=timed))
     if on_step is not None:
         on_step(len(wanted), len(wanted), "")
-    return Conformance(backend, tuple(found))
+    return Conformance(backend, tuple(judged))
 
 
 def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
-    """op -> the backend's kernels. Raises ConformanceError when the backend is not available here."""
+    """Return op -> the backend's kernels. Raises ConformanceError when the backend is not available here."""
     reason = why_missing(backend)
     if reason is not None:
         raise ConformanceError(f"the backend {backend!r} is not available here: {reason}\n"
@@ -123,7 +118,7 @@ def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
 
 
 def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, timed: bool = False) -> TableCell:
-    """One cell, from the kernels that compute this op. Raises JudgeError where the judge's own code fails."""
+    """Judge one cell, from the kernels that compute this op. Raises JudgeError where the judge's own code fails."""
     try:
         nodes = instances(op, DTYPES[dtype])
     except DTypeError as e:
@@ -147,8 +142,8 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
         if verdict.status == JUDGE_ERROR:
             raise JudgeError(verdict.log)
         if verdict.status != "PASSED":
-            said = f"{verdict.status}: {kernel.name} on {signature.title()}: {reason_of(verdict.log) or 'no message'}"
-            return TableCell(op, dtype, "fail", said, verdict.error, count, claimed)
+            failure = f"{verdict.status}: {kernel.name} on {signature.title()}: {reason_of(verdict.log) or 'no message'}"
+            return TableCell(op, dtype, "fail", failure, verdict.error, count, claimed)
         worst = max(worst, verdict.error or 0.0)
         if verdict.samples:
             seconds, at = statistics.median(verdict.samples), _at(signature, large)
@@ -157,8 +152,8 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
 
 
 def _claims(kernels: Sequence[Kernel], signatures: Sequence[Signature]) -> tuple[list[tuple[Kernel, Signature]], list[str]]:
-    """Which kernel takes which signature, signature by signature (the judge keeps one oracle at a time); and the reasons of
-    those that no kernel takes. What a faulty `accepts` raises is its reason."""
+    """Return (kernel, signature) of accepted pairs, signature by signature (the judge keeps one oracle at a time); and the reasons
+    of signatures that no kernel takes. What a faulty `accepts` raises is its reason."""
     claims, refusals = [], []
     for signature in signatures:
         reasons = [(k, _accepts(k, signature.spec)) for k in kernels]

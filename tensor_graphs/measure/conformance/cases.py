@@ -1,10 +1,9 @@
-"""cases: for every op, instances of it: shapes, attributes, dtypes of the other operands. One row per op in need.
+"""cases: instances of every op: shapes, attributes, dtypes of the other operands.
 
-A case is a function of a `CaseDraw` that returns one application of the op. It makes plain inputs whose first sizes are dims
-(the judge then compares at 0, at 1, at odd sizes and at large ones) and goes round the choices, so that as many variants as a
-choice has values show each of them; the tests have one of their own, with random sizes, values and views. An op without a row
-here is applied to operands of one shape with its attributes left out: that is right for elementwise ops, and says so otherwise.
-"""
+A case is a function of a `CaseDraw` that returns one application of the op. It makes plain inputs whose first sizes are dims (the
+judge then compares at 0, at 1, at odd sizes and at large ones) and rotates the choices, so that as many variants as a choice has
+values show each of them; the tests have a draw of their own, with random sizes, values and views. An op without a row here is
+applied to operands of one shape with its attributes left out: right for elementwise ops, an error otherwise."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ LARGEST = 1024
 """upper bound of a dim in a case"""
 
 SIZES = (3, 2, 5, 1)
-"""of the axes behind the dims"""
+"""sizes of the axes behind the dims"""
 
 VARIANTS = 4
 """instances of an op at a dtype; those in MORE have as many as their longest choice"""
 
 
 class CaseError(TensorGraphsError):
-    """An op of which no instance can be made from the table of cases."""
+    """Op of which no instance can be made from the table of cases."""
 
 
 class CaseDraw:
-    """One instance under construction. dtype: the one the table's column stands for (see `STANDS_FOR`)."""
+    """One instance under construction. dtype: the one that the table's column stands for (see `STANDS_FOR`)."""
 
     def __init__(self, variant: int, dtype: DType) -> None:
         self.variant, self.dtype = variant, dtype
@@ -48,13 +47,13 @@ class CaseDraw:
         self._dims: list[Dim] = []
 
     def pick(self, *choices: Any) -> Any:
-        """One of the choices; as many variants as there are choices see each of them once."""
+        """Return one of the choices; as many variants as there are choices see each of them once."""
         self._picks += 1
         order = np.random.default_rng(1000 * self._picks + len(choices)).permutation(len(choices))
         return choices[int(order[self.variant % len(choices)])]
 
     def size(self, least: int = 0) -> Dim:
-        """A size ≥ least: a new dim for as long as there are fewer than `dims`, then a number."""
+        """Return a size ≥ least: a new dim for as long as there are fewer than `dims`, then a number."""
         if len(self._dims) < self.dims:
             self._dims.append(d.dim(f"n{len(self._dims)}", least, LARGEST))
             return self._dims[-1]
@@ -65,12 +64,12 @@ class CaseDraw:
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, *, positive: bool = False, low: int | None = None,
                high: int | None = None, distinct: bool = False, plain: bool = False) -> Node:
-        """An operand. What is said about its values is for the tests' own `CaseDraw`: here measure/points/inputs.py makes them."""
+        """Return an operand. The arguments about its values are for the tests' own `CaseDraw`: here points/inputs.py makes them."""
         self._inputs += 1
         return leaves.input(f"x{self._inputs - 1}", shape, dtype or self.dtype)
 
     def index(self, shape: tuple[Dim, ...], size: Dim, distinct: bool = False) -> Node:
-        """Integers of any width that index `size` elements, one too low or too high among them."""
+        """Return integers of any width that index `size` elements, one too low or too high among them."""
         other = self.pick("i8", "i16", "u8", "u32", "u64")
         dtype = DTYPES[self.pick("i32", "i64", "i32", other)]
         high = min(int(size) + 1, 127) if d.is_static(size) else 127
@@ -81,7 +80,7 @@ Case = Callable[[CaseDraw], Node]
 
 
 def applied(node: Node) -> Node:
-    """The application of the op itself, behind the item of an op with several outputs."""
+    """Return the application of the op itself, behind the item of an op with several outputs."""
     return node.inputs[0] if node.op is ITEM else node
 
 
@@ -90,13 +89,13 @@ def apply_atomic(name: str, xs: list[Node], **attrs: Any) -> Node:
 
 
 def compose(name: str, *xs: Node | None, **attrs: Any) -> Node:
-    """A library composite applied; of several outputs, the first."""
-    made = LIBRARY[name](*xs, **attrs)
-    return made[0] if isinstance(made, tuple) else made
+    """Return a library composite applied; of several outputs, the first."""
+    result = LIBRARY[name](*xs, **attrs)
+    return result[0] if isinstance(result, tuple) else result
 
 
 def alike(op: Op, **how: Any) -> Case:
-    """Operands of one shape, every attribute left out; two operands are the same node in one instance of six."""
+    """Return a case of operands of one shape, every attribute left out; two operands are the same node in one instance of six."""
 
     def build(draw: CaseDraw) -> Node:
         shape = draw.shape()
@@ -107,6 +106,10 @@ def alike(op: Op, **how: Any) -> Case:
         return compose(op.name, *xs) if isinstance(op, CompositeOp) else apply(op, xs, {})
 
     return build
+
+
+def op_named(name: str) -> Op:
+    return ATOMIC.get(name) or LIBRARY[name]
 
 
 # ---- atomic ops ---------------------------------------------------------------------------------------------------------------
@@ -178,14 +181,6 @@ def reshape(draw: CaseDraw) -> Node:
     return apply_atomic("reshape", [draw.tensor((2, 3, n))], shape=(3, n, 2))
 
 
-def permute(draw: CaseDraw) -> Node:
-    return apply_atomic("permute", [draw.tensor((2, draw.size(), 3))], axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2)))
-
-
-def expand(draw: CaseDraw) -> Node:
-    return apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4))
-
-
 def slice_(draw: CaseDraw) -> Node:
     rows, columns = draw.pick((0, 5, 2), (4, -1, -1), (3, 0, -2)), draw.pick((1, 4, 1), (5, -1, -3), (2, 2, 1))
     return apply_atomic("slice", [draw.tensor((5, 6))], bounds=(rows, columns))
@@ -195,7 +190,7 @@ def slice_(draw: CaseDraw) -> Node:
 
 
 def along_axis(name: str, least: int = 0, keepdims: bool = False) -> Case:
-    """One axis of one operand, counted from either end."""
+    """Return a case of one axis of one operand, counted from either end."""
 
     def build(draw: CaseDraw) -> Node:
         shape = draw.shape(1, 3, least=least)
@@ -220,20 +215,15 @@ def prod(draw: CaseDraw) -> Node:
     return compose("prod", draw.tensor(shape), axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape)))))
 
 
-def weight(draw: CaseDraw, *shape: Dim) -> Node | None:
-    """An optional operand, maybe in another float dtype."""
-    dtype = draw.pick(None, draw.dtype, bf16, f32)
-    return None if dtype is None else draw.tensor(shape, dtype)
-
-
 def weights(draw: CaseDraw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
-    """Optional operands whose dtypes are chosen together: those of the model, of a half-width one, mixed."""
+    """Return optional operands whose dtypes are chosen together: those of the model, of a half-width one, mixed."""
     return [None if dtype is None else draw.tensor(shape, dtype) for dtype, shape in zip(draw.pick(*choices), shapes, strict=True)]
 
 
 def rms_norm(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
-    return compose("rms_norm", draw.tensor(shape), weight(draw, shape[-1]), eps=draw.pick(1e-6, 0.3), offset=draw.pick(0.0, 1.0))
+    x, (weight,) = draw.tensor(shape), weights(draw, (None,), (draw.dtype,), (bf16,), (f32,), shapes=(shape[-1:],))
+    return compose("rms_norm", x, weight, eps=draw.pick(1e-6, 0.3), offset=draw.pick(0.0, 1.0))
 
 
 def layer_norm(draw: CaseDraw) -> Node:
@@ -309,10 +299,6 @@ def concat(draw: CaseDraw) -> Node:
     return compose("concat", *parts, axis=axis)
 
 
-def topk(draw: CaseDraw) -> Node:
-    return compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0))
-
-
 def rope_table(draw: CaseDraw) -> Node:
     dtype = draw.pick(i32, i32, i64, draw.dtype) if draw.dtype.kind == "float" else draw.dtype
     positions = draw.tensor((draw.size(),), dtype, low=0, high=127)
@@ -338,29 +324,26 @@ def attention(draw: CaseDraw) -> Node:
 
 
 def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The size of windows over two axes, of 4 elements at least, and how they lie there."""
+    """Return the size of windows over two axes, of 4 elements at least, and their layout."""
     size, stride, before, behind, dilation = draw.pick(
         ((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)), ((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
         ((1, 1), (1, 1), (0, 0), (0, 0), (1, 1)), ((2, 3), (2, 1), (0, 1), (1, 0), (1, 2)))
     return size, {"stride": stride, "padding": tuple(zip(before, behind, strict=True)), "dilation": dilation}
 
 
-def windows(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    value = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
-    return compose("windows", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how, value=value)
+def sliding(name: str) -> Case:
+    """Return a case of windows, or of a pooling."""
+    def build(draw: CaseDraw) -> Node:
+        size, how = _sliding(draw)
+        if name == "windows":
+            how["value"] = draw.pick(0, 0, True if draw.dtype.kind == "bool" else 2)
+        x = draw.tensor((draw.size(), 5, draw.size(least=4)))
+        if name == "avg_pool":
+            del how["dilation"]
+            how["count_padding"] = draw.pick(True, False)
+        return compose(name, x, size=size, **how)
 
-
-def max_pool(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    return compose("max_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how)
-
-
-def avg_pool(draw: CaseDraw) -> Node:
-    size, how = _sliding(draw)
-    del how["dilation"]
-    return compose("avg_pool", draw.tensor((draw.size(), 5, draw.size(least=4))), size=size, **how,
-                   count_padding=draw.pick(True, False))
+    return build
 
 
 def conv(draw: CaseDraw) -> Node:
@@ -389,11 +372,6 @@ def upsample(draw: CaseDraw) -> Node:
     return compose("upsample", draw.tensor((draw.size(), draw.size(), 3)), scale=draw.pick((2, 2), (3, 1), (2,)), mode=mode)
 
 
-def gated(draw: CaseDraw) -> Node:
-    shape = draw.shape()
-    return compose("gated", draw.tensor(shape), draw.tensor(shape), activation=draw.pick("gelu_tanh", "gelu", "silu"))
-
-
 def write_rows(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(0, 0, len(shape) - 1, len(shape) // 2)
@@ -410,14 +388,9 @@ def write_at_index(draw: CaseDraw) -> Node:
                    draw.index(count, shape[axis], distinct=True), axis=axis)
 
 
-def threefry(draw: CaseDraw) -> Node:
-    shape = draw.shape()
-    return compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape), draw.tensor(shape))
-
-
 def scan(draw: CaseDraw) -> Node:
-    """Recurrences that neither grow nor shrink much, over a length that is a dim: with a gate, with weights, of two carries that
-    change places, and of what other dtypes have."""
+    """Return recurrences that neither grow nor shrink much, over a length that is a dim: with a gate, with weights, of two carries
+    that change places, and of what other dtypes have."""
     length, width = draw.size(), draw.size()
     x, h, reverse = draw.tensor((length, width)), draw.tensor((width,)), draw.pick(False, True, False, True)
     if draw.dtype.kind != "float":
@@ -425,57 +398,59 @@ def scan(draw: CaseDraw) -> Node:
             a, b = carry
             return (b, composites.bit_xor(a, x)), composites.bit_and(a, b)
 
-        return made_of(composites.scan(step, (h, draw.tensor((width,))), x, reverse=reverse))
+        return first_of(composites.scan(step, (h, draw.tensor((width,))), x, reverse=reverse))
     match draw.pick("gate", "weights", "places", "rows"):
         case "gate":
             gates = draw.tensor((length, width))
-            return made_of(composites.scan(lambda h, xs: ((y := composites.sigmoid(xs[0]) * h + xs[1]), y), h, (gates, x),
+            return first_of(composites.scan(lambda h, xs: ((y := composites.sigmoid(xs[0]) * h + xs[1]), y), h, (gates, x),
                                            reverse=reverse))
         case "weights":
             w, h = draw.tensor((5, 5)), draw.tensor((2, 5))
             rows = draw.tensor((length, 2, 5))
-            return made_of(composites.scan(lambda h, x: ((y := composites.tanh(composites.linear(h, w) + x)), y * x), h, rows,
+            return first_of(composites.scan(lambda h, x: ((y := composites.tanh(composites.linear(h, w) + x)), y * x), h, rows,
                                            reverse=reverse))
         case "places":
-            return made_of(composites.scan(lambda c, x: ((c[1], c[0] * 0.5 + x), (c[0], c[1] * x)), (h, draw.tensor((width,))), x,
+            return first_of(composites.scan(lambda c, x: ((c[1], c[0] * 0.5 + x), (c[0], c[1] * x)), (h, draw.tensor((width,))), x,
                                            reverse=reverse))
-    return made_of(composites.scan(lambda h, x: (h * 0.5 + x.sum(), None), draw.tensor(()), x, reverse=reverse))
+    return first_of(composites.scan(lambda h, x: (h * 0.5 + x.sum(), None), draw.tensor(()), x, reverse=reverse))
 
 
-def made_of(made: Any) -> Node:
-    """What gives the values that a function returned, in tuples or not."""
-    while isinstance(made, tuple):
-        made = made[0]
-    found: Node = made
-    return found
-
-
-def positive(name: str) -> Case:
-    op = ATOMIC.get(name) or LIBRARY[name]
-    return alike(op, positive=True)
+def first_of(results: Any) -> Node:
+    """Return the first node of what a function returned, in tuples or not."""
+    while isinstance(results, tuple):
+        results = results[0]
+    node: Node = results
+    return node
 
 
 CASES: dict[str, Case] = {
     "iota": iota, "cast": cast, "bitcast": bitcast, "where": where, "pad": pad, "gather": gather, "scatter": scatter,
-    "reshape": reshape, "permute": permute, "expand": expand, "slice": slice_,
-    **{name: positive(name) for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow")},
-    **{name: reduction(ATOMIC.get(name) or LIBRARY[name]) for name in ("sum", "reduce_max", "reduce_min", "any", "all")},
+    "reshape": reshape, "slice": slice_,
+    "permute": lambda draw: apply_atomic("permute", [draw.tensor((2, draw.size(), 3))],
+                                         axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
+    "expand": lambda draw: apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4)),
+    **{name: alike(op_named(name), positive=True) for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow")},
+    **{name: reduction(op_named(name)) for name in ("sum", "reduce_max", "reduce_min", "any", "all")},
     "integer_power": lambda draw: compose("integer_power", draw.tensor(draw.shape()), exponent=draw.pick(3, 2, 0, 1)),
     "gelu": lambda draw: compose("gelu", draw.tensor(draw.shape()), approximate=draw.pick("tanh", "none")),
-    "gated": gated, "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
+    "gated": lambda draw: compose("gated", draw.tensor(shape := draw.shape()), draw.tensor(shape),
+                                  activation=draw.pick("gelu_tanh", "gelu", "silu")),
+    "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
     "logsumexp": along_axis("logsumexp", least=1, keepdims=True), "mean": mean("mean"), "var": mean("var"),
     "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
     "linear_argmax": linear_argmax, "scaled_linear": scaled_linear,
-    "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1), "topk": topk,
-    "windows": windows, "max_pool": max_pool, "avg_pool": avg_pool, "conv": conv, "upsample": upsample,
+    "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1),
+    "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
+    **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
     "group_norm": group_norm, "batch_norm": batch_norm,
     "cumsum": along_axis("cumsum"), "scan": scan, "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
-    "write_rows": write_rows, "write_at_index": write_at_index, "threefry2x32": threefry,
+    "write_rows": write_rows, "write_at_index": write_at_index,
+    "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
     "normal": lambda draw: compose("normal", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
 }
-"""Every op whose operands are not all alike, or that has attributes."""
+"""ops whose operands are not all alike, or that have attributes"""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
         "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10}
@@ -486,25 +461,22 @@ STANDS_FOR = {
     "rope_table": "the output (integers: the positions)", "where": "the values", "embedding": "the table",
     "threefry2x32": "all words", "random_bits": "the key",
 }
-"""op -> what the dtype of a column is the dtype of; elsewhere it is the first operand's"""
-
-
-def op_named(name: str) -> Op:
-    return ATOMIC.get(name) or LIBRARY[name]
+"""op -> where a column's dtype applies; elsewhere it is the first operand's"""
 
 
 def ops() -> tuple[str, ...]:
-    """The rows of the table: every atomic op as in the op table, then every library composite by name."""
+    """Return the rows of the table: every atomic op as in the op table, then every library composite by name."""
     return (*ATOMIC, *sorted(LIBRARY))
 
 
 def case(name: str) -> Case:
-    """How instances of an op are made: its row in CASES, else operands of one shape. Raises KeyError for a name of no op."""
+    """Return the case of an op: its row in CASES, else operands of one shape. Raises KeyError for a name of no op."""
     return CASES.get(name) or alike(op_named(name))
 
 
 def instance(name: str, draw: CaseDraw) -> Node:
-    """One application of an op. Raises DTypeError when the op takes no such dtype, CaseError when its case makes something else."""
+    """Return one application of an op. Raises DTypeError when the op takes no such dtype, CaseError when its case makes something
+    else."""
     try:
         node = applied(case(name)(draw))
     except DTypeError:
@@ -521,9 +493,9 @@ def instance(name: str, draw: CaseDraw) -> Node:
 
 
 def instances(name: str, dtype: DType) -> list[Node]:
-    """The variants of an op at a dtype, each once. Raises DTypeError when the op takes no such dtype."""
-    found: dict[str, Node] = {}
+    """Return the variants of an op at a dtype, each once. Raises DTypeError when the op takes no such dtype."""
+    nodes: dict[str, Node] = {}
     for variant in range(MORE.get(name, VARIANTS)):
         node = instance(name, CaseDraw(variant, dtype))
-        found.setdefault(node.digest, node)
-    return list(found.values())
+        nodes.setdefault(node.digest, node)
+    return list(nodes.values())

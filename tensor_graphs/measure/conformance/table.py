@@ -1,7 +1,5 @@
-"""table: the table of a backend as a JSON document and as a Markdown page.
-
-Errors are rounded to one digit, so that two machines write the same table; times appear only where they were asked for.
-"""
+"""table: writes the table of a backend as a JSON document and as a Markdown page. Errors are rounded to one digit, so that two
+machines write the same table; times appear only on request."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from tensor_graphs.measure.conformance.backend import Conformance, TableCell
 from tensor_graphs.measure.conformance.cases import STANDS_FOR
 
 FORMAT = 1
-"""of the JSON document"""
+"""version of the JSON document"""
 
 MARKS = {"fail": "**FAIL**", "no kernel": "none", "view": "view", "undefined": "–"}
 
 
 def rounded(error: float) -> float | str:
-    """One digit; infinite errors as text, which JSON can hold."""
+    """Return one digit; infinite errors as text, which JSON can hold."""
     return float(f"{error:.0e}") if abs(error) < float("inf") else str(error)
 
 
 def document(table: Conformance) -> dict[str, Any]:
-    """{"format", "verifier", "backend", "counts", "cells": {op: {dtype: cell}}}."""
+    """Return {"format", "verifier", "backend", "counts", "cells": {op: {dtype: cell}}}."""
     cells: dict[str, dict[str, Any]] = {}
     for c in table.cells:
         row: dict[str, Any] = {"status": c.status, "reason": c.reason}
@@ -42,7 +40,7 @@ def document(table: Conformance) -> dict[str, Any]:
 
 
 def json_text(table: Conformance) -> str:
-    """The document with one cell per line: what is committed, so that a change is a line of a diff."""
+    """Return the document with one cell per line, as it is committed."""
     whole = document(table)
     rows = []
     for op, row in whole.pop("cells").items():
@@ -53,7 +51,7 @@ def json_text(table: Conformance) -> str:
 
 
 def markdown(table: Conformance) -> str:
-    """The page: counts, what the marks mean, a table of atomic ops and one of composites, then the notes."""
+    """Return the page: counts, what the marks mean, a table of atomic ops and one of composites, then the notes."""
     notes: dict[str, int] = {}
     counts = table.counts()
     limits = ", ".join(f"{t} {limit:.0e}" for t, limit in SAME_MATH.items())

@@ -1,12 +1,11 @@
-"""frames: what the judge and a worker say to each other: frames over a socket, each signed with a key of this worker alone.
+"""frames: messages of the judge and a worker over a socket, in frames that are signed with a key of this worker alone.
 
 The judge draws the key and sends it first, before the worker has imported any candidate; it is in no environment variable and on no
 command line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled
-from the judge to the worker, JSON the other way, so that nothing a worker says can run code in the judge. What anybody else
-writes into the socket is no frame, and a frame said twice has the wrong number: either ends the conversation.
-A candidate shares a process with its worker, so one that searches the interpreter's memory finds the key. What it can forge then is
-what it says of its own times and of the memory around its arrays; not its outputs, and not the judge's clock.
-"""
+from the judge to the worker, JSON the other way, so that nothing a worker sends can run code in the judge. What anybody else writes
+into the socket is no frame, and a repeated frame has the wrong number: either ends the conversation.
+A candidate shares a process with its worker and can find the key in memory. It can then forge its own times and the state of the
+memory around its arrays; not its outputs, and not the judge's clock."""
 
 from __future__ import annotations
 
@@ -24,17 +23,15 @@ from tensor_graphs.measure.isolation.replies import read
 KEY_BYTES = 32
 SIGNATURE_BYTES = 32
 LONGEST = 256 << 20
-"""bytes of a frame, …"""
-
 LONGEST_REPLY = 16 << 20
-"""… and of one that a worker sends: a block of 20,000 runs needs 2 MB"""
+"""bytes of a frame, and of one from a worker: a block of 20,000 runs needs 2 MB"""
 
 SEND_SECONDS = 30.0
-"""the time that the worker may take to make room for what the judge says"""
+"""time for the worker to make room for what the judge sends"""
 
 
 class Forged(Exception):
-    """Something came that is no frame of the other side."""
+    """Bytes that are no frame of the other side."""
 
 
 class Channel:
@@ -42,7 +39,8 @@ class Channel:
 
     def __init__(self, sock: socket.socket, key: bytes, *, judge: bool) -> None:
         self.socket = sock
-        self._pack: Callable[[Any], bytes] = pickle.dumps if judge else _to_json
+        self._pack: Callable[[Any], bytes] = pickle.dumps if judge else (         # numpy's scalars are numbers in JSON
+            lambda value: json.dumps(value, default=lambda scalar: scalar.item()).encode())
         self._unpack: Callable[[bytes], Any] = read if judge else pickle.loads
         self._longest = LONGEST_REPLY if judge else LONGEST
         self._patience = SEND_SECONDS if judge else None
@@ -52,18 +50,16 @@ class Channel:
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the judge) when the
-        other end takes nothing."""
+        """Send a frame. Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the
+        judge) when the other end takes nothing."""
         data = self._pack(value)
         self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)
         self._sent += 1
 
     def receive(self, deadline: float | None = None) -> Any:
-        """The next frame; None when the other end has gone. deadline: on time.monotonic's clock.
-
-        Raises TimeoutError; Forged, after which the conversation is over; and (the judge) ProtocolError.
-        """
+        """Return the next frame; None when the other end has gone. deadline: on time.monotonic's clock. Raises TimeoutError;
+        Forged, after which the conversation is over; and (the judge) ProtocolError."""
         head = self._exactly(8 + SIGNATURE_BYTES, deadline)
         if head is None:
             return None
@@ -81,13 +77,10 @@ class Channel:
     def _exactly(self, count: int, deadline: float | None) -> bytes | None:
         parts = []
         while count:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self.socket.settimeout(left)
-            else:
-                self.socket.settimeout(None)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
             try:
                 part = self.socket.recv(min(count, 1 << 20))
             except ConnectionResetError:
@@ -99,7 +92,7 @@ class Channel:
         return b"".join(parts)
 
     def has_more(self) -> bool:
-        """Whether something has come that was not received yet."""
+        """Return whether something has come that was not received yet."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
@@ -111,7 +104,3 @@ def _signer(key: bytes, direction: bytes) -> Callable[[int, bytes], bytes]:
         return hmac.digest(key, direction + number.to_bytes(8, "little") + data, "sha256")
 
     return sign
-
-
-def _to_json(value: Any) -> bytes:
-    return json.dumps(value, default=lambda each: each.item()).encode()      # numpy's scalars

@@ -1,4 +1,4 @@
-"""memory_guards: what shows that memory was touched, or was not: zones of known bytes around arrays, digests, and poison."""
+"""memory_guards: detects writes to memory, or their absence: zones of known bytes around arrays, digests, and poison."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import numpy as np
 from tensor_graphs.measure.isolation import reused_arrays
 
 GUARD_BYTES = 4096
-"""the zone before and behind each array"""
+"""size of the zone before and behind each array"""
 
 GUARD = 0xA5
 POISONS = (0xFF, 0x7F, 0xFE)
 """one of these is in every byte that a kernel has to write: NaN in every float format and -1; large numbers (NaN in f16); large
-negative ones. Behind NaN alone hides who takes the larger of the answer and what was there: C's maximum forgets NaN"""
+negative ones. NaN alone would hide a kernel that takes the maximum with the old content: C's maximum forgets NaN"""
 
 BIG_BYTES = 4 << 20
 """operands beyond this are not moved between guards"""
 
 COLUMNS = 509
-"""words of a large array are folded into so many, by position: two words that change places show"""
+"""folded words of a large array, by position: two words that change places show"""
 
 _draw = random.Random()
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array, flat (a copy where it is not contiguous)."""
+    """Return the bytes of an array, flat (a copy where it is not contiguous)."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Of the bytes of all arrays; of a large one, of what its 64-bit words xor and add up to (memory speed; a write shows)."""
+    """Return a digest of the bytes of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write
+    shows)."""
     h = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         data = bytes_of(arrays[name])
@@ -48,7 +49,7 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 class Guarded:
-    """An array between two zones of known bytes. aligned: it begins where a cache line does; else one element behind that."""
+    """Array between two zones of known bytes. aligned: it begins where a cache line does; else one element behind that."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], aligned: bool = True) -> None:
         self.nbytes = int(np.prod(shape)) * dtype.itemsize
@@ -61,26 +62,26 @@ class Guarded:
         self.array = np.ndarray(shape, dtype=dtype, buffer=raw, offset=start)
 
     def poison(self) -> None:
-        """One of POISONS, drawn (of a truth value: true or false)."""
+        """Fill the array with one of POISONS, drawn (for bools: true or false)."""
         byte = _draw.choice(POISONS)
         self.bytes.fill(byte & 1 if self.array.dtype.kind == "b" else byte)
 
     def overrun(self) -> str:
-        """Where bytes outside the array were changed; "" when none were."""
+        """Return where bytes outside the array were changed; "" when none were."""
         if (self.before != GUARD).any():
             return "before its first element"
         return "behind its last element" if (self.after != GUARD).any() else ""
 
 
 def overlapping(x: np.ndarray, y: np.ndarray) -> tuple[Guarded, np.ndarray, np.ndarray]:
-    """Memory in which y begins a row before x (its rows but for the first are the first of x), and both arrays in it."""
+    """Return memory in which y begins a row before x (its rows but the first are the first of x), and both arrays in it."""
     memory = Guarded((x.shape[0] + 1, *x.shape[1:]), x.dtype)
     memory.array[0], memory.array[1:] = y[0], x
     return memory, memory.array[1:], memory.array[:-1]
 
 
 def guarded(arrays: Mapping[str, np.ndarray], aligned: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
-    """Copies between guards (large arrays as they are), and the guards."""
+    """Return copies between guards (large arrays unchanged), and the guards."""
     guards = {n: Guarded(a.shape, a.dtype, aligned) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
     for name, g in guards.items():
         g.array[...] = arrays[name]

@@ -1,15 +1,14 @@
-"""process_state: what a process is set to, so that a kernel which leaves something behind shows: rounding mode, environment, …
+"""process_state: settings of a process, so that a kernel which leaves something behind shows: rounding mode, environment, …
 
-A kernel runs in the process of whoever deploys it, next to other kernels. What it changes there (a recursion limit, a rounding
-mode, a variable, a seed of the global generators) changes what they compute, and no comparison of its own outputs shows it.
+A kernel runs in its user's process, next to other kernels. What it changes there (a recursion limit, a rounding mode, a variable, a
+seed of the global generators) changes their results, and no comparison of its own outputs shows it.
 
     guard = StateGuard()             # the kernel's module has been imported
     with guard.unchanged("n=3"):     # raises StateError
         run()
 
-Global random generators are the exception to "as it was before": a kernel may draw from them. Before each run they are seeded anew
-from the system, so a kernel that leaves one in the same state twice has seeded it.
-"""
+A kernel may draw from global random generators: they are seeded from the system before each run, so a kernel that leaves one in the
+same state twice has seeded it."""
 
 from __future__ import annotations
 
@@ -31,17 +30,17 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.measure.isolation.blame import is_judges
+from tensor_graphs.measure.isolation.fault_origin import is_judges
 
 HIDDEN = ("TENSOR_GRAPHS_WORKER",)
-"""variables of the worker that a deployed process has not: a kernel does not find them while it runs"""
+"""variables of the worker that a deployed process lacks: hidden from a kernel while it runs"""
 
 SHOWN = 120
 """characters of a value in a message"""
 
 
 class StateError(Exception):
-    """A kernel has left this process set to something else than it was."""
+    """Change of this process's state that a kernel has left behind."""
 
     def __init__(self, changes: list[str], where: str) -> None:
         super().__init__(f"the kernel has changed the state of its process at {where}, and other kernels run in it: "
@@ -72,16 +71,14 @@ _LIBM = _libm()
 
 
 def floating_point() -> dict[str, Any]:
-    """The rounding mode, and whether numbers below the smallest normal one count, of this thread.
-
-    The second by what a product gives, as the flag has no portable name: 1e-40 · 1, in a loop long enough to be vectorised.
-    """
-    found: dict[str, Any] = {}
+    """Return the rounding mode of this thread, and whether numbers below the smallest normal one count: by what a product gives, as
+    the flag has no portable name: 1e-40 · 1, in a loop long enough to be vectorised."""
+    state: dict[str, Any] = {}
     if _LIBM is not None:
-        found["rounding mode"] = _LIBM.fegetround()
+        state["rounding mode"] = _LIBM.fegetround()
     with np.errstate(all="ignore"):
-        found["denormal numbers count"] = bool(np.multiply(_TINY.repeat(16), np.float32(1)).all())
-    return found
+        state["denormal numbers count"] = bool(np.multiply(_TINY.repeat(16), np.float32(1)).all())
+    return state
 
 
 def _umask() -> int:
@@ -91,27 +88,26 @@ def _umask() -> int:
 
 
 def _torch() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    found: dict[str, Any] = {}
+    torch, state = sys.modules.get("torch"), dict[str, Any]()
     if torch is None or not hasattr(torch, "get_default_dtype"):
-        return found
+        return state
     for name in ("get_num_threads", "get_default_dtype", "is_grad_enabled", "get_float32_matmul_precision",
                  "are_deterministic_algorithms_enabled", "is_inference_mode_enabled"):
         with suppress(Exception):
-            found[f"torch.{name}()"] = str(getattr(torch, name)())
-    return found
+            state[f"torch.{name}()"] = str(getattr(torch, name)())
+    return state
 
 
 AS_IMPORTED = {"torch.get_default_dtype()": "torch.float32", "torch.is_grad_enabled()": "True",
                "torch.get_float32_matmul_precision()": "highest", "torch.are_deterministic_algorithms_enabled()": "False",
                "torch.is_inference_mode_enabled()": "False"}
-"""what a library is set to when it was imported: a kernel may do that in its first call (its threads are not known then)"""
+"""settings of a freshly imported library: a kernel may import one in its first call (its threads are not known then)"""
 
 
 def snapshot() -> dict[str, Any]:
-    """What this process is set to, by name; some 0.2 ms."""
-    found = floating_point()
-    found |= {
+    """Return the settings of this process, by name; some 0.2 ms."""
+    state = floating_point()
+    state |= {
         "numpy.geterr()": np.geterr(), "sys.getrecursionlimit()": sys.getrecursionlimit(),
         "sys.getswitchinterval()": sys.getswitchinterval(), "sys.path": tuple(sys.path), "sys.argv": tuple(sys.argv),
         "sys.dont_write_bytecode": sys.dont_write_bytecode, "sys.get_int_max_str_digits()": sys.get_int_max_str_digits(),
@@ -123,16 +119,16 @@ def snapshot() -> dict[str, Any]:
         "resource limits": {n: resource.getrlimit(n) for n in _LIMITS},
     }
     try:
-        found["os.getcwd()"] = os.getcwd()
+        state["os.getcwd()"] = os.getcwd()
     except OSError as e:
-        found["os.getcwd()"] = str(e)
+        state["os.getcwd()"] = str(e)
     if hasattr(os, "sched_getaffinity"):
-        found["os.sched_getaffinity(0)"] = frozenset(os.sched_getaffinity(0))
-    return found | _torch()
+        state["os.sched_getaffinity(0)"] = frozenset(os.sched_getaffinity(0))
+    return state | _torch()
 
 
 def _view() -> dict[bytes, bytes]:
-    """The environment as Python code sees it; its own dict, as to decode all of it at each point takes long."""
+    """Return Python's view of the environment; its own dict, as decoding all of it at each point takes long."""
     return os.environ._data                                         # type: ignore[attr-defined]
 
 
@@ -142,7 +138,7 @@ def _show(value: Any) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What is another than before, for people; not what is there for the first time (of a new library)."""
+    """Describe what differs from before; not what is there for the first time (of a new library)."""
     out = []
     new = {name: was for name, was in AS_IMPORTED.items() if name in after and name not in before}
     for name, was in {**before, **new}.items():
@@ -160,12 +156,12 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _generators() -> dict[str, int]:
-    """Of each global generator, a hash of its state."""
-    found = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
+    """Return a hash of the state of each global generator."""
+    states = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
-        found["torch"] = hash(torch.get_rng_state().numpy().tobytes())
-    return found
+        states["torch"] = hash(torch.get_rng_state().numpy().tobytes())
+    return states
 
 
 def _numpy_state() -> bytes:
@@ -184,36 +180,31 @@ def _seed_generators() -> None:
 
 @contextmanager
 def deployed(argv: Sequence[str]) -> Iterator[None]:
-    """This process as Python code finds a deployed one: without the worker's variables, with the arguments of who asks.
-
-    The variables leave Python's view of the environment only; processes that are started inherit them, so that what a kernel leaves
-    running is still found by them.
-    """
+    """Context manager: this process looks like a deployed one to Python code: without the worker's variables, with the caller's
+    arguments. Only Python's view loses the variables; child processes inherit them, so that what a kernel leaves running is found
+    by them."""
     view, names = _view(), [os.fsencode(name) for name in HIDDEN]
-    kept, given = {name: view.pop(name) for name in names if name in view}, sys.argv
+    hidden, arguments = {name: view.pop(name) for name in names if name in view}, sys.argv
     sys.argv = list(argv)
     try:
         yield
     finally:
-        view.update(kept)
-        sys.argv = given
+        view.update(hidden)
+        sys.argv = arguments
 
 
 class StateGuard:
-    """Compares what the process is set to before and after runs.
-
-    before_import: the floating-point state before the kernel's module was imported; a library that changes it when it is loaded
-    shows.
-    """
+    """Compares the settings of the process before and after runs. before_import: the floating-point state before the kernel's
+    module was imported; a library that changes it when it is loaded shows."""
 
     def __init__(self, before_import: Mapping[str, Any] | None = None) -> None:
         self._left: dict[str, set[int]] = {}
-        if before_import is not None and (found := changes(before_import, floating_point())):
-            raise StateError(found, "the import of its module")
+        if before_import is not None and (differences := changes(before_import, floating_point())):
+            raise StateError(differences, "the import of its module")
 
     @contextmanager
     def unchanged(self, where: object, *, seeds: bool = True) -> Iterator[None]:
-        """Raise StateError where what runs inside leaves something behind. seeds: look at global random generators too."""
+        """Raise StateError where what runs inside leaves something behind. seeds: check global random generators too."""
         if seeds:
             _seed_generators()
         before, modules = snapshot(), len(sys.modules)
@@ -221,17 +212,17 @@ class StateGuard:
         try:
             yield
         except Exception as error:                                  # what fails here of our own may fail by what a kernel has left
-            if is_judges(error) and (found := changes(before, snapshot())):
-                raise StateError(found, str(where)) from error
+            if is_judges(error) and (differences := changes(before, snapshot())):
+                raise StateError(differences, str(where)) from error
             raise
         after = snapshot()
         if len(sys.modules) != modules:                             # a library that is imported late may add filters of warnings
             after["warnings.filters"] = before["warnings.filters"]
-        found = changes(before, after)
+        differences = changes(before, after)
         for name, state in (_generators() if seeds else {}).items():
             if name in start and state != start[name]:
                 if state in self._left.setdefault(name, set()):
-                    found.append(f"the global generator of {name} was seeded")
+                    differences.append(f"the global generator of {name} was seeded")
                 self._left[name].add(state)
-        if found:
-            raise StateError(found, str(where))
+        if differences:
+            raise StateError(differences, str(where))

@@ -1,8 +1,7 @@
-"""reused_arrays: the memory of large arrays that nobody holds any more, for the next ones of their size.
+"""reused_arrays: reuses the memory of large arrays that nobody holds any more for the next ones of their size.
 
-What a comparison makes anew at each point is large, and first touching memory costs more than what is done in it: on virtual
-machines that give freed memory back to their host, ten times as much.
-"""
+A comparison makes large arrays at each point, and first touching memory costs more than using it: on virtual machines that give
+freed memory back to their host, ten times as much."""
 
 from __future__ import annotations
 
@@ -15,20 +14,20 @@ from typing import Any
 import numpy as np
 
 LARGE = 4 << 20
-"""bytes of an array from which on its memory is kept"""
+"""bytes of an array from which its memory is reused"""
 
 KEPT = 512 << 20
 """bytes that are kept, at most"""
 
 _kept: list[np.ndarray] = [np.empty(0, np.uint8)]
 _ALONE = sys.getrefcount(_kept[0])
-"""what counts those who hold an array if that is the list alone"""
+"""reference count of an array that only the list holds"""
 _kept.clear()
 _lock = threading.Lock()
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """As numpy.empty. Whoever holds the array or a view of it has the memory; an address alone does not."""
+    """Return an array like numpy.empty. Who holds the array or a view of it has the memory; an address alone does not."""
     shape, dtype = tuple(map(int, shape)), np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < LARGE:
@@ -44,20 +43,20 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def take(array: np.ndarray, numbers: np.ndarray, axis: int) -> np.ndarray:
-    """As numpy.take, of numbers that are all there."""
+    """Return numpy.take, of numbers that are all there."""
     shape = (*array.shape[:axis], *numbers.shape, *array.shape[axis + 1:])
     return np.take(array, numbers, axis=axis, out=empty(shape, array.dtype), mode="clip")     # "raise" makes a copy
 
 
 def clear() -> None:
-    """Give back what nobody holds, and keep nothing of what somebody does."""
+    """Free what nobody holds, and keep nothing of what somebody does."""
     with _lock:
         _kept.clear()
 
 
 def _free(most: int) -> int:
-    """Give back what nobody holds, the oldest first, until no more than so many bytes are kept; how many still are."""
-    total = sum(each.nbytes for each in _kept)
+    """Free what nobody holds, the oldest first, down to `most` bytes; return how many are still kept."""
+    total = sum(raw.nbytes for raw in _kept)
     i = 0
     while total > most and i < len(_kept):
         if sys.getrefcount(_kept[i]) == _ALONE:

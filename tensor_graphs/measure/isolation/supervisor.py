@@ -1,14 +1,13 @@
-"""supervisor: the parent of the worker. It forks the worker, says how it ended, and ends what it left. Its own parent is a template
+"""supervisor: the parent of the worker: forks it, reports how it ended, and ends what it left. Its own parent is a template
 (template.py).
 
 The judge is not the candidate's parent: a candidate that kills its parent kills this process, and the judge starts another. It runs
 no candidate. It adopts every process whose parent has ended (a subreaper), so that a child which hides in a session of its own is
-still found. When the judge goes, the judge's end of the control socket closes; then this process ends the worker and itself.
+still found. When the judge goes, the control socket closes; then this process ends the worker and itself.
 
-Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached, and names of
-libraries that are to be imported before; the first worker is forked unasked), alive (is the worker?), sweep (the same, and end all
-that it started: how many there were), end (end the worker too).
-"""
+Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached, and libraries to
+import before; the first worker is forked unasked), alive (is the worker?), sweep (the same, and end all that it started: how many
+there were), end (end the worker too)."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from tensor_graphs.measure.isolation import process_tree
 
 CONTROL_BYTES = 1 << 16
 PATIENCE = 1.0
-"""seconds between two looks at whether the judge is still this process's parent"""
+"""seconds between two checks that the judge is still this process's parent"""
 
 
 class Supervisor:
-    """worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None while it lives.
-    dying: processes that were killed and have not gone yet, as their system gives back what they hold (a kernel that runs on a GPU
-    is ended first); they are nobody's any more."""
+    """Parent of a worker. worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None
+    while it lives. dying: killed processes that have not gone yet, as their system gives back what they hold (a kernel that runs on
+    a GPU is ended first)."""
 
     def __init__(self, control: socket.socket, outputs: int) -> None:
         """outputs: the file to which workers add what their kernels return."""
@@ -46,7 +45,7 @@ class Supervisor:
         process_tree.prctl(process_tree.PR_SET_CHILD_SUBREAPER, 1)
 
     def spawn(self, data: socket.socket, names: Sequence[str]) -> None:
-        """Fork a worker, which finds everything imported that no candidate brings, libraries of these names too."""
+        """Fork a worker, which finds everything imported that no candidate brings, and these libraries."""
         import tensor_graphs.measure.isolation.worker as worker
 
         worker.preload(names)                                       # so that no job waits for it, and no budget pays for it
@@ -86,7 +85,7 @@ class Supervisor:
             process_tree.end_children()                             # a child of a dead worker must not answer for it
 
     def _take_down(self, ended: dict[int, int]) -> bool:
-        """How the worker ended, if it is among these."""
+        """Record how the worker ended, and return whether it is among these."""
         self.dying -= ended.keys()
         if self.worker not in ended:
             return False
@@ -94,7 +93,8 @@ class Supervisor:
         return True
 
     def sweep(self) -> int:
-        """End whatever the worker started and what was left to this process by parents that have ended; how many there were."""
+        """End whatever the worker started and what was left to this process by parents that have ended; return how many there
+        were."""
         self.reap()
         left = [p for p in process_tree.children() if p != self.worker and p not in self.dying]
         left += process_tree.children(self.worker) if self.worker else []
@@ -111,21 +111,21 @@ class Supervisor:
         self.worker = 0
 
     def serve(self) -> None:
-        """Until the judge goes."""
+        """Serve commands until the judge goes."""
         while True:
             ready, _, _ = select.select([self.control, self.wake], [], [], PATIENCE)
             if self.wake in ready:
                 self.wake.recv(CONTROL_BYTES)
                 self.reap()
             if self.control in ready:
-                text, given, _, _ = socket.recv_fds(self.control, CONTROL_BYTES, 1)
+                text, sockets, _, _ = socket.recv_fds(self.control, CONTROL_BYTES, 1)
                 if not text:
                     return
                 command = json.loads(text)
                 what = command["do"]
                 if what == "spawn":
                     self.end()
-                    self.spawn(socket.socket(fileno=given[0]), command["names"])
+                    self.spawn(socket.socket(fileno=sockets[0]), command["names"])
                     continue
                 left = 0
                 if what == "sweep":

@@ -1,14 +1,13 @@
-"""tampering: did a candidate replace what measures it? What lies under names is compared with what lay there before it came.
+"""tampering: detects that a candidate replaced what measures it: objects under names are compared with those before it came.
 
 Watched are every function, class, method and constant (upper case) of this package, and the functions of the standard library and
-of numpy that the worker relies on: which object lies under each name, and which code each function has; of a constant that is a
-dict, its values too, and the functions of those that are objects of this package (the ops); in the worker, all kernels that it
-knows. Names that are new are no concern: importing adds some. A candidate that replaces something and puts it back before it
-returns has changed nothing that matters here: the worker's clock is not looked up by name (clock.py).
+of numpy that the worker relies on: the object under each name, and the code of each function; of a constant that is a dict, its
+values too, and the functions of those that are objects of this package (the ops); in the worker, all kernels that it knows. New
+names do not matter: importing adds some. A candidate that puts back what it replaced before it returns has changed nothing that
+matters here: the worker's clock is not looked up by name (clock.py).
 
-The judge's process is watched too, as far as it is about right and wrong (`Names`): a kernel's module may be imported there. Its
-streams and trace functions belong to the user (a notebook and a debugger replace them), and so does all that is about times.
-"""
+The judge's process is watched too, as far as it concerns right and wrong (`Names`): a kernel's module may be imported there. Its
+streams and trace functions belong to the user (a notebook and a debugger replace them), and so does all that concerns times."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tensor_graphs.kernels.kernel import Kernel
 PACKAGE = "tensor_graphs"
 
 OTHERS: tuple[ModuleType, ...] = (builtins, math, np, np.linalg, np.random, np.testing, os, random, sys, threading, time)
-"""modules beside the package's own whose functions must stay what they are …"""
+"""modules besides the package's own whose functions must not change …"""
 
 LIBRARIES = frozenset({"torch", "torch.linalg", "torch.nn.functional", "torch.special", "scipy.linalg", "scipy.special"})
 """… and those that kernels are made of: one that puts its own function into them changes what the others compute"""
@@ -48,14 +47,13 @@ HOME = frozenset({PACKAGE, "numpy", "sqlalchemy", "typing_extensions", *(name.pa
 
 
 def of_package(name: str) -> bool:
-    """Whether a module of this name is ours."""
+    """Return whether a module of this name is ours."""
     return name == PACKAGE or name.startswith(f"{PACKAGE}.")
 
 
 def reached(root: str) -> frozenset[str]:
-    """The names of the modules of this package whose code a module may run: those of what lies under its names, and under theirs.
-
-    A constant that was imported is under the importing module's own name; what functions import is not followed."""
+    """Return the names of the modules of this package whose code a module may run: those of what lies under its names, and under
+    theirs. An imported constant counts as the importing module's; what functions import is not followed."""
     names: set[str] = set()
     todo = [root]
     while todo:
@@ -69,12 +67,9 @@ def reached(root: str) -> frozenset[str]:
 
 
 class Names:
-    """What lay under the names of some modules when this was made, or last extended.
-
-    own: which modules, by name, are watched with their methods and constants. others: modules of which functions are watched.
-    spared: names that may be replaced, with their module's. libraries: names of modules that are watched as others are, once they
-    are there.
-    """
+    """Record of what lay under the names of some modules when this was made, or last extended. own: predicate of modules whose
+    methods and constants are watched too. others: modules of which functions are watched. spared: names (with their module's) that
+    may be replaced. libraries: modules that are watched as others are, once they are there."""
 
     def __init__(self, own: Callable[[str], bool], others: Sequence[ModuleType], spared: Collection[str] = (),
                  libraries: Collection[str] = ()) -> None:
@@ -85,7 +80,7 @@ class Names:
         self.extend()
 
     def extend(self) -> None:
-        """Watch modules too that were imported since."""
+        """Watch modules that were imported since, too."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, ModuleType):
                 own = self._own(name)
@@ -103,10 +98,10 @@ class Names:
             if own and isinstance(value, type) and value.__module__ == where:
                 self._add(vars(value), f"{where}.{name}", False)
             if constant and isinstance(value, dict):
-                for key, each in value.items():
-                    self._keep(value, key, each, f"{where}.{name}")
-                    if of_package(str(type(each).__module__)):
-                        self._add(getattr(each, "__dict__", {}), f"{where}.{name}[{key}]", False)
+                for key, entry in value.items():
+                    self._keep(value, key, entry, f"{where}.{name}")
+                    if of_package(str(type(entry).__module__)):
+                        self._add(getattr(entry, "__dict__", {}), f"{where}.{name}[{key}]", False)
 
     def _keep(self, names: Mapping[Any, Any], name: Any, value: Any, where: str) -> None:
         self._entries.append((names, name, value, where))
@@ -114,20 +109,20 @@ class Names:
             self._functions.setdefault(value, (value.__code__, value.__defaults__, f"{where}.{name}"))
 
     def replaced(self) -> list[str]:
-        """The names under which something else lies now, sorted."""
-        found = {f"{where}.{name}" for names, name, value, where in self._entries if names.get(name) is not value}
-        found |= {where for f, (code, defaults, where) in self._functions.items()
+        """Return the names under which something else lies now, sorted."""
+        names_replaced = {f"{where}.{name}" for names, name, value, where in self._entries if names.get(name) is not value}
+        names_replaced |= {where for f, (code, defaults, where) in self._functions.items()
                   if f.__code__ is not code or f.__defaults__ is not defaults}
-        return sorted(found)
+        return sorted(names_replaced)
 
     def strange(self) -> list[str]:
-        """The names under which a function lay from the first that was written elsewhere: replaced before anyone watched."""
+        """Return the names under which a function lay from the first that was written elsewhere: replaced before anyone watched."""
         return sorted(where for f, (_, _, where) in self._functions.items()
                       if str(f.__globals__.get("__name__")).partition(".")[0] not in HOME)
 
 
 class Watch(Names):
-    """The whole package, and what else a worker's process has that a candidate may replace."""
+    """Record of the whole package, and of what else a worker's process has that a candidate may replace."""
 
     def __init__(self) -> None:
         self._kernels = set[Kernel]()
@@ -136,7 +131,7 @@ class Watch(Names):
         self._tracing = (sys.gettrace(), sys.getprofile())
 
     def extend(self) -> None:
-        """Watch modules and kernels too that this process knows since."""
+        """Watch modules and kernels that this process has learnt of since, too."""
         super().extend()
         for kernel in registry.known() - self._kernels:
             self._kernels.add(kernel)
@@ -144,10 +139,10 @@ class Watch(Names):
                 self._keep(vars(kernel), name, value, f"the kernel {kernel.name}")
 
     def replaced(self) -> list[str]:
-        """The names under which something else lies now, sorted."""
-        found = super().replaced()
-        found += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
-        found += [f"sys.{name}" for name, stream in zip(STREAMS, self._streams, strict=True) if getattr(sys, name) is not stream]
+        """Return the names under which something else lies now, sorted."""
+        names = super().replaced()
+        names += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
+        names += [f"sys.{name}" for name, stream in zip(STREAMS, self._streams, strict=True) if getattr(sys, name) is not stream]
         if any(a is not b for a, b in zip(self._tracing, (sys.gettrace(), sys.getprofile()), strict=True)):
-            found.append("sys.settrace")
-        return sorted(found)
+            names.append("sys.settrace")
+        return sorted(names)

@@ -1,11 +1,9 @@
 """template: the process that supervisors are forked from. It imports once what every worker needs, runs no candidate, holds nothing
 of a judge, and no candidate descends from it but through a supervisor.
 
-Requests of the process that judges, one JSON object per message on the socket that it was started with: fork (with the ends of a
-supervisor attached: its control socket, its worker's socket, the file of outputs and the file of what is printed), and ended (how
-did this supervisor end: waitpid's status, or null). When that process goes, or asks for nothing in a minute in which there is no
-supervisor, this one ends.
-"""
+Requests of the judge's process, one JSON object per message on its socket: fork (with the ends of a supervisor attached: its
+control socket, its worker's socket, the file of outputs and the file of what is printed), and ended (how did this supervisor end:
+waitpid's status, or null). When that process goes, or sends nothing in a minute in which there is no supervisor, this one ends."""
 
 from __future__ import annotations
 
@@ -21,19 +19,19 @@ from tensor_graphs.measure.isolation import process_tree, supervisor, worker
 
 REQUEST_BYTES = 1 << 16
 ENDS = 4
-"""file descriptors that a supervisor is given"""
+"""file descriptors of a supervisor"""
 
 IDLE_SECONDS = 60.0
-"""without a request and without a supervisor: then its memory is worth more than the next start"""
+"""seconds without a request and without a supervisor, after which its memory is worth more than the next start"""
 
 
 def become_supervisor(asked: dict[str, Any], ends: list[int]) -> None:
     """Serve a judge as its supervisor, in a session, a folder and with files of its own; returns when the judge has gone."""
     os.setsid()
-    control, data, outputs, said = ends
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    os.close(said)
+    control, data, outputs, printed = ends
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    os.close(printed)
     if asked["folder"] is not None:
         os.chdir(asked["folder"])
     for name, value in asked["own"].items():
@@ -42,7 +40,7 @@ def become_supervisor(asked: dict[str, Any], ends: list[int]) -> None:
 
 
 def serve(requests: socket.socket) -> None:
-    """Until the judge goes, or has needed nothing for long."""
+    """Serve requests until the judge goes, or has needed nothing for long."""
     parent, used = os.getppid(), time.monotonic()
     alive: set[int] = set()
     while os.getppid() == parent:
@@ -62,8 +60,8 @@ def serve(requests: socket.socket) -> None:
                     become_supervisor(asked, ends)
                 finally:
                     os._exit(70)
-            for each in ends:
-                os.close(each)
+            for end in ends:
+                os.close(end)
             alive.add(child)
             answer: dict[str, Any] = {"pid": child}
         else:

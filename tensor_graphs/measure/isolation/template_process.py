@@ -1,9 +1,8 @@
-"""template_process: the judge's handle of the processes that supervisors are forked from (template.py), and of such a supervisor.
+"""template_process: the judge's handle of the templates (template.py) that supervisors are forked from, and of such a supervisor.
 
-To import what a worker needs takes 0.3 s of processor time, and seconds with the libraries of some backends; a fork takes 0.01 s.
-So a process that judges starts one template, with its first worker, for all judges to come, and another where what a process
-inherits has changed, or the package's source has.
-"""
+Importing what a worker needs takes 0.3 s of processor time, and seconds with the libraries of some backends; a fork takes 0.01 s.
+So a judging process starts one template, with its first worker, for all judges to come, and another where what a process inherits
+has changed, or the package's source has."""
 
 from __future__ import annotations
 
@@ -28,34 +27,34 @@ from tensor_graphs.measure.isolation.worker import INSIDE
 from tensor_graphs.records.location import VARIABLE as DATABASE
 
 DATA_VARIABLE = "XDG_DATA_HOME"
-"""where a database would be looked for: each worker gets an empty folder, and the variable that names a database is removed"""
+"""location of the default database: each worker gets an empty folder, and the variable that names a database is removed"""
 
 START_SECONDS = 60.0
-"""the time a template may take to import what it has to"""
+"""time for a template to import what it has to"""
 
 ANSWER_SECONDS = 10.0
-"""the time it may take to answer then; it has nothing else to do"""
+"""time for its later answers; it has nothing else to do"""
 
 MOST = 2
-"""templates, but for those that have a supervisor; each holds 50 MB, and the libraries that it was told to import"""
+"""templates, except those that have a supervisor; each holds 50 MB, and its imported libraries"""
 
 PACKAGE = str(Path(__file__).parents[2])
 
 
 class Gone(OSError):
-    """A template that does not answer."""
+    """Template that does not answer."""
 
 
 def token() -> str:
-    """A value by which a process and those that it starts are found again; all of one length (`process_tree.relabel`)."""
+    """Return a value by which a process and its children are found again; all of one length (`process_tree.relabel`)."""
     return secrets.token_hex(16)
 
 
 class TemplateProcess:
-    """A started template."""
+    """Started template."""
 
-    def __init__(self, environment: Mapping[str, str], names: Sequence[str], said: int) -> None:
-        """names: libraries that it imports; said: the file to which it prints until it can fork."""
+    def __init__(self, environment: Mapping[str, str], names: Sequence[str], printed: int) -> None:
+        """names: libraries that it imports; printed: the file to which it prints until it can fork."""
         self.owner, self.forks = os.getpid(), 0                     # supervisors that live
         self._lock = threading.Lock()
         self._heard = False
@@ -64,11 +63,12 @@ class TemplateProcess:
             # -P: the current folder hides no module of PYTHONPATH; -O: assertions are left out there where they are here
             flags = ["-P", *["-O"] * sys.flags.optimize]
             command = [sys.executable, *flags, "-m", "tensor_graphs.measure.isolation.template", str(theirs.fileno()), *names]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-                                            env={**environment, INSIDE: token()}, pass_fds=[theirs.fileno()])
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, start_new_session=True,
+                env={**environment, INSIDE: token()}, pass_fds=[theirs.fileno()])
 
     def ask(self, request: Mapping[str, object], ends: Sequence[int] = ()) -> dict[str, int | None]:
-        """Its answer. Raises Gone; TimeoutError when it does not start in time."""
+        """Return its answer. Raises Gone; TimeoutError when it does not start in time."""
         with self._lock:
             self._socket.settimeout(ANSWER_SECONDS if self._heard else START_SECONDS)
             try:
@@ -84,34 +84,26 @@ class TemplateProcess:
             if not answer:
                 raise Gone("the template has ended")
             self._heard = True
-            found: dict[str, int | None] = json.loads(answer)
-            return found
+            values: dict[str, int | None] = json.loads(answer)
+            return values
 
     def end(self) -> None:
         """End it, and with it what was forked from it; twice does no harm."""
         self._socket.close()
-        if process_tree.stopped(self.process.pid):                  # it will not hear that its socket has closed
-            self.process.kill()
-        try:
-            self.process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        process_tree.let_end(self.process)
 
 
 @dataclass
 class Forked:
-    """A supervisor, as its judge sees it: a child of the template's.
-
-    returncode: minus the number of the signal that ended it, None while it lives; where nobody knows, as if it had been killed.
-    """
+    """Supervisor as its judge sees it: a child of the template's. returncode: minus the signal that ended it, None while it lives;
+    where nobody knows, as if it had been killed."""
 
     template: TemplateProcess
     pid: int
     returncode: int | None = field(default=None, init=False)
 
     def poll(self) -> int | None:
-        """`returncode`, as of now; 0 in a fork of its judge, whom it does not concern."""
+        """Return `returncode` as of now; 0 in a fork of its judge."""
         if self.returncode is None and self.template.owner != os.getpid():
             self.returncode = 0
         if self.returncode is None:
@@ -127,7 +119,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = float("inf")) -> int:
-        """Until it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
@@ -136,7 +128,7 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """Its number is nobody else's as long as its parent has not waited for it."""
+        """Kill it; its number is nobody else's until its parent has waited for it."""
         if self.poll() is None:
             process_tree.end(self.pid)
 
@@ -148,29 +140,27 @@ _guard = threading.Lock()
 
 
 def shared_environment() -> dict[str, str]:
-    """The environment of all workers, but for what each has of its own: they find the packages that this process finds."""
-    kept = {name: value for name, value in os.environ.items() if name not in (DATABASE, DATA_VARIABLE, INSIDE)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    """Return the environment that all workers share: they find the packages that this process finds."""
+    variables = {name: value for name, value in os.environ.items() if name not in (DATABASE, DATA_VARIABLE, INSIDE)}
+    return {**variables, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def begin() -> None:
-    """Start a template for workers that are going to be needed, unless there is one: it imports while this process goes on. Who
-    forks the first of them meets what goes wrong."""
+    """Start a template for coming workers, unless there is one: it imports while this process goes on. Errors surface in the first
+    `fork`."""
     if INSIDE in os.environ:
         return
     with _guard:
         if not _templates:
             environment = shared_environment()
-            with open(os.devnull, "wb") as said, suppress(OSError):
-                _templates[_inherited(environment, ())] = TemplateProcess(environment, (), said.fileno())
+            with open(os.devnull, "wb") as printed, suppress(OSError):
+                _templates[_inherited(environment, ())] = TemplateProcess(environment, (), printed.fileno())
 
 
 def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], ends: Sequence[int]) -> Forked:
-    """A new supervisor with this environment and the variables `own`, in this process's current folder.
-
-    names: libraries that it finds imported. ends: its control socket, its worker's socket, the file of outputs, the file of what is
-    printed. Raises OSError (also TimeoutError) when no template starts.
-    """
+    """Return a new supervisor with this environment and the variables `own`, in this process's current folder. names: libraries
+    that it finds imported. ends: its control socket, its worker's socket, the file of outputs, the file of what is printed. Raises
+    OSError (also TimeoutError) when no template starts."""
     try:
         folder: str | None = os.getcwd()
     except OSError:                                                 # it was removed
@@ -193,34 +183,30 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
             assert pid is not None
             template.forks += 1
             _templates[key] = template
-            _end_those_beyond(MOST)
+            idle = [each for each, other in _templates.items() if other.forks == 0]         # the least recently used first
+            for unused in idle[:max(0, len(_templates) - MOST)]:
+                _templates.pop(unused).end()
             return Forked(template, pid)
     raise AssertionError
 
 
 def _inherited(environment: Mapping[str, str], names: Sequence[str]) -> object:
-    """What a template has from this process and from the files that it imports; where any of it differs, another one is started."""
+    """Return what a template has from this process and from the files that it imports; where any of it differs, another one is
+    started."""
     cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    limits = tuple(resource.getrlimit(getattr(resource, each)) for each in sorted(dir(resource)) if each.startswith("RLIMIT_"))
+    limits = tuple(resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
     sources = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(PACKAGE)))
     return tuple(sorted(environment.items())), tuple(names), cores, limits, os.getpriority(os.PRIO_PROCESS, 0), sources
 
 
 def _files(folder: str) -> Iterator[os.DirEntry[str]]:
-    """The Python files of the package."""
+    """Yield the Python files of the package."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
                 yield entry
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _files(entry.path)
-
-
-def _end_those_beyond(most: int) -> None:
-    """End templates without a supervisor until so many are left in all, those first that were used longest ago."""
-    idle = [key for key, template in _templates.items() if template.forks == 0]
-    for key in idle[:max(0, len(_templates) - most)]:
-        _templates.pop(key).end()
 
 
 @atexit.register
@@ -230,7 +216,7 @@ def _end_all() -> None:
 
 
 def _forget() -> None:
-    """In a fork of the process that judges: the templates are its parent's."""
+    """Drop the templates in a fork of the judging process: they are its parent's."""
     global _guard
     _templates.clear()
     _guard = threading.Lock()

@@ -1,9 +1,8 @@
-"""worker: the process in which candidates run. It is given a job, makes the inputs from the seed, runs the kernel, returns outputs.
+"""worker: the process in which candidates run. It takes a job, makes the inputs from the seed, runs the kernel, returns outputs.
 
 It never holds an expected output or the database, does not know where that is, and is killed with all its children when a job takes
-too long; when its parent, the supervisor, goes, it goes too. It talks with the judge in signed frames (frames.py) over a socket;
-outputs go into a file in a folder that the judge names. The candidate's own printing goes to standard error, and it reads nothing.
-"""
+too long; when its parent, the supervisor, goes, it goes too. It exchanges signed frames (frames.py) with the judge over a socket;
+outputs go into a file that the judge opens. The candidate's own printing goes to standard error, and it reads nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.measure.isolation.blame import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
+from tensor_graphs.measure.isolation.fault_origin import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 
@@ -32,7 +31,7 @@ INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
 
 LONGEST_LOG = 8000
-"""characters of what was raised, and of a traceback the end of it"""
+"""characters of what was raised; of a traceback its end"""
 
 LONGEST_REASON = 400
 """characters of the message in its first line"""
@@ -44,11 +43,9 @@ HIGHEST = 900
 
 
 def preload(names: Sequence[str] = ()) -> None:
-    """Import what every job needs and no candidate brings, and libraries that take long to import.
-
-    The kernels of numpy are declared here too, as they are the baselines, and the modules' texts of all usual backends are read,
-    which takes a process as long as a short job does. Nothing runs a kernel here.
-    """
+    """Import what every job needs and no candidate brings, and libraries that take long to import. The kernels of numpy, the
+    baselines, are declared here too, and the modules' texts of all usual backends are read, which takes a process as long as a
+    short job does. Nothing runs a kernel here."""
     from tensor_graphs.kernels import identity, registry
     from tensor_graphs.language import text
     from tensor_graphs.measure.isolation import process_state, tampering
@@ -65,8 +62,8 @@ def preload(names: Sequence[str] = ()) -> None:
 
 
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
-    """The kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is imported
-    here."""
+    """Return the kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is
+    imported here."""
     from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
@@ -82,14 +79,13 @@ def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
 
 
 def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
-    """Run one kernel on one signature at several points; time it at the one asked for, if any.
-
-    replaced: `Watch.replaced`, looked up before the candidate could replace it. outputs: the file to which outputs are added."""
+    """Run one kernel on one signature at several points; time it at the requested one, if any. replaced: `Watch.replaced`, looked
+    up before the candidate could replace it. outputs: the file to which outputs are added."""
     from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.import_spec import load
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.measure.isolation.process_state import StateGuard, deployed, floating_point
-    from tensor_graphs.measure.points.single import plain_plan, prepared_names
+    from tensor_graphs.measure.points.single_kernel import plain_plan, prepared_names
     from tensor_graphs.measure.timing.bench import Bench
     from tensor_graphs.runtime.compiled_graph import bind
 
@@ -136,7 +132,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
 
 def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel) -> None:
-    """Show all points; the judge is told before each, as a kernel that dies or hangs there says nothing any more."""
+    """Run all points; the judge is informed before each, as a kernel that dies or hangs there sends nothing any more."""
     half = len(job["points"]) // 2
     for number, point in enumerate(job["points"]):
         if job.get("many_calls") and number == half:
@@ -152,8 +148,8 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
-    """`run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised is
-    the judge's own (blame.py)."""
+    """Run `run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised
+    is the judge's own (fault_origin.py)."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library
@@ -189,15 +185,13 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
 
 
 def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "") -> str:
-    """What was raised, and where in a candidate's file, in the first line (`logs.reason_of`); then the traceback.
-
-    The class of the exception is a candidate's, and may raise whatever it is asked. origins: of the kernels that were run. at: the
-    point, for that line.
-    """
+    """Return the message, and its place in a candidate's file, in the first line (`logs.reason_of`); then the traceback. The
+    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point, for that
+    line."""
     try:
         text = "".join(map(str, traceback.format_exception(error)))
-        where, said = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
-        first = f"{said[:LONGEST_REASON]} at {where}{at}\n" if where else ""
+        where, message = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
+        first = f"{message[:LONGEST_REASON]} at {where}{at}\n" if where else ""
         room = LONGEST_LOG - len(first)
         return first + (text if len(text) <= room else f"{HEADER}\n{text[len(HEADER) + 1 - room:]}")
     except BaseException as e:
@@ -206,22 +200,22 @@ def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "")
 
 
 def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
-    """`my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is of no
-    library; "" where there is none."""
+    """Return `my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is
+    of no library; "" where there is none."""
     steps = traceback.walk_tb(error.__traceback__)
     frames = [(real_file(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
     own, libraries = _files_of(origins), (PACKAGE + os.sep, *LIBRARIES)
-    inside = [each for each in frames if each[0] in own] or [each for each in frames if not each[0].startswith(libraries)]
+    inside = [place for place in frames if place[0] in own] or [place for place in frames if not place[0].startswith(libraries)]
     return "{}:{} in {}".format(os.path.basename(inside[-1][0]), *inside[-1][1:]) if inside else ""
 
 
 def _files_of(origins: Sequence[Origin]) -> set[str]:
-    """The files that declare the kernels of these origins."""
+    """Return the files that declare the kernels of these origins."""
     return {real_file(origin.file) for origin in origins if origin.file is not None}
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:
-    """Which file lies under a descriptor; None where there is none."""
+    """Return which file lies under a descriptor; None where there is none."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -245,7 +239,7 @@ def serve(sock: socket.socket, outputs: int) -> None:
 
 
 def _elsewhere(sock: socket.socket) -> socket.socket:
-    """The same socket under a number that nobody guesses."""
+    """Move the socket to a number that nobody guesses."""
     for _ in range(8):
         number = random.SystemRandom().randrange(64, HIGHEST)
         try:

@@ -1,8 +1,7 @@
-"""worker_process: the judge's handle of its worker: started when needed, ended with all it started when a job runs out of time.
+"""worker_process: the judge's handle of its worker: started when needed, ended with all its children when a job runs out of time.
 
 Judge, supervisor and worker are three processes. The judge starts the supervisor, which forks the worker; judge and worker share a
-socket. Whichever of the other two dies, the judge goes on: it ends what is left and starts anew.
-"""
+socket. If one of the other two dies, the judge ends what is left and starts again."""
 
 from __future__ import annotations
 
@@ -14,13 +13,11 @@ import secrets
 import select
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
@@ -33,60 +30,60 @@ from tensor_graphs.measure.isolation.worker import INSIDE
 log = logging.getLogger(__name__)
 
 JOB_SECONDS = 120.0
-"""a worker that has not answered after so many seconds is killed"""
+"""time after which a worker that has not answered is killed"""
 
 START_SECONDS = 60.0
-"""the time a worker may take to start"""
+"""time for a worker to start"""
 
 CONTROL_SECONDS = 10.0
-"""the time a supervisor may take to answer; it has nothing else to do"""
+"""time for a supervisor to answer; it has nothing else to do"""
 
 LOOK_SECONDS = 0.25
-"""between two looks at whether a process that is waited for has been stopped"""
+"""interval of checks whether an awaited process has been stopped"""
 
 STOPPED_SECONDS = 2.0
-"""a process that was stopped so long ago is not waited for: whoever meant to let it go on would have"""
+"""a process that was stopped so long ago is not waited for"""
 
 LAST_BYTES = 4000
-"""of what a worker has printed"""
+"""bytes of a worker's last output that a message shows"""
 
 SILENT_SECONDS = 15.0
-"""after so long a wait, and half of the time after which a kernel counts as hanging, a warning says what is waited for"""
+"""wait after which, and after half of a kernel's limit, a warning names what is waited for"""
 
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""signals by which people and systems end a process, so that it need not have died of what it did"""
+"""signals by which people and systems end a process, so that it need not have died of its own doing"""
 
 DIED = "the worker died"
 CRASHED = f"{DIED} (killed by SIGSEGV)"
-"""how the log begins of a kernel that read or wrote where nothing is"""
+"""prefix of the log of a kernel that read or wrote where nothing is"""
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
-"""(what the worker says in the middle of a job, when it was heard on time.perf_counter's clock) -> what is answered, if anything"""
+"""(message in the middle of a job, when it came on time.perf_counter's clock) -> answer, if any"""
 
 
 STARTED = "a worker is started"
 
 
 class JudgeError(TensorGraphsError):
-    """The judge can not work here: a worker does not start, or a worker asks for one."""
+    """The judge cannot work here: a worker does not start, or a worker asks for one."""
 
 
 class Stopped(Exception):
-    """A process that is waited for was stopped, and nobody lets it go on."""
+    """Awaited process that was stopped and is not resumed."""
 
 
 class WorkerProcess:
-    """A worker that is started when needed, killed with its children when a job runs out of time, and started again."""
+    """Worker that is started when needed, killed with its children when a job runs out of time, and started again."""
 
     def __init__(self, timeout: float = JOB_SECONDS) -> None:
         self.timeout = timeout
         self.supervisor: template_process.Forked | None = None
         self.pid: int | None = None
-        """of the worker; None: there is none"""
+        """process number of the worker; None: there is none"""
         self.imports: Sequence[str] = ()
-        """libraries that the next worker finds imported, as those before it did: the supervisor then imports them once for all"""
+        """libraries that the next worker finds imported; the supervisor then imports them once for all"""
         self.guests: frozenset[str] = frozenset()
-        """the kernels from outside, by identity, that have run in the worker"""
+        """identities of the kernels from outside that have run in the worker"""
         self.folder = _folder()
         self.starts = 0
         self._outputs, self._outputs_end = _nameless_file()
@@ -99,7 +96,7 @@ class WorkerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- beginning ----
@@ -110,10 +107,8 @@ class WorkerProcess:
             self._start()
 
     def _start(self) -> int:
-        """Start a worker, and a supervisor if none was started in the same environment; the worker's process number.
-
-        One that ends (killed, say) before it is ready is started once more.
-        """
+        """Start a worker, and a supervisor if none was started in the same environment; return the worker's process number. One
+        that ends (killed, say) before it is ready is started once more."""
         if INSIDE in os.environ:
             raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
                              "start another: put that under `if __name__ == \"__main__\":`")
@@ -139,7 +134,7 @@ class WorkerProcess:
         raise AssertionError
 
     def _begin(self, environment: dict[str, str]) -> bool:
-        """Whether a worker was started and is ready. Raises TimeoutError, and what a broken conversation raises."""
+        """Start a worker; return whether it is ready. Raises TimeoutError, and what a broken conversation raises."""
         key = secrets.token_bytes(KEY_BYTES)
         mine, theirs = socket.socketpair()
         try:
@@ -150,13 +145,13 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(mine, key, judge=True)
         mine.sendall(key)
-        self.pid = int(self._heard(START_SECONDS)["pid"])           # which has imported something first
+        self.pid = int(self._receive_answer(START_SECONDS)["pid"])           # which has imported something first
         left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
         ready = self._channel.receive(time.monotonic() + max(left, 1.0))
         return ready is not None and parse(ready) == Reply("READY")
 
     def _scrubbed(self) -> dict[str, str]:
-        """The environment of a worker: it finds the packages that this process finds, and no database."""
+        """Return the environment of a worker: it finds the packages that this process finds, and no database."""
         nowhere = Path(self.folder.name, "data")
         try:
             nowhere.mkdir(exist_ok=True)
@@ -177,7 +172,7 @@ class WorkerProcess:
         self._control = mine
 
     def _respawn(self, theirs: socket.socket) -> bool:
-        """Ask the supervisor for another worker; False when it does not hear."""
+        """Ask the supervisor for another worker; return False when it does not take the request."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -192,19 +187,16 @@ class WorkerProcess:
 
     def run(self, job: dict[str, Any], on_mark: OnMark | None = None, limit: float | None = None,
             what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
-        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is one that says what no worker says.
+        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is an invalid message.
 
         A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
         memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
         one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
 
-        limit: seconds between two words of the worker, once it has said its first one, that is, has imported the kernel (default:
-        as for the whole job). what: who is waited for, as people are told when it takes long. on_start: is called whenever the job
-        is begun, or begun again.
-
-        The job's `guests` are its kernels from outside, by identity. They may change what others are made of, so nothing but these
-        runs in that process afterwards.
-        """
+        limit: seconds between two messages of the worker after its first, that is, once it has imported the kernel (default: as for
+        the whole job). what: name of the job in warnings. on_start: called whenever the job begins, or begins again. The job's
+        `guests` are its kernels from outside, by identity: they may change what others are made of, so nothing but these runs in
+        that process afterwards."""
         tries = 0
         guests = frozenset(job.get("guests", ()))
         if not self.guests <= guests:
@@ -269,7 +261,7 @@ class WorkerProcess:
             return Reply("RUNTIME_ERROR", f"{DIED} ({_how(status)})\n{text}".strip())
 
     def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
-        """The worker's reply; what it says before goes to `on_mark`. Raises TimeoutError, Stopped and ProtocolError."""
+        """Return the worker's reply; earlier messages go to `on_mark`. Raises TimeoutError, Stopped and ProtocolError."""
         assert self._channel is not None
         left = word = self.timeout                                  # the first word may take as long as imports do
         while True:
@@ -277,21 +269,21 @@ class WorkerProcess:
             if most <= 0:                                           # also of a worker that never stops talking
                 raise TimeoutError(f"no end within {self.timeout:.0f} s")
             waited = self._await_word(most, what)
-            heard = time.perf_counter()
+            received = time.perf_counter()
             values = self._channel.receive(time.monotonic() + max(1.0, most - waited))
             if values is None:
                 return None
-            said = parse(values)
-            if isinstance(said, Reply):
-                return said
-            answer = on_mark(said, heard) if on_mark is not None else None
+            mark = parse(values)
+            if isinstance(mark, Reply):
+                return mark
+            answer = on_mark(mark, received) if on_mark is not None else None
             if answer is not None:
                 self._channel.send(answer)
-            passed = waited + time.perf_counter() - heard
-            left, word = left - passed, word - passed if isinstance(said, Next) else limit    # the limit: of all points together
+            passed = waited + time.perf_counter() - received
+            left, word = left - passed, word - passed if isinstance(mark, Next) else limit    # the limit: of all points together
 
     def _await_word(self, seconds: float, what: str) -> float:
-        """Wait until the worker has said something, or has gone; how long that took. Raises TimeoutError and Stopped."""
+        """Wait until the worker has sent something, or has gone; return how long that took. Raises TimeoutError and Stopped."""
         assert self._channel is not None and self.pid is not None
 
         def say(so_far: float) -> None:
@@ -300,44 +292,41 @@ class WorkerProcess:
         return _await(self._channel.socket, self.pid, seconds, say)
 
     def _ask(self, what: str) -> dict[str, Any]:
-        """A command to the supervisor (supervisor.py names them).
-
-        {"alive": is the worker, "status": how it ended, "left": how many processes it left}
-        """
+        """Send a command to the supervisor (supervisor.py lists them); return {"alive": is the worker, "status": how it ended,
+        "left": how many processes it left}."""
         gone = {"alive": False, "status": None, "left": 0}
         if self._control is None or self.supervisor is None:
             return gone
         try:
             self._control.send(json.dumps({"do": what}).encode())
-            return self._heard()
+            return self._receive_answer()
         except (Stopped, OSError, ValueError, RecursionError):      # what it says later would be no answer to the next question
             self.kill()
             return gone
 
     def _await_end(self) -> None:
-        """The worker's socket has closed: give its process a second to have ended, so that how it did is known."""
+        """Give a worker whose socket has closed a second to end, so that how it did is known."""
         end = time.monotonic() + 1.0
         while self._ask("alive")["alive"] and time.monotonic() < end:
             time.sleep(0.01)
 
-    def _heard(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
-        """What the supervisor answers. Raises Stopped, OSError or ValueError when it does not."""
+    def _receive_answer(self, within: float = CONTROL_SECONDS) -> dict[str, Any]:
+        """Return the supervisor's answer. Raises Stopped, OSError or ValueError when there is none."""
         assert self._control is not None and self.supervisor is not None
         _await(self._control, self.supervisor.pid, within)
         self._control.settimeout(1.0)
-        found = json.loads(self._control.recv(1 << 16))
-        if not isinstance(found, dict):
+        answer = json.loads(self._control.recv(1 << 16))
+        if not isinstance(answer, dict):
             raise ValueError("a supervisor says objects")
-        return found
+        return answer
 
     def outputs(self) -> BinaryIO:
-        """The outputs of the job that has just run, one behind the other, from the first. Nobody else can put another file into
-        its place."""
+        """Return the file of the outputs of the last job, from the first. Nobody else can put another file into its place."""
         os.lseek(self._outputs, 0, os.SEEK_SET)
         return os.fdopen(os.dup(self._outputs), "rb")
 
     def _last_words(self) -> str:
-        """What the worker printed since the last one was asked for its last words, the end of it."""
+        """Return the end of what the worker printed since the last one was ended."""
         size = os.fstat(self._said).st_size
         return clean(os.pread(self._said, LAST_BYTES, max(0, size - LAST_BYTES)).decode(errors="replace")).strip()
 
@@ -352,7 +341,7 @@ class WorkerProcess:
         if self._control is not None:
             try:
                 self._control.send(b'{"do": "end"}')
-                self._heard()
+                self._receive_answer()
                 os.ftruncate(self._said, 0)
                 return
             except (Stopped, OSError, ValueError):
@@ -368,13 +357,7 @@ class WorkerProcess:
         self._control = self._channel = None
         if supervisor is None:
             return
-        if process_tree.stopped(supervisor.pid):                    # it will not hear that its socket has closed
-            supervisor.kill()
-        try:
-            supervisor.wait(2.0)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait()
+        process_tree.let_end(supervisor)
         if supervisor.returncode != 0:                              # it was killed itself: nobody has looked after its children
             for _ in range(process_tree.ROUNDS):
                 left = process_tree.carrying(INSIDE, self._token)
@@ -396,13 +379,13 @@ class WorkerProcess:
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Of the worker's own; what it leaves there that cannot be removed stays."""
+    """Return the worker's own folder; what it leaves there that cannot be removed stays."""
     return tempfile.TemporaryDirectory(prefix="tensor_graphs-", ignore_cleanup_errors=True)
 
 
 def _nameless_file() -> tuple[int, int]:
-    """A file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe can
-    be put into its place."""
+    """Return a file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe
+    can be put into its place."""
     adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
     try:
         mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)
@@ -413,13 +396,11 @@ def _nameless_file() -> tuple[int, int]:
 
 
 def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
-    """Wait until something has come from a process; how long it took. say: is told once when it takes long.
-
-    Raises TimeoutError after so many seconds, and Stopped when the process was stopped. Time in which this process stood still
-    itself (Ctrl-Z and fg) does not count: the other one has not idled then.
-    """
+    """Wait until something has come from a process; return how long it took. say: called once when it takes long. Raises
+    TimeoutError after `seconds`, and Stopped when the process was stopped. Time in which this process stood still itself (Ctrl-Z
+    and fg) does not count."""
     waited = stopped = 0.0
-    said = False
+    warned = False
     while True:
         begin = time.monotonic()
         if select.select([sock], [], [], min(LOOK_SECONDS, max(0.0, seconds - waited)))[0]:
@@ -431,8 +412,8 @@ def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[flo
             raise Stopped
         if waited >= seconds:
             raise TimeoutError(f"no answer within {seconds:.0f} s")
-        if say is not None and waited >= max(SILENT_SECONDS, seconds / 2) and not said:
-            said = True
+        if say is not None and waited >= max(SILENT_SECONDS, seconds / 2) and not warned:
+            warned = True
             say(waited)
 
 

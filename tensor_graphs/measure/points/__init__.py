@@ -1,5 +1,3 @@
-"""points: what a kernel is fed when it is judged: sizes, values, layouts, and the rows that are compared.
+"""points: a kernel's inputs where it is compared: sizes, values, layout of operands, and how much of the range that covers.
 
-Read first: inputs.py; extreme values are in extremes.py, real ones in descriptors.py, what a verdict has to cover in cover.py. Of a
-cache that was written to only rows are kept (changed_rows.py).
-"""
+Read first: inputs.py; extreme values are in extremes.py, real ones in descriptors.py, the coverage of a verdict in coverage.py."""

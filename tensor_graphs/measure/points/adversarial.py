@@ -1,10 +1,9 @@
 """adversarial: the points at which a kernel is compared on extreme values (extremes.py), and whether there is one right answer.
 
-A kernel may sum in another order and round in other places than the op's definition, and none can be held to an answer that hangs
-on that: products of large numbers before an exp, a sum that cancels. Where a kernel's answer is another one than the oracle's, the
-oracle is asked once more, with rounding at every node and sums as if added in another order; if that alone moves its answer, the
-point says nothing. Asked only then, as it takes longer than the kernel's comparison.
-"""
+A kernel may sum in another order and round in other places than the op's definition, and none can be held to an answer that depends
+on that: products of large numbers before an exp, a sum that cancels. Where a kernel's answer differs from the oracle's, the oracle
+is evaluated again, with rounding at every node and sums as if added in another order; if that alone moves its answer, the point
+decides nothing. Done only then, as it takes longer than the kernel's comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.meaning.error_measure import row_errors
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.definitions import adds_floats
+from tensor_graphs.measure.definition_analysis import adds_floats
 from tensor_graphs.measure.points.extremes import STRUCTURES, Extreme, extreme_sizes
 from tensor_graphs.measure.points.inputs import Point, is_big, point_inputs
 
@@ -33,59 +32,57 @@ WORK = (2e6, 1 << 18)
 """flops and bytes of a point, at most: the oracle takes some 10 ms for it"""
 
 SWEEP_WORK = (2e7, 1 << 22)
-"""of a sweep: more, as values of a narrow range may be all that a kernel is wrong at, and large fixed sizes have no other point"""
+"""more for a sweep, as values of a narrow range may be all that a kernel is wrong at, and large fixed sizes have no other point"""
 
 SEED = 3000
 
 ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
-"""kinds of values that say something in one operand beside ordinary values in the others"""
+"""kinds of values that show something in one operand with ordinary values in the others"""
 
 ROUNDED, ROUNDED_EXTREMES = 6, 18
-"""answers with other roundings that are asked for: of two that tie but for rounding (the largest, or the only large weight of a
-softmax) each may be chosen. Where values are extreme, such ties are common, and work is bounded: in one of 64 ties six all choose
-as the oracle does, and a kernel that chooses the other is refused (9 of 6,000 draws of attention in bf16)"""
+"""evaluations with other roundings: of two that tie but for rounding (the largest, or the only large weight of a softmax) each may
+be chosen. Where values are extreme, such ties are common, and work is bounded: in one of 64 ties six all choose as the oracle does,
+and a kernel that chooses the other is refused (9 of 6,000 draws of attention in bf16)"""
 
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""
 
 
 REPLACED, INFLUENCE = 1e4, 1e-3
-"""what NaN and infinities are replaced by, up and down, and the relative change of a result beyond which they matter to it"""
+"""replacement for NaN and infinities, up and down, and the relative change of a result beyond which they matter to it"""
 
 MARGIN = 2.0 ** -20
-"""share of the largest number beyond which no result of a sum is asked for: what is divided by last may be added before"""
+"""share of the largest number beyond which no result of a sum is compared: what is divided by last may be added before"""
 
 
 def adversarial_points(signature: Signature, seed: int = 0) -> list[Point]:
-    """The points of one signature, one of each kind of values in all operands; where there are several, those of ONE_BY_ONE in each
-    of them in turn; as many of structures as there have to be for all.
-
-    None where there are no floats, and none that would take long: of a signature with very large fixed sizes.
-    """
+    """Return the points of one signature, one of each kind of values in all operands; where there are several, those of ONE_BY_ONE
+    in each operand; as many of structures as all need. None without floats, or where they would take long (very large fixed
+    sizes)."""
     inputs = signature.graph.inputs
     floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
     if not floats:
         return []
-    found: list[Point] = []
+    points: list[Point] = []
     for i, kind in enumerate(get_args(Extreme)):
         if kind == "columns" and all(len(inputs[name].shape) < 2 for name in floats):
             continue
         for small in (False, True):
             sizes = extreme_sizes(signature.graph.dims, kind, small)
-            if kind == "huge" and adds_floats(signature.graph) and not _one_turn(signature, sizes):
+            if kind == "huge" and adds_floats(signature.graph) and not _limit_to_one_iteration(signature, sizes):
                 break
             point = Point(tuple(sorted(sizes.items())), seed + SEED + i, extreme=kind)
             traffic, flops = work(signature, tuple((n, point.binding[n]) for n in sorted(signature.dim_names)))
             most = SWEEP_WORK if kind == "sweep" else WORK
             if flops <= most[0] and traffic <= most[1]:
-                found += _in_turn(signature, point, floats)
+                points += _points_of_kind(signature, point, floats)
                 break
-    return found
+    return points
 
 
-def _one_turn(signature: Signature, sizes: dict[str, int]) -> bool:
-    """Give an op that is a loop one turn, where a dim says how many it has; whether it has no more. A sum of huge values cancels
-    sooner or later, and what comes of that decides all later turns: no other rounding says what they should be."""
+def _limit_to_one_iteration(signature: Signature, sizes: dict[str, int]) -> bool:
+    """Give an op that is a loop one iteration, where a dim is their number; return whether it has no more. A sum of huge values
+    cancels sooner or later, and its result decides all later iterations: no other rounding tells what they should be."""
     op, types, attrs = signature.spec.op, signature.spec.inputs, signature.spec.attrs
     turns = op.turns(types, attrs) if isinstance(op, CompositeOp) else 1
     for symbol in d.symbols_in(turns):
@@ -93,75 +90,74 @@ def _one_turn(signature: Signature, sizes: dict[str, int]) -> bool:
     return d.evaluate(turns, sizes) <= 1
 
 
-def _in_turn(signature: Signature, point: Point, floats: Sequence[str]) -> list[Point]:
-    """A kind of values in all operands, and in one beside ordinary ones; a structure in each row, or in one row after another."""
+def _points_of_kind(signature: Signature, point: Point, floats: Sequence[str]) -> list[Point]:
+    """Return points of a kind of values in all operands, and in one with ordinary others; a structure in each row, or in one row at
+    a time."""
     rows = STRUCTURES
     if point.extreme in ("structured", "columns"):
         shapes = [tuple(map(int, signature.graph.inputs[name].type.at(point.binding).shape)) for name in floats]
         rows = min((math.prod(shape) // shape[0 if point.extreme == "columns" else -1] for shape in shapes if math.prod(shape)
                     and shape), default=STRUCTURES)
         rows = min(STRUCTURES, rows)
-    found = [replace(point, axis=first, seed=point.seed + first) for first in range(0, STRUCTURES, rows)]
+    points = [replace(point, axis=first, seed=point.seed + first) for first in range(0, STRUCTURES, rows)]
     if len(floats) > 1 and point.extreme in ONE_BY_ONE:
-        found += [replace(point, only=name, seed=point.seed + 10 * (i + 1)) for i, name in enumerate(floats)]
-    return found
+        points += [replace(point, only=name, seed=point.seed + 10 * (i + 1)) for i, name in enumerate(floats)]
+    return points
 
 
 def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
                  rounding: Mapping[str, np.ndarray] | None = None,
                  asked: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-    """Of each output, which rows (along its last axis) hang neither on where is rounded nor on the order in which is added.
-
-    answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they explain
-    does not unsettle the rest. asked: of which outputs, and of which of their rows (default: of all); of others nothing is found,
-    and nothing more is computed where none of these is left that may be settled: a product of large matrices takes seconds.
-    """
+    """Return for each output which rows (along its last axis) depend neither on the places of rounding nor on the order of
+    addition. answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they
+    explain does not unsettle the rest. asked: outputs and rows to decide (default: all); nothing more is computed where none of
+    these is left that may be settled: a product of large matrices takes seconds."""
     graph = signature.graph
-    found = {name: np.ones(rows_of(answer[name]).shape[0], bool) for name in graph.outputs} if asked is None else dict(asked)
+    settled = {name: np.ones(rows_of(answer[name]).shape[0], bool) for name in graph.outputs} if asked is None else dict(asked)
     for jitter in range(1, 1 + (ROUNDED if point.extreme is None else ROUNDED_EXTREMES)):
-        if not any(rows.any() for rows in found.values()):
+        if not any(rows.any() for rows in settled.values()):
             break
         try:
             rounded = interpret(graph, point_inputs(graph, point), dims=point.binding, mode="jittered", jitter=jitter).outputs
         except TensorGraphsError as e:
             log.debug("%s cannot be rounded at %s: %s", signature.title(), point, e)
-            return {name: np.zeros_like(rows) for name, rows in found.items()}
-        found = _unmoved(signature, point, answer, limits, rounding, rounded, found)
-    return found
+            return {name: np.zeros_like(rows) for name, rows in settled.items()}
+        settled = _unmoved(signature, point, answer, limits, rounding, rounded, settled)
+    return settled
 
 
 def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
              rounding: Mapping[str, np.ndarray] | None, rounded: Mapping[str, np.ndarray],
              asked: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of the rows that are asked for, which are the same, but for SETTLED of the error allowed, when rounded otherwise."""
+    """Return which of these rows stay the same, within SETTLED of the error allowed, when rounded otherwise."""
     graph = signature.graph
-    found = {name: rows.copy() for name, rows in asked.items()}
-    for name in found:
+    unmoved = {name: rows.copy() for name, rows in asked.items()}
+    for name in unmoved:
         node = graph.outputs[name]
         other = rows_of(rounded[name].astype(answer[name].dtype))
         limit = SETTLED * limits.get(node.dtype.name, 0.0)
         most = node.dtype.max * MARGIN if node.dtype.kind == "float" and adds_floats(graph) else math.inf
         moves = rows_of(rounding[name]) if rounding is not None and name in rounding else None
         every = rows_of(answer[name])
-        numbers = np.flatnonzero(found[name])
+        numbers = np.flatnonzero(unmoved[name])
         alike = row_errors(other, every, node.dtype, moves, numbers) <= limit
         if node.dtype.kind == "float" and most < math.inf:
             asked_for = every[numbers]
             alike &= np.abs(asked_for, dtype=np.float64).max(axis=-1, initial=0.0, where=np.isfinite(asked_for)) <= most
-        found[name][numbers] = alike
-        if (lost := np.sum(asked[name] & ~found[name])):
-            log.debug("%s is not settled at %s: %d rows of %d", signature.title(), point, lost, found[name].size)
-    return found
+        unmoved[name][numbers] = alike
+        if (lost := np.sum(asked[name] & ~unmoved[name])):
+            log.debug("%s is not settled at %s: %d rows of %d", signature.title(), point, lost, unmoved[name].size)
+    return unmoved
 
 
 def rows_of(array: np.ndarray) -> np.ndarray:
-    """An array as rows along its last axis."""
+    """Return an array as rows along its last axis."""
     return array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(-1, 1)
 
 
-def hangs_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray]:
-    """Of each output, where it matters what stands in the place of NaN and infinities. Where no number there does (a weight of 0
-    that a kernel need not multiply by), a kernel may say NaN, as the definition does, or what follows from the rest."""
+def depends_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray]:
+    """Return for each output where the values in place of NaN and infinities matter. Where no number does (a weight of 0 that a
+    kernel need not multiply by), a kernel may return NaN, as the definition does, or what follows from the rest."""
     graph = signature.graph
     inputs = point_inputs(graph, point)
     answers = []
@@ -170,10 +166,6 @@ def hangs_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray
                   graph.inputs[name].dtype.kind == "float" and not is_big(graph.inputs[name].type.at(point.binding)) else array
                   for name, array in inputs.items()}
         answers.append(interpret(graph, finite, dims=point.binding).outputs)
-    one, other = answers
-    found = {}
-    for name in graph.outputs:
-        a, b = one[name].astype(np.float64), other[name].astype(np.float64)
-        with np.errstate(all="ignore"):
-            found[name] = ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b)))
-    return found
+    pairs = {name: [answer[name].astype(np.float64) for answer in answers] for name in graph.outputs}
+    with np.errstate(all="ignore"):
+        return {name: ~(np.abs(a - b) <= INFLUENCE * np.minimum(np.abs(a), np.abs(b))) for name, (a, b) in pairs.items()}

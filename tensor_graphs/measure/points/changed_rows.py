@@ -1,10 +1,9 @@
-"""changed_rows: an output that is an operand but for some rows, as these rows alone: a cache into which a step has written.
+"""changed_rows: an output that equals an operand except for some rows, as these rows alone: a cache into which a step has written.
 
     write_rows(cache f32[4096, 1, 256], values f32[2, 1, 256])   →   operand "cache", rows 17 and 18, and their 2 × 256 numbers
 
-Judge and worker make the same operands from the seed, so no row need be kept, written, read or compared that is its operand's:
-neither of what the oracle answered nor of what a kernel returned. Which rows those are is looked for in all numbers of both.
-"""
+Judge and worker make the same operands from the seed, so no row that is its operand's need be stored, sent or compared, neither of
+the oracle's answer nor of a kernel's. All numbers of both are compared to find the others."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.definitions import definition_of
+from tensor_graphs.measure.definition_analysis import definition_of
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 from tensor_graphs.measure.points.inputs import is_big
 
 WORTH = 1 << 20
-"""bytes of an output: less is kept as it is"""
+"""bytes of an output: less is stored in full"""
 
 MOST = 0.5
-"""of the rows: where more differ, the output is kept as it is"""
+"""share of the rows: where more differ, the output is stored in full"""
 
 
 @dataclass(frozen=True)
 class Updated:
-    """An output whose rows, along its last axis, are those of an operand but for these. rows: their numbers, in order."""
+    """Output whose rows, along its last axis, are those of an operand except for these. rows: their numbers, in order."""
 
     shape: tuple[int, ...]
     base: str
@@ -39,21 +38,21 @@ class Updated:
         return self.rows.nbytes + self.values.nbytes
 
     def whole(self, operand: np.ndarray) -> np.ndarray:
-        """All rows; of the operand's dtype, or wider where these values are."""
-        made = operand.astype(self.values.dtype)
-        made.reshape(-1, self.shape[-1])[self.rows] = self.values
-        return made
+        """Return all rows; of the operand's dtype, or wider where these values are."""
+        array = operand.astype(self.values.dtype)
+        array.reshape(-1, self.shape[-1])[self.rows] = self.values
+        return array
 
 
 class Whole(Mapping[str, np.ndarray]):
-    """Outputs by name, each whole once it is asked for: making an operand again takes as long as the oracle does."""
+    """Outputs by name, each restored when it is read: making an operand again takes as long as the oracle does."""
 
-    def __init__(self, kept: Mapping[str, np.ndarray | Updated], operands: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        self._kept, self._operands = kept, operands
+    def __init__(self, outputs: Mapping[str, np.ndarray | Updated], operands: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        self._kept, self._operands = outputs, operands
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self._kept[name]
-        return found.whole(self._operands()[found.base]) if isinstance(found, Updated) else found
+        output = self._kept[name]
+        return output.whole(self._operands()[output.base]) if isinstance(output, Updated) else output
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
@@ -63,34 +62,33 @@ class Whole(Mapping[str, np.ndarray]):
 
 
 def bases(graph: Graph, binding: Mapping[str, int]) -> dict[str, str]:
-    """Of each large output into an operand's place that operand: by its definition, slices of it are overwritten. None where all
-    outputs together are small enough to be read a second time (`Bench.late`)."""
+    """Return for each large output the operand of which it overwrites slices, by its definition; {} where all outputs together are
+    small enough to be read a second time (`Bench.late`)."""
     types = {name: node.type.at(binding) for name, node in graph.outputs.items()}
     if sum(int(t.nbytes()) for t in types.values()) <= BIG_BYTES:
         return {}
     whole = definition_of(graph)
     names = {node: name for name, node in whole.inputs.items()}
-    found = {}
+    operands = {}
     for name, node in whole.outputs.items():
         written = False
         while node.op.name == "scatter" and node.attrs["mode"] == "set":
             node, written = node.inputs[0], True
         t = types[name]
         if written and node in names and t.dtype.kind == "float" and t.shape and int(t.nbytes()) >= WORTH and not is_big(t):
-            found[name] = names[node]
-    return found
+            operands[name] = names[node]
+    return operands
 
 
 def changed_rows(output: np.ndarray, operand: np.ndarray) -> np.ndarray:
-    """The numbers of the rows in which any bit differs. Both are C-contiguous, of one shape and dtype."""
+    """Return the numbers of the rows in which any bit differs. Both are C-contiguous, of one shape and dtype."""
     bits = np.dtype(f"u{output.itemsize}")
     a, b = (x.view(bits).reshape(-1, x.shape[-1]) for x in (output, operand))
     return np.flatnonzero((a != b).any(axis=1))
 
 
 def updated(answer: np.ndarray, operand: np.ndarray, base: str) -> np.ndarray | Updated:
-    """What the oracle answered, as it differs from an operand; as it is, where most of it does. Equal are rows of equal numbers,
-    where NaN equals NaN."""
+    """Return the oracle's answer by its difference from an operand; in full, where most of it differs. NaN equals NaN."""
     a, b = answer.reshape(-1, answer.shape[-1]), operand.reshape(-1, operand.shape[-1])
     differs = a != b                                                # numpy widens a piece at a time
     if np.isnan(a[differs]).any():

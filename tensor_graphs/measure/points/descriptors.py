@@ -1,8 +1,7 @@
-"""descriptors: which values an input of a workload has: random ones, one number, or a tensor of a safetensors file.
+"""descriptors: the values of a workload's input: random ones, one number, or a tensor of a safetensors file.
 
 The form is that of FlashInfer-Trace's workloads: {"type": "random"}, {"type": "scalar", "value": 3}, {"type": "safetensors",
-"path": "model.safetensors", "tensor_key": "norm.weight"}. A workload keeps descriptors, and whoever needs the values makes them.
-"""
+"path": "model.safetensors", "tensor_key": "norm.weight"}. A workload stores descriptors; the values are made on demand."""
 
 from __future__ import annotations
 
@@ -23,18 +22,18 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 
 NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-"""how the data set writes what JSON has no number for"""
+"""the data set's words for numbers that JSON lacks"""
 
 FORMS = "random, a number, or FILE.safetensors:TENSOR"
 
 
 class InputError(TensorGraphsError):
-    """A description of an input that says nothing, or values that do not fit the input. The message says which, and the fix."""
+    """Description of an input that is invalid, or values that do not fit the input. The message names the fix."""
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Where an input's values come from. value: of a scalar; path, tensor_key: of a file; a path is absolute."""
+    """Source of an input's values. value: of a scalar; path, tensor_key: of a file; a path is absolute."""
 
     type: Literal["random", "scalar", "safetensors"]
     value: bool | int | float | None = None
@@ -42,10 +41,10 @@ class Descriptor:
     tensor_key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As FlashInfer-Trace has it; a number that JSON has not is a string."""
+        """Return FlashInfer-Trace's form; a number that JSON lacks is a string."""
         match self.type:
             case "scalar":
-                return {"type": self.type, "value": _written(self.value)}
+                return {"type": self.type, "value": _json_number(self.value)}
             case "safetensors":
                 return {"type": self.type, "path": self.path, "tensor_key": self.tensor_key}
         return {"type": self.type}
@@ -60,18 +59,16 @@ Given = tuple[tuple[str, Descriptor], ...]
 """(input, where its values come from), by name"""
 
 
-def read_descriptor(name: str, said: str | Mapping[str, Any] | Descriptor) -> Descriptor:
-    """A descriptor from its JSON form, or as a person writes it: `random`, `0.5`, `model.safetensors:norm.weight`.
-
-    name: of the input, for the message. Paths are taken from the folder that this process works in. Raises InputError.
-    """
-    if isinstance(said, Descriptor):
-        return said
-    if isinstance(said, str):
-        return _spoken(name, said)
-    if isinstance(said, int | float):
-        return Descriptor("scalar", said)
-    match dict(said) if isinstance(said, Mapping) else said:
+def read_descriptor(name: str, description: str | Mapping[str, Any] | Descriptor) -> Descriptor:
+    """Return a descriptor from its JSON form, or a user's: `random`, `0.5`, `model.safetensors:norm.weight`. name: of the input,
+    for the message. Paths are relative to this process's folder. Raises InputError."""
+    if isinstance(description, Descriptor):
+        return description
+    if isinstance(description, str):
+        return _from_words(name, description)
+    if isinstance(description, int | float):
+        return Descriptor("scalar", description)
+    match dict(description) if isinstance(description, Mapping) else description:
         case {"type": "random"}:
             return RANDOM
         case {"type": "scalar", "value": bool() | int() | float() as value}:
@@ -80,12 +77,12 @@ def read_descriptor(name: str, said: str | Mapping[str, Any] | Descriptor) -> De
             return Descriptor("scalar", NUMBERS[text])
         case {"type": "safetensors", "path": str(path), "tensor_key": str(key)} if path and key:
             return Descriptor("safetensors", path=os.path.abspath(path), tensor_key=key)
-    raise InputError(f"input {name!r}: {json.dumps(said, default=str)[:200]} describes no values\n"
+    raise InputError(f"input {name!r}: {json.dumps(description, default=str)[:200]} describes no values\n"
                      '  fix: {"type": "random"}, {"type": "scalar", "value": 3} or '
                      '{"type": "safetensors", "path": …, "tensor_key": …}')
 
 
-def _spoken(name: str, text: str) -> Descriptor:
+def _from_words(name: str, text: str) -> Descriptor:
     if text == "random":
         return RANDOM
     head, mark, key = text.partition(".safetensors:")
@@ -101,13 +98,13 @@ def _spoken(name: str, text: str) -> Descriptor:
 
 
 def given_of(inputs: Sequence[Mapping[str, Any]]) -> Given:
-    """What a stored workload says of its inputs: of those whose values come from elsewhere."""
-    found = [(str(each["name"]), read_descriptor(str(each["name"]), each)) for each in inputs if "name" in each and "type" in each]
-    return tuple((name, descriptor) for name, descriptor in found if descriptor != RANDOM)
+    """Return the descriptors of a stored workload's inputs whose values come from elsewhere."""
+    named = [(str(entry["name"]), entry) for entry in inputs if "name" in entry and "type" in entry]
+    return tuple((name, descriptor) for name, entry in named if (descriptor := read_descriptor(name, entry)) != RANDOM)
 
 
 def check(name: str, descriptor: Descriptor, type: TensorType) -> None:
-    """Raise InputError unless the values that are described fit an input of this type, its sizes known. Reads no values."""
+    """Raise InputError unless the described values fit an input of this type, its sizes known. Reads no values."""
     match descriptor.type:
         case "scalar":
             _scalar(name, descriptor, type)
@@ -116,14 +113,14 @@ def check(name: str, descriptor: Descriptor, type: TensorType) -> None:
 
 
 def values(name: str, descriptor: Descriptor, type: TensorType) -> np.ndarray | None:
-    """The values described, for an input of this type; None for random ones. A large tensor shares its file's memory and is
+    """Return the described values, for an input of this type; None for random ones. A large tensor shares its file's memory and is
     read-only. Raises InputError."""
     match descriptor.type:
         case "scalar":
             return _scalar(name, descriptor, type)
         case "safetensors":
-            found = _tensor(name, descriptor, type).array(descriptor.tensor_key)
-            return found if found.nbytes > BIG_BYTES else found.copy()
+            array = _tensor(name, descriptor, type).array(descriptor.tensor_key)
+            return array if array.nbytes > BIG_BYTES else array.copy()
     return None
 
 
@@ -142,7 +139,7 @@ def _scalar(name: str, descriptor: Descriptor, type: TensorType) -> np.ndarray:
 
 
 def _tensor(name: str, descriptor: Descriptor, type: TensorType) -> Weights:
-    """The file, in which the tensor is and fits."""
+    """Return the file, in which the tensor is and fits."""
     try:
         weights = _opened(descriptor.path, *_stamp(descriptor.path))
         dtype, shape = weights.info(descriptor.tensor_key)
@@ -162,7 +159,7 @@ def _tensor(name: str, descriptor: Descriptor, type: TensorType) -> Weights:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Size and time of change: a file that was written anew is opened anew."""
+    """Return size and time of change: a file that was written again is opened again."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -175,7 +172,7 @@ def _opened(path: str, size: int, changed: int) -> Weights:
     return open_weights(path)
 
 
-def _written(value: bool | int | float | None) -> bool | int | float | str | None:
+def _json_number(value: bool | int | float | None) -> bool | int | float | str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, number in NUMBERS.items() if number == value or (math.isnan(number) and math.isnan(value)))
     return value

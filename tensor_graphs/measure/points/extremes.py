@@ -14,52 +14,52 @@ from tensor_graphs.language.dtypes import DType
 
 Extreme = Literal["large", "equal", "wide", "sweep", "huge", "structured", "columns"]
 """large: ±1e4, ±88 (the last whole number whose exp an f32 holds), ±1. equal: rows of one number, and rows of four, so that the
-maximum is there more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents (so that sums of
+maximum occurs more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents (so that sums of
 many products are finite), of both signs, and rows below its smallest normal number. sweep: every row is a narrow band, and the
 bands of all rows leave no gap: in every other row from -100 to 100, in the rest over magnitudes. A band, as an error is measured
-beside what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. huge: bands
-of magnitudes without a gap from the smallest normal number to the largest, and every fourth row of the ends: the largest number,
-the smallest, powers of two; of several operands all but one are zero in another fourth. structured: rows of zeros, of one number,
-sorted both ways, with a single number in them, of alternating signs, with blocks of zeros, of −0. columns: the same along the
-first axis."""
+relative to what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. huge:
+bands of magnitudes without a gap from the smallest normal number to the largest, and every fourth row of the ends: the largest
+number, the smallest, powers of two; of several operands all but one are zero in another fourth. structured: rows of zeros, of one
+number, sorted both ways, with a single number, of alternating signs, with blocks of zeros, of −0. columns: the same along the first
+axis."""
 
 Hazard = Literal["even", "drifting", "padded", "one-sided", "neighbouring"]
-"""Values of which only some ops are asked (hazards.py). even: one positive number for all elements, whose fraction has no end in
-bits, so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a
-power of two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞.
-one-sided: rows of which every number is far below zero, or far above it. neighbouring: numbers next to each other in the dtype, the
-same few in each operand."""
+"""values for some ops only (definition_points.py). even: one positive number for all elements, whose fraction has no end in bits,
+so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a power of
+two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞. one-sided:
+rows of numbers far below zero, or far above it. neighbouring: numbers next to each other in the dtype, the same few in each
+operand."""
 
 Kind = Extreme | Hazard
 
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65),
                                                   "sweep": (257, 65, 33), "huge": (129, 33, 5), "structured": (37, 17, 5),
                                                   "columns": (17, 37, 5)}
-"""of the dims, by name, in turn"""
+"""sizes of the dims, by name, cyclically"""
 
 SWEEP = 100.0
-"""where the even rows of a sweep end"""
+"""end of the even rows of a sweep"""
 
 MAGNITUDES = 20.0
-"""binary exponents, up and down, over which the odd rows of a sweep go, or four tenths of the dtype's, where those are fewer"""
+"""binary exponents, up and down, of the odd rows of a sweep; or four tenths of the dtype's, where those are fewer"""
 
 SMALL = (3, 2, 4)
-"""sizes instead, where those are too much work"""
+"""sizes where those are too much work"""
 
 
 def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -> dict[str, int]:
-    """Sizes of the dims for values of this kind, within their bounds."""
+    """Return sizes of the dims for values of this kind, within their bounds."""
     sizes = SMALL if small else SIZES[kind]
     return {name: d.clamp(sizes[i % len(sizes)], dim) for i, (name, dim) in enumerate(sorted(dims.items()))}
 
 
 def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], dtype: DType, *,
                    positive: bool = False, first: int = 0, squared: bool = False, among: tuple[int, int] = (0, 1)) -> np.ndarray:
-    """An array of such values; rows run along the last axis, and in a single row it is elements that take turns. positive: none is
-    below zero. first: of the structures, that of the first row (a single row has only this one). squared: products of two of them
-    are added, and none may overflow on the way (a variance may be added as squares, which its definition need not hold). among: the
-    number of this operand, and how many have huge values: in every fourth row all but one of them are zero, as a sum shows no
-    magnitude but its largest. Of padded values `first` is the axis, counted from the right, along which rows run."""
+    """Return an array of such values; rows run along the last axis, and in a single row elements alternate. positive: none is below
+    zero. first: structure of the first row (a single row has only this one); of padded values the axis, from the right, along which
+    rows run. squared: products of two are added, and none may overflow on the way (a variance may be added as squares). among: the
+    number of this operand, and how many have huge values: in every fourth row all but one are zero, as a sum shows only its largest
+    magnitude."""
     if kind == "padded":
         by_rows = (*shape[:first], *shape[first:][1:], shape[first]) if shape else shape
         padded = np.where(begins_late(rng, by_rows), -np.inf, 3.0 * rng.standard_normal(by_rows)).astype(dtype.numpy)
@@ -119,8 +119,8 @@ ENDLESS = (1.4, 1.6, 1.8)
 
 
 def begins_late(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements come before the first one that counts: in every fourth row all but the last, half of the row, and none; in the
-    others, and in a single row, a number between half and all but one. Rows run along the last axis."""
+    """Return which elements come before the first one that counts: in every fourth row all but the last, half of the row, and none;
+    in the others, and in a single row, a number between half and all but one. Rows run along the last axis."""
     if not shape or not shape[-1]:
         return np.zeros(shape, bool)
     size, rows = shape[-1], int(np.prod(shape[:-1]))
@@ -134,14 +134,14 @@ ONE_SIDED = 8
 """rows of one-sided values that differ: four below zero, four above"""
 
 FAR = 200.0
-"""where the rows lie that are not at the end of the range: below every exp of an f32"""
+"""magnitude of rows that are not at the end of the range: below every exp of an f32"""
 
 
 def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, *, axes: tuple[int, ...],
                      first: int = 0, power: bool = False) -> np.ndarray:
-    """An array whose rows, along these axes, are below zero as a whole, then above it: the last number of the dtype, numbers near
-    FAR, numbers of the last power of two, infinity. first: which of these the first row is. power: one power of two in a whole
-    row, for products with `rising_values`."""
+    """Return an array whose rows, along these axes, are below zero, then above it: the last number of the dtype, numbers near FAR,
+    numbers of the last power of two, infinity. first: kind of the first row. power: one power of two in a whole row, for products
+    with `rising_values`."""
     axes = tuple(axis % len(shape) for axis in axes)
     others = [size for axis, size in enumerate(shape) if axis not in axes]
     within = [shape[axis] for axis in axes]
@@ -162,28 +162,27 @@ def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DT
             rows[...] = end * rng.uniform(0.5, 1.0, rows.shape)
         else:
             rows[...] = math.copysign(math.inf, end) if way == 3 and dtype.has_infinity else end
-    made = np.moveaxis(values.reshape(*others, *within), range(len(others), len(shape)), axes)
-    return np.ascontiguousarray(made.astype(dtype.numpy))
+    moved = np.moveaxis(values.reshape(*others, *within), range(len(others), len(shape)), axes)
+    return np.ascontiguousarray(moved.astype(dtype.numpy))
 
 
 def rising_values(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """1, 2, 3, … along the first axis: whichever of the products with a far number are compared, one is the largest by far, however
-    sums are rounded."""
+    """Return 1, 2, 3, … along the first axis: of products with a far number one is the largest by far, however sums are rounded."""
     rows = np.minimum(np.arange(1, 1 + math.prod(shape[:1])), dtype.max).reshape(shape[:1] + (1,) * (len(shape) - 1))
     return np.array(np.broadcast_to(rows, shape)).astype(dtype.numpy)
 
 
 OF_PRODUCTS = 0.8
-"""of the exponents: a sum of 2²⁵ such numbers has no overflow in f32"""
+"""share of the exponents: a sum of 2²⁵ such numbers has no overflow in f32"""
 
 STRUCTURES = 8
 
 OF_SQUARES = 0.45
-"""of the exponents (of an f32 up to 1.4e17) where products are added; of f64 always, as the oracle has no wider numbers"""
+"""share of the exponents (of an f32 up to 1.4e17) where products are added; of f64 always, as the oracle has no wider numbers"""
 
 
 def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None:
-    """Fill rows with values that are in some order, the next row in the next one."""
+    """Fill rows with values in some order, the next row in the next one."""
     size = values.shape[1]
     values[...] = rng.standard_normal(values.shape)
     for i, row in enumerate(values):
@@ -208,7 +207,8 @@ def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None
 
 
 def integer_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Integers of every length in bits that the dtype has, of both signs: any such number, one next to a power of two, an end."""
+    """Return integers of every length in bits that the dtype has, of both signs: any such number, one next to a power of two, an
+    end."""
     low, high = int(dtype.min), int(dtype.max)
     count, bits = int(np.prod(shape)), high.bit_length()
     length = rng.integers(0, bits, count)
@@ -222,6 +222,6 @@ def integer_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTyp
 
 
 def _bands(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Rows that share -1 … 1 out among them, each a band of its own; which has which is drawn."""
+    """Return rows that divide -1 … 1 into bands, one each, in a drawn order."""
     rows = max(1, shape[0])
     return (rng.permutation(shape[0])[:, None] + rng.uniform(0, 1, shape)) * (2 / rows) - 1

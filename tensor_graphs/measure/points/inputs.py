@@ -1,9 +1,8 @@
 """inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
 
-Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that
-an eps shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where
-the op defines that. A `Point` says at which sizes, on which values and in which memory a kernel is compared with the oracle.
-"""
+Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that an
+eps shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where the op
+defines that. A `Point` is a kernel's sizes, values and memory in a comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.measure.definitions import adds_products, definition_of, one_sided_operands, padded_operands
+from tensor_graphs.measure.definition_analysis import adds_products, definition_of, one_sided_operands, padded_operands
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.measure.points import fixed_rows
@@ -34,57 +33,56 @@ from tensor_graphs.measure.points.extremes import Kind, begins_late, extreme_val
 from tensor_graphs.normal_numbers import quantiles
 
 POSITIONS = {"rope_table"}
-"""ops whose integers are positions in a text: of moderate size by what they mean"""
+"""ops whose integers are positions in a text: of moderate size"""
 
 DRAWN_AT_ONCE = 1 << 14
-"""numbers of a large operand: they stay in a cache until they are scaled"""
+"""numbers of a large operand that are drawn at once: they stay in a cache until they are scaled"""
 
 FROM_TABLE = 512
 """numbers beyond which they are drawn from a table (`_normal`)"""
 
 BIG_INPUT = 1 << 22
-"""elements: a larger operand (a weight matrix) has the same values whatever the seed, made once; the other operands vary"""
+"""elements: a larger operand (a weight matrix) has the same values for every seed, made once; the other operands vary"""
 
 
 Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned",
                "same", "overlapping", "unaligned"]
-"""where operands lie: in memory of their own; an output in its operand's memory; with axes in the other order; as windows of wider
-arrays; every other element of an array; backwards along an axis; with stride 0 along an axis; one number for all elements; cut out
-along one axis of wider arrays, each of another width; with all axes but the last in the other order; two operands in one and the
-same memory; in memory that overlaps by all but a row; from an element on that no vector begins at (outputs too)"""
+"""layout of operands: memory of their own; an output in its operand's memory; axes reversed; windows of wider arrays; every other
+element; backwards along an axis; stride 0 along an axis; one number for all elements; cut along one axis out of wider arrays, each
+of another width; all axes but the last reversed; two operands in the same memory; memory that overlaps by all but a row; from an
+element on that no vector begins at (outputs too)"""
 
 STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned"})
-"""forms in which a plan hands over a window of another array (single.py makes them)"""
+"""forms in which a plan hands over a window of another array (single_kernel.py makes them)"""
 
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
-"""forms that values follow from"""
+"""forms that determine values"""
 
 
 PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
-"""those in which two operands share memory, as all of their elements lie"""
+"""forms in which two operands share memory"""
 
 
 Perturb = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
 
 STRETCH, FEW = 64, 3
-"""values that a perturbation changes of one operand, at most: they show in a sum of thousands, or a sample misses them"""
+"""values of one operand that a perturbation changes, at most: many show in a sum of thousands, few may miss a sample"""
 
 
 @dataclass(frozen=True)
 class Point:
     """One comparison of a kernel with the oracle: sizes, values, memory.
 
-    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed
-    `like`, and they lie at the addresses at which the worker has just shown those of `like`: a kernel that remembers answers shows.
-    special: NaN and infinities among the floats. perturbed: which of the perturbations has changed a few of the values.
-    extreme: all floats are of this kind (extremes.py). given: operands whose values come from elsewhere (descriptors.py).
-    anew: a seed, and the operands whose values come from it instead. axis: of a form that has one; of `in_place`, the number of the
-    pair; of structured values, the first structure. only: the operand that is special or extreme (else: the first float; all
-    floats), or, of `STORED` forms, that lies so (else: all). integers: those of full range, and the ends of tables. rows: a dim,
-    or a fixed axis (fixed_rows.py), and how many rows along it differ: each row of an operand is a copy of one of so many, drawn.
-    beside: it is run many times, while another thread works (concurrent_runs.py).
-    """
+    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed `like`,
+    and they lie at the addresses at which the worker has just run those of `like`: a kernel that remembers answers shows. special:
+    NaN and infinities among the floats. perturbed: perturbation that has changed a few values. extreme: kind of all floats
+    (extremes.py). given: operands whose values come from elsewhere (descriptors.py). anew: a seed, and the operands whose values
+    come from it. axis: of a form that has one; of `in_place`, the number of the pair; of structured values, the first structure.
+    only: the operand that is special or extreme (else: the first float; all floats), or, of `STORED` forms, that lies so (else:
+    all). integers: those of full range, and the ends of tables. rows: a dim, or a fixed axis (fixed_rows.py), and how many rows
+    along it differ: each row of an operand is a copy of one of these. beside: many runs, next to another thread
+    (concurrent_runs.py)."""
 
     sizes: tuple[tuple[str, int], ...]
     seed: int
@@ -107,7 +105,7 @@ class Point:
 
     @property
     def values(self) -> Point:
-        """The same values at the same sizes, whatever the memory: what the oracle's answer depends on."""
+        """Return the same values at the same sizes in any memory: what the oracle's answer depends on."""
         if self.form in SAME_VALUES:
             return self
         return replace(self, form="apart", axis=self.axis if self.extreme is not None else 0, beside=False)
@@ -122,12 +120,12 @@ class Point:
                  *(f"{name} = {descriptor}" for name, descriptor in self.given),
                  *(["in a timed run"] if self.perturbed or self.anew else []),
                  *(["one of many runs under load"] if self.beside else []),
-                 *([SAID[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
+                 *([DESCRIPTIONS[self.form].format(axis=self.axis) + (where_in if self.form in STORED else "")]
                    if self.form != "apart" else [])]
         return f"{where} ({', '.join(notes)})" if notes else where
 
 
-SAID: Mapping[Form, str] = {
+DESCRIPTIONS: Mapping[Form, str] = {
     "in_place": "in place", "views": "strided operands", "windows": "windows of wider arrays", "strided": "every other element",
     "backwards": "backwards along axis {axis}", "repeated": "stride 0 along axis {axis}",
     "uniform": "one number for all elements", "gaps": "cut along axis {axis} out of wider arrays",
@@ -142,8 +140,8 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 @lru_cache(maxsize=4096)
 def is_index(graph: Graph, name: str) -> bool:
-    """Whether an integer input says where something lies: by its definition it reaches the index of a gather or scatter, or it
-    is a position. Its values have a range then; others may be any integer."""
+    """Return whether an integer input is a place: by its definition it reaches the index of a gather or scatter, or it is a
+    position. Its values have a range then; others may be any integer."""
     if any(u.op.name in POSITIONS and graph.inputs[name] in u.inputs for u in graph.nodes):
         return True
     whole = definition_of(graph)
@@ -158,7 +156,8 @@ def is_index(graph: Graph, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_read_by(graph: Graph, name: str) -> str | None:
-    """The input that says which rows (along its first axis) of an input are read, where nothing else of it is; None: all may be."""
+    """Return the input that selects the rows (along the first axis) of an input, where nothing else of it is read; None: all may
+    be."""
     whole = definition_of(graph)
     if name not in whole.inputs:
         return None
@@ -168,12 +167,12 @@ def rows_read_by(graph: Graph, name: str) -> str | None:
     index = readers[0].inputs[1]
     while index.op.facts.rearranges or index.op.name == "cast":
         index = index.inputs[0]
-    names = {node: each for each, node in whole.inputs.items()}
+    names = {node: input_name for input_name, node in whole.inputs.items()}
     return names.get(index) if readers[0].inputs[0] is whole.inputs[name] else None
 
 
 def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[str, int]) -> tuple[int, int]:
-    """low ≤ value < high for an integer operand, from who reads it."""
+    """Return (low, high), low ≤ value < high, for an integer operand, from its readers."""
     for user, position in users:
         name, rows = user.op.name, user.op.facts.reads or user.op.facts.writes
         if rows is not None and rows.at == position:
@@ -189,30 +188,26 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
 
 def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None,
                 by_rows: bool = False) -> dict[str, np.ndarray]:
-    """An array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows overlap in
-    memory, for who only reads."""
-    users: dict[Node, list[tuple[Node, int]]] = {}
-    for node in graph.nodes:
-        for position, i in enumerate(node.inputs):
-            users.setdefault(i, []).append((node, position))
-    out: dict[str, np.ndarray] = {}
+    """Return an array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows
+    overlap in memory, for callers that only read."""
+    users, out = _users(graph), dict[str, np.ndarray]()
     for name in graph.inputs if names is None else names:
         node = graph.inputs[name]
         t = node.type.at(binding)
         if is_big(t):
-            made = _big_input(graph, name, t)
-            made.restore()
-            out[name] = made.rows if by_rows and not made.is_table else made.shown
+            big = _big_input(graph, name, t)
+            big.restore()
+            out[name] = big.rows if by_rows and not big.is_table else big.shown
             continue
         rng = generator(seed, name)
         read_by = users.get(node, [])
         if t.dtype.kind == "float":
             out[name] = floats(rng, t, positive=any(u.op.facts.positive for u, _ in read_by))
-            if len(t.shape) > 1 and _in_each_turn(read_by):
-                out[name] = _tamed(out[name])
+            if len(t.shape) > 1 and _in_each_iteration(read_by):
+                out[name] = _scaled(out[name])
         elif t.dtype.kind == "bool":
             out[name] = rng.integers(0, 4, t.shape) > 0            # mostly true: a mask of all zeros says little
-        elif _all_different(read_by):
+        elif _requires_distinct(read_by):
             low, high = integer_range(node, read_by, binding)
             count = int(t.size())                                  # no duplicates: `set` does not define them
             pool = np.arange(low, max(high, low + count))
@@ -225,29 +220,38 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
     return out
 
 
-def _in_each_turn(read_by: Sequence[tuple[Node, int]]) -> bool:
-    """Whether an operand of these readers is the same in each turn of a loop."""
+def _users(graph: Graph) -> dict[Node, list[tuple[Node, int]]]:
+    """Return (user, position of the operand) for the users of each node."""
+    users: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for position, i in enumerate(node.inputs):
+            users.setdefault(i, []).append((node, position))
+    return users
+
+
+def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
+    """Return whether an operand of these readers is the same in each iteration of a loop."""
     return any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by)
 
 
-def _tamed(values: np.ndarray) -> np.ndarray:
-    """A matrix that is multiplied by again and again: of random numbers of spread 1, what n columns make grows √n times a turn."""
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """Scale a matrix that is multiplied by repeatedly: with random numbers of spread 1, what n columns make grows √n times an
+    iteration."""
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
 def line_bytes(t: TensorType) -> int:
-    """Bytes of the line of random numbers of which the rows of a large operand are pieces."""
+    """Return the bytes of the line of random numbers of which the rows of a large operand are pieces."""
     *rows, last = (int(s) for s in t.shape)
     return (min(STEP, last) * (math.prod(rows) - 1) + last) * t.dtype.itemsize
 
 
 class _BigInput:
     """Values of a large operand: each row, along the last axis, is a piece of one line of random numbers, STEP numbers behind that
-    of the row before it. So no two rows are equal, and all can be looked at (`rows`) without the memory that they would take.
+    of the row before it. So no two rows are equal, and all can be read (`rows`) without the memory that they would take.
 
-    Of a table of which only chosen rows are read (`rows_read_by`) only those get their memory, those beside them, and the first and
-    last ones; the rest is zero. Some of its rows may hold other values for a while; `restore` puts them back.
-    """
+    Of a table of which only chosen rows are read (`rows_read_by`) only those get their memory, their neighbours, and the first and
+    last ones; the rest is zero. Some of its rows may hold other values for a while; `restore` puts them back."""
 
     def __init__(self, number: int, t: TensorType, is_table: bool) -> None:
         shape = tuple(int(s) for s in t.shape)
@@ -258,24 +262,24 @@ class _BigInput:
         self.rows = as_strided(bits, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False).view(line.dtype)
         self.is_table, self.altered = is_table, list[tuple[np.ndarray, np.ndarray]]()
         self.held = np.zeros(len(self.rows), bool)
-        """of a table: which rows have their values"""
+        """for a table: which rows have their values"""
 
     @cached_property
     def memory(self) -> np.ndarray:
-        made = _page_by_page(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
+        array = _page_by_page(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
         if self.is_table:                                           # whoever clamps a row number meets no zeros
-            self._hold(made, np.array([0, 1, 2, len(made) - 3, len(made) - 2, len(made) - 1]))
-        return made
+            self._hold(array, np.array([0, 1, 2, len(array) - 3, len(array) - 2, len(array) - 1]))
+        return array
 
     @cached_property
     def shown(self) -> np.ndarray:
-        """The memory, read-only."""
+        """Return the memory, read-only."""
         view = self.memory.view()
         view.flags.writeable = False
         return view
 
     def hold(self, index: np.ndarray) -> None:
-        """Give these rows of a table their values, and the rows beside them."""
+        """Give these rows of a table, and their neighbours, their values."""
         near = np.unique(index).astype(np.int64)
         self._hold(self.memory, np.concatenate([near - 1, near, near + 1]))
 
@@ -295,7 +299,7 @@ class _BigInput:
         self.memory[rows] = values
 
     def is_whole(self) -> bool:
-        """Whether the memory holds what it should: of a table the rows that have their values, and zeros elsewhere."""
+        """Return whether the memory holds what it should: of a table the rows that have their values, and zeros elsewhere."""
         if not self.is_table:
             count = max(1, COMPARED_AT_ONCE // self.rows[0].nbytes)
             return all(_same_bits(self.memory[a:a + count], self.rows[a:a + count]) for a in range(0, len(self.rows), count))
@@ -306,8 +310,8 @@ class _BigInput:
 
 
 def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Zeros whose memory the system gives a page of 4 KB at a time, where something is written. numpy asks for pages of 2 MB for
-    large arrays, so that a few thousand rows, each somewhere else, took the memory of the whole table."""
+    """Return zeros whose memory the system allocates a page of 4 KB at a time, where something is written. numpy asks for pages of
+    2 MB for large arrays, so that a few thousand scattered rows took the memory of the whole table."""
     count = math.prod(shape) * dtype.itemsize
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):                            # of Linux
@@ -317,13 +321,13 @@ def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays of one shape hold the same bits; nothing is copied of a view whose last axis is contiguous."""
+    """Return whether two arrays of one shape hold the same bits; a view whose last axis is contiguous is not copied."""
     bits = np.dtype(f"u{a.itemsize}")
     return bool((a.view(bits) == b.view(bits)).all())
 
 
 COMPARED_AT_ONCE = 1 << 20
-"""bytes of a large operand: what comes of them stays in a cache"""
+"""bytes of a large operand that are compared at once: the result stays in a cache"""
 
 STEP = 17
 """numbers between the beginnings of two rows of a large operand: small, so that the line is short; prime, so that no kernel that
@@ -337,13 +341,13 @@ _making = threading.Lock()
 
 @lru_cache(maxsize=32)
 def _kept_tables(thread: int) -> Callable[[int, TensorType, bool], _BigInput]:
-    """Those of one thread: rows of a table are altered for a point, and two threads may be at two points. More threads than are
-    kept do not ask at once."""
+    """Return the tables of one thread: rows of a table are altered for a point, and two threads may be at two points. At most this
+    many threads ask at once."""
     return lru_cache(maxsize=2)(_BigInput)
 
 
 def forget_tables() -> None:
-    """Give back the tables of threads that have ended, and of this one."""
+    """Free the tables of threads that have ended, and of this one."""
     _kept_tables.cache_clear()
 
 
@@ -351,12 +355,12 @@ def _big_input(graph: Graph, name: str, t: TensorType) -> _BigInput:
     alike = [n for n, node in graph.inputs.items() if node.dtype == t.dtype and len(node.shape) == len(t.shape)]
     is_table = rows_read_by(graph, name) is not None
     with _making:                                                   # of two threads that ask for the same the second one finds it
-        kept = _kept_tables(threading.get_ident()) if is_table else _kept_big_input
-        return kept(alike.index(name), t, is_table)
+        make = _kept_tables(threading.get_ident()) if is_table else _kept_big_input
+        return make(alike.index(name), t, is_table)
 
 
 def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
-    """Give large tables the rows that their indices, as they are by now, choose."""
+    """Give large tables the rows that their current indices choose."""
     for name in arrays:
         t = graph.inputs[name].type.at(binding)
         index = rows_read_by(graph, name) if is_big(t) else None
@@ -365,24 +369,24 @@ def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[st
 
 
 def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bool]:
-    """What says later whether a large operand holds what it should."""
-    made = _big_input(graph, name, graph.inputs[name].type.at(binding))
+    """Return a check whether a large operand holds what it should."""
+    big = _big_input(graph, name, graph.inputs[name].type.at(binding))
 
     def is_whole() -> bool:
-        made.restore()
-        return made.is_whole()
+        big.restore()
+        return big.is_whole()
 
     return is_whole
 
 
 def is_big(t: TensorType, most: int = BIG_INPUT) -> bool:
-    """Whether an operand of this concrete type has more floats; by default, so many that they are the same whatever the seed (but
-    for rows that are read)."""
+    """Return whether an operand of this concrete type has more floats than `most`; by default, so many that they are the same for
+    every seed (except rows that are read)."""
     return t.dtype.kind == "float" and int(t.size()) > most
 
 
 def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:
-    """Normal numbers of spread 1; of more than 2^20 elements, uniform ones made of random bits (ten times as fast)."""
+    """Return normal numbers of spread 1; more than 2^20 are uniform, made of random bits (ten times as fast)."""
     shape = tuple(int(s) for s in t.shape)
     count = int(np.prod(shape))
     if count > 1 << 20:
@@ -408,8 +412,8 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
 
 
 def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Independent normal numbers in f32. Of many, each is one of 2^14 quantiles, drawn, times a number of 1 … 1.0625 that is drawn
-    too: a third of the time that a normal number takes, and few equal ones."""
+    """Return independent normal numbers in f32. Many are each one of 2^14 quantiles, drawn, times a drawn number of 1 … 1.0625: a
+    third of the time that a normal number takes, and few equal ones."""
     if count <= FROM_TABLE:
         return rng.standard_normal(count, dtype=np.float32)
     pool, values = quantiles(14), np.empty(count, np.float32)
@@ -426,18 +430,15 @@ def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def point_inputs(graph: Graph, point: Point, by_rows: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of one point; the worker that runs the kernel and the judge that asks the oracle make the same. by_rows: as in
-    `make_inputs`.
-
-    Raises InputError when values that come from elsewhere are not there or do not fit.
-    """
+    """Return the arrays of one point; the worker that runs the kernel and the judge that evaluates the oracle make the same.
+    by_rows: as in `make_inputs`. Raises InputError when values that come from elsewhere are missing or do not fit."""
     if point.rows is None:
         return _values(graph, point, by_rows)
     return all_rows(graph, point, _values(*few_of(graph, point), by_rows))
 
 
 def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
-    """The graph, and the point at which the rows that differ are there once each."""
+    """Return the graph and the point with each differing row once."""
     assert point.rows is not None
     name, count = point.rows
     if not fixed_rows.is_fixed(name):
@@ -448,26 +449,27 @@ def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
 
 
 def all_rows(graph: Graph, point: Point, few: Mapping[str, np.ndarray], outputs: bool = False) -> dict[str, np.ndarray]:
-    """The inputs (or outputs) of a point, of which the rows that differ are given once each."""
+    """Return the inputs (or outputs) of a point from its differing rows."""
     assert point.rows is not None
     (name, count), numbers = point.rows, row_numbers(point)
     if not fixed_rows.is_fixed(name):
         nodes = graph.outputs if outputs else graph.inputs
-        return {each: take_rows(array, nodes[each], name, numbers) for each, array in few.items()}
-    found = fixed_rows.fewer(graph, name, count)
-    assert found is not None, (graph, name)
-    return fixed_rows.taken(few, found.outputs if outputs else found.inputs, numbers)
+        return {key: take_rows(array, nodes[key], name, numbers) for key, array in few.items()}
+    smaller = fixed_rows.fewer(graph, name, count)
+    assert smaller is not None, (graph, name)
+    return fixed_rows.taken(few, smaller.outputs if outputs else smaller.inputs, numbers)
 
 
 def few_rows(point: Point) -> Point:
-    """The point at which the rows that differ are there once each."""
+    """Return the point with each differing row once."""
     assert point.rows is not None
     dim, count = point.rows
     return replace(point, rows=None, form="apart", sizes=tuple((n, count if n == dim else v) for n, v in point.sizes))
 
 
 def row_numbers(point: Point) -> np.ndarray:
-    """Which of the few rows each row is; each of them is there, and which is the last is drawn. Not to be written."""
+    """Return the number of the differing row of which each row is a copy; each occurs, and which is the last is drawn.
+    Read-only."""
     assert point.rows is not None
     name, count = point.rows
     return _row_numbers(point.seed, name, count, fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name])
@@ -475,18 +477,18 @@ def row_numbers(point: Point) -> np.ndarray:
 
 @lru_cache(2)
 def _row_numbers(seed: int, name: str, count: int, size: int) -> np.ndarray:
-    """Drawn, and then each once in a part of its own: shuffling millions takes ten times as long. Inputs and outputs of a point ask
-    for the same."""
+    """Draw the numbers, then place each once in a part of its own: shuffling millions takes ten times as long. Inputs and outputs
+    of a point need the same."""
     rng = generator(seed, f"rows of {name}")
     numbers = rng.integers(0, count, size, dtype=np.int32).astype(np.intp)
-    each = size // count
-    numbers[each * np.arange(count) + rng.integers(0, each, count)] = rng.permutation(count)
+    share = size // count
+    numbers[share * np.arange(count) + rng.integers(0, share, count)] = rng.permutation(count)
     numbers.flags.writeable = False
     return numbers
 
 
 def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> np.ndarray:
-    """Rows of an array of few, along each axis of the node that is exactly this dim."""
+    """Return rows of an array, along each axis of the node that is exactly this dim."""
     for axis, size in enumerate(node.shape):
         if isinstance(size, d.Expr) and str(size) == dim:
             array = reused_arrays.take(array, numbers, axis)
@@ -494,35 +496,35 @@ def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> n
 
 
 def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
-    found = make_inputs(graph, point.binding, point.seed, by_rows=by_rows)
+    arrays = make_inputs(graph, point.binding, point.seed, by_rows=by_rows)
     for name, descriptor in point.given:
         array = values(name, descriptor, graph.inputs[name].type.at(point.binding))
-        found[name] = found[name] if array is None else array
+        arrays[name] = arrays[name] if array is None else array
     if point.like is not None:
-        kept = make_inputs(graph, point.binding, point.like, by_rows=by_rows)
-        for name, array in found.items():
+        earlier = make_inputs(graph, point.binding, point.like, by_rows=by_rows)
+        for name, array in arrays.items():
             if _is_float(array) and array.size > 2 and array.flags.writeable:
-                flat, old = array.reshape(-1), kept[name].reshape(-1)
+                flat, old = array.reshape(-1), earlier[name].reshape(-1)
                 flat[0], flat[-1] = old[0], old[-1]
             else:
-                found[name] = kept[name]
+                arrays[name] = earlier[name]
     if point.integers:
-        _make_integers(graph, point, found)
-        _hold_rows_read(graph, point.binding, found)
+        _make_integers(graph, point, arrays)
+        _hold_rows_read(graph, point.binding, arrays)
     if point.special:
-        _make_special(graph, point, found)
+        _make_special(graph, point, arrays)
     if point.extreme is not None:
-        _make_extreme(graph, point, found)
+        _make_extreme(graph, point, arrays)
     if point.anew is not None:
         seed, names = point.anew
-        found.update(make_inputs(graph, point.binding, seed, names))
-    perturb(found, point.perturbed, found)
-    _follow_form(graph, point, found)
-    return found
+        arrays.update(make_inputs(graph, point.binding, seed, names))
+    perturb(arrays, point.perturbed, arrays)
+    _follow_form(graph, point, arrays)
+    return arrays
 
 
 def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: str, make: Callable[[Shape], np.ndarray]) -> None:
-    """Give an operand the values that `make` makes for a shape; of a large one, only the rows that are read."""
+    """Give an operand the values that `make` returns for a shape; of a large one, only the rows that are read."""
     t = graph.inputs[name].type.at(point.binding)
     if not is_big(t):
         arrays[name] = make(arrays[name].shape)
@@ -541,8 +543,8 @@ SPECIALS = (math.nan, math.inf, -math.inf)
 
 
 def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """NaN and both infinities in one operand, no two of them in one row, column or plane: inf − inf, or a NaN beside it, would hide
-    one; or the one that the point's axis names."""
+    """Put NaN and both infinities into one operand, no two of them in one row, column or plane, where one would hide another; or
+    the one that the point's axis names."""
     for name, node in graph.inputs.items():
         array = arrays[name]
         if not _is_float(array) or array.size < 1 or point.only not in (None, name):
@@ -551,13 +553,13 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
             continue
 
         def make(shape: Shape, array: np.ndarray = array, name: str = name) -> np.ndarray:
-            made = array if shape == array.shape else array[:shape[0]].copy()
+            result = array if shape == array.shape else array[:shape[0]].copy()
             rng = generator(point.seed, f"special {name}")
-            places = [rng.permutation(size) for size in made.shape]
+            places = [rng.permutation(size) for size in result.shape]
             wanted = SPECIALS if point.axis == 0 else SPECIALS[point.axis - 1:point.axis]
-            for k, value in enumerate(wanted[:min(made.shape, default=1)]):
-                made[tuple(each[k] for each in places)] = np.float32(value)
-            return made
+            for k, value in enumerate(wanted[:min(result.shape, default=1)]):
+                result[tuple(order[k] for order in places)] = np.float32(value)
+            return result
 
         _replace(graph, point, arrays, name, make)
         return
@@ -596,7 +598,7 @@ def _pad(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _put_on_one_side(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Let all numbers of a row that a maximum is taken of be far below zero, or far above; a mask hides every third row whole."""
+    """Let all numbers of a row that a maximum is taken of be far below zero, or far above; a mask hides every third row."""
     operands = one_sided_operands(graph)
     for i, (name, axes) in enumerate((operands.straight or operands.multiplied).items()):
         rng, dtype = generator(point.seed, f"one-sided {name}"), graph.inputs[name].dtype
@@ -610,16 +612,12 @@ def _put_on_one_side(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) 
 
 BY_OPERANDS: Mapping[Kind, Callable[[Graph, Point, dict[str, np.ndarray]], None]] = {
     "padded": _pad, "one-sided": _put_on_one_side}
-"""kinds of values that operands have by what becomes of them"""
+"""kinds of values that depend on an operand's use"""
 
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Integers that are values take all of their range; those that are indices lie at the ends of what they may be."""
-    users: dict[Node, list[tuple[Node, int]]] = {}
-    for node in graph.nodes:
-        for position, i in enumerate(node.inputs):
-            users.setdefault(i, []).append((node, position))
-    values: dict[str, np.ndarray] = {}
+    """Let integers that are values take all of their range, and indices the ends of theirs."""
+    users, values = _users(graph), dict[str, np.ndarray]()
     for name, node in graph.inputs.items():
         if node.dtype.kind not in ("int", "uint"):
             continue
@@ -632,7 +630,7 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
                     arrays[name] = np.where(rng.random(shape) < 0.5, near + rng.choice(
                         np.array([0, 1, node.dtype.max], near.dtype), shape), arrays[name])
             values[name] = arrays[name]
-        elif not _all_different(users.get(node, [])):
+        elif not _requires_distinct(users.get(node, [])):
             low, high = integer_range(node, users.get(node, []), point.binding)
             ends = [e for e in (low, low + 1, low + 2, high - 3, high - 2, high - 1) if low <= e < high]
             if low < 0:                                             # beyond the ends too: in fewer bits, these would lie within
@@ -642,26 +640,26 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
             arrays[name] = rng.choice(ends, shape).astype(node.dtype.numpy)
 
 
-def _all_different(read_by: Sequence[tuple[Node, int]]) -> bool:
-    """Whether an op leaves open what equal indices mean."""
+def _requires_distinct(read_by: Sequence[tuple[Node, int]]) -> bool:
+    """Return whether an op leaves equal indices undefined."""
     return any((u.op.name == "write_at_index" and p == 2) or (u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set")
                for u, p in read_by)
 
 
 def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) -> tuple[str, str] | None:
-    """Two operands that can be the same array, and are values (drawn where there are several such pairs); None: there are none. The
-    values of the first are right for both: what a loop multiplies by in each turn comes before what it carries."""
+    """Return two operands that can be the same array, and are values (drawn from several such pairs); None without one. The values
+    of the first are right for both: what a loop multiplies by in each iteration comes before what it carries."""
     names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
              not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
-    read_by = {n: [(u, p) for u in graph.nodes for p, i in enumerate(u.inputs) if i is graph.inputs[n]] for n in names}
-    names.sort(key=lambda n: not _in_each_turn(read_by[n]))
+    users = _users(graph)
+    names.sort(key=lambda n: not _in_each_iteration(users.get(graph.inputs[n], [])))
     pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1:]
              if arrays[x].shape == arrays[y].shape and arrays[x].dtype == arrays[y].dtype]
     return pairs[int(generator(seed, "pair").integers(len(pairs)))] if pairs else None
 
 
 def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """The values that operands have where they lie in memory like this."""
+    """Give operands the values that their layout implies."""
     chosen = {n: a for n, a in arrays.items() if point.only in (None, n) and not is_big(graph.inputs[n].type.at(point.binding))}
     if point.form == "repeated":
         for name, array in chosen.items():
@@ -682,32 +680,25 @@ def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> N
                 arrays[y] = np.concatenate([arrays[y][:1], arrays[x][:-1]])
 
 
-def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], kept: Sequence[str] = ()) -> dict[str, int]:
-    """The operands that may change from one timed run to the next, and how many values each has.
-
-    kept: operands that stay as they are (what a kernel prepared from them is not prepared again). So do large ones, and the
-    integers of ops that do not define what equal ones mean.
-    """
+def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence[str] = ()) -> dict[str, int]:
+    """Return the operands that may change between timed runs, and their numbers of values. fixed: operands that stay unchanged
+    (what a kernel prepared from them is not prepared again). So do large ones, and integers where equal ones are undefined."""
     integers = not any(rows.at is not None for node in graph.nodes if (rows := node.op.facts.writes))
-    found = {}
-    for name, node in graph.inputs.items():
-        size = int(node.type.at(dict(sizes)).size())
-        small = 1 < size and size * node.dtype.itemsize <= BIG_BYTES
-        if name not in kept and small and (integers or node.dtype.kind == "float"):
-            found[name] = size
-    return found
+    counts = {name: int(node.type.at(dict(sizes)).size()) for name, node in graph.inputs.items()
+              if name not in fixed and (integers or node.dtype.kind == "float")}
+    return {name: size for name, size in counts.items() if 1 < size and size * graph.inputs[name].dtype.itemsize <= BIG_BYTES}
 
 
-def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, kept: Sequence[str] = ()) -> Perturb:
-    """One of endlessly many ways to change some values of the `changeable` operands, for runs whose answer must not be a remembered
-    one. Values only change places within an operand, so that they stay legal."""
+def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, fixed: Sequence[str] = ()) -> Perturb:
+    """Return one of endlessly many ways to change some values of the `changeable` operands, for runs that must not reuse an answer.
+    Values only change places within an operand, so that they stay legal."""
     rng = generator(seed, f"stir {number}")
-    found = []
-    for name, size in changeable(graph, sizes, kept).items():
+    ways = []
+    for name, size in changeable(graph, sizes, fixed).items():
         length = max(1, min(STRETCH if number % 2 else FEW, size // 2))
         sources = rng.integers(0, size, length).tolist()
-        found.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
-    return tuple(found)
+        ways.append((name, int(rng.integers(0, size - length + 1)), tuple(sources)))
+    return tuple(ways)
 
 
 def perturb(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[str, np.ndarray]) -> None:
@@ -727,11 +718,9 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
-    """The sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks.
-
-    A kernel that is wrong at n = 1 only, or in the last row of a block only, must show here, and so must one that takes one dim for
-    another: where there are several, their sizes differ, in both orders.
-    """
+    """Return the sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks. A kernel
+    that is wrong at n = 1 only, or in the last row of a block only, must show here, and so must one that takes one dim for another:
+    their sizes differ, in both orders."""
     names = sorted(graph.dims)
 
     def at(base: int, step: int) -> dict[str, int]:
@@ -739,32 +728,29 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
 
     second = {n: d.clamp(d.bounds(graph.dims[n])[0] + 1, graph.dims[n]) for n in names}
     points = [{n: int(typical[n]) for n in names}, at(0, 0), second, at(3, 2), at(17, 3), at(64, -7)]
-    unique: list[dict[str, int]] = []
-    for p in points:
-        if p not in unique:
-            unique.append(p)
-    return unique
+    return list({tuple(p.items()): p for p in points}.values())
 
 
 def held_by_oracle(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Bytes of the inputs and outputs at these sizes, each as it is and in float64: the least that the oracle holds at once."""
+    """Return the bytes of the inputs and outputs at these sizes, stored and in float64: the least that the oracle holds at once."""
     types = [node.type.at(sizes) for node in (*graph.inputs.values(), *graph.outputs.values())]
     return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
 
 
 def is_held(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Whether dims of these sizes, where they are not given but chosen, do not make the oracle hold MOST_CHOSEN more than it has to
-    at the smallest ones: a table of 2^32 rows, of which four are read, is little work."""
+    """Return whether chosen dims of these sizes make the oracle hold at most MOST_CHOSEN more than the smallest ones: a table of
+    2^32 rows, of which four are read, is little work."""
     least = {n: d.bounds(s)[0] for n, s in graph.dims.items()}
     return held_by_oracle(graph, sizes) <= MOST_CHOSEN + held_by_oracle(graph, least)
 
 
 MOST_CHOSEN = 1 << 31
-"""bytes, of `is_held`"""
+"""bytes, for `is_held`"""
 
 
 def largest_sizes(graph: Graph) -> list[dict[str, int]]:
-    """Sizes far beyond the small ones that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at 257."""
+    """Return sizes far beyond the small ones that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at
+    257."""
     out: list[dict[str, int]] = []
     for cap in (1 << 62, 1024, 257):
         sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}

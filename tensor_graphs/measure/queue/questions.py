@@ -1,7 +1,6 @@
 """questions: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
 
-Priority: share of the plan's time × how uncertain it is. What has a row is measured again only where somebody says why.
-"""
+Priority: share of the plan's time × how uncertain it is. What has a row is measured again only for a given reason."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, made_together
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
-from tensor_graphs.measure.judge import PROCESS_SECONDS, Asked, Judge
+from tensor_graphs.measure.judge import PROCESS_SECONDS, Judge, JudgeTask
 from tensor_graphs.measure.points.descriptors import Given
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -26,25 +25,26 @@ from tensor_graphs.records.rows import REFUTING
 log = logging.getLogger(__name__)
 
 TRIES = 2
-"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile asks any more"""
+"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile measures it
+again"""
 
 PER_KERNEL = 0.25
-"""seconds of timed runs for one kernel, unless somebody says otherwise"""
+"""default seconds of timed runs for one kernel"""
 
 COMPARING = 1.0
 """seconds that compiling a kernel and comparing it with the oracle take on small operands: rough, from logs of two cores"""
 
 AHEAD = 16
-"""questions whose kernels are compiled together, before the first of them is asked; of a small budget those it may come to"""
+"""questions whose kernels are compiled together, before the first is examined; of a small budget those it may reach"""
 
 SEVERAL, LEAST_EACH = 40, 0.05
-"""a budget is shared by so many questions at least, as long as each then has so many seconds"""
+"""a budget is shared by this many questions at least, as long as each then has this many seconds"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """How long does this kernel take for this signature at these dims? worth: the share of the plan's time that its answer may
-    save. given: operands whose values come from elsewhere. again: why it is asked although there is a row; "" where it is not."""
+    """Kernel to time for a signature at these dims. worth: the share of the plan's time that the answer may save. given: operands
+    whose values come from elsewhere. again: reason to measure although there is a row; "" without."""
 
     kernel: Kernel
     signature: Signature
@@ -55,37 +55,37 @@ class Question:
 
     @property
     def verdict_key(self) -> tuple[str, str]:
-        """What a verdict over all sizes is about."""
+        """Key of the verdict over all sizes."""
         return verdict_key(self.kernel, self.signature)
 
 
 def verified(database: Database, backends: Iterable[str], threads: int | None) -> set[tuple[str, str]]:
-    """The verdict keys of the kernels of these backends that were compared with the oracle here, and need not be again."""
+    """Return the verdict keys of the kernels of these backends that were compared with the oracle here, and need not be again."""
     return {key for b in backends
             for key, row in queries.latest_traces(database, environment_of(b, threads), verifier=VERIFIER).items()
             if not may_pass_later(row)}
 
 
 def question_key(q: Question) -> tuple[str, str]:
-    """What makes two questions the same: the code, and the workload."""
+    """Return the key that equal questions share: the code, and the workload."""
     return timing_key(q.kernel, q.signature, q.binding, q.given)
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail so often that
-    the reason is its own."""
+    """Return whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail too
+    often."""
     busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
     return row is not None and busy and (row.passed or row.failures < TRIES)
 
 
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
-    """The questions without any row here, a time or a failure, or asked again; whose kernel was not refuted. Worth most first, each
-    once."""
+    """Return the questions without any row here, a time or a failure, or with a reason to repeat; whose kernel was not refuted.
+    Worth most first, each once."""
     backends = {q.kernel.backend for q in questions}
-    known = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
+    traces = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
     out: dict[tuple[str, str], Question] = {}
     for q in sorted(questions, key=lambda q: -q.worth):
-        rows = known[q.kernel.backend]
+        rows = traces[q.kernel.backend]
         verdict = rows.get(q.verdict_key)
         failed = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
         failed = failed and not (q.again and may_pass_later(verdict))
@@ -97,25 +97,22 @@ def unanswered(database: Database, questions: Sequence[Question], verifier: str,
 def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_kernel: float | None = None,
            at_least: int = 0, unless: Callable[[Question], bool] | None = None,
            lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
-    """Measure question after question until the budget (seconds) is spent and `at_least` so many are answered.
-
-    Yields each with its status as soon as it is stored. Where the kernels are measured in several processes, those of one signature
-    take turns; when the budget is spent meanwhile, each of them has been measured in one process at least.
+    """Measure questions until the budget (seconds) is spent and `at_least` this many are answered; yield each with its status as
+    soon as it is stored. Where the kernels are measured in several processes, those of one signature are interleaved; when the
+    budget is spent meanwhile, each of them has been measured in one process at least.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
-    unless: says of a question that has come to its turn that it is no longer asked; it is then not yielded.
-    lost: returns whether another process answers these questions by now; then what was measured is not filed, and no more is asked.
-    Every time is stored beside the plain path's time of the same run, where there is a plain path.
-    """
+    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these questions by now;
+    then nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
     started = time.perf_counter()
-    each = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
+    seconds = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     compared = verified(judge.database, {q.kernel.backend for q in questions}, judge.threads)
     refuted: set[tuple[str, str]] = set()
     # questions of one signature in a row: the oracle's answer and the big operands are then made once
     of: dict[str, list[Question]] = {}
     for q in questions:
         of.setdefault(q.signature.key, []).append(q)
-    groups = [group for qs in of.values() for group in ([qs] if each >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
+    groups = [group for qs in of.values() for group in ([qs] if seconds >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
     done, ahead = 0, 0
     broken: dict[tuple[str, str], tuple[str, str]] = {}
     """of what is not filed: a compiler that failed may work the next time, a judge that failed says nothing of the kernel"""
@@ -130,7 +127,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
             broken |= {q.verdict_key: ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
         ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
-        count = int(min(len(groups[0]), max(1.0, left / max(each, PROCESS_SECONDS))))
+        count = int(min(len(groups[0]), max(1.0, left / max(seconds, PROCESS_SECONDS))))
         group, rest = groups[0][:count], groups[0][count:]
         groups[:1] = [rest] if rest else []
         done += len(group)
@@ -143,8 +140,8 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         todo = [q for q in group
                 if q.verdict_key not in refuted and q.verdict_key not in broken and not (unless is not None and unless(q))]
         new = [q.verdict_key not in compared for q in todo]
-        asked = [Asked(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
-        verdicts = judge.examine_in_turns(asked, budget=each, until=started + budget)
+        asked = [JudgeTask(q.kernel, q.signature, q.binding, q.binding, fresh, q.given) for q, fresh in zip(todo, new, strict=True)]
+        verdicts = judge.examine_interleaved(asked, budget=seconds, until=started + budget)
         if lost():
             return
         for q, fresh, verdict in zip(todo, new, verdicts, strict=True):

@@ -1,28 +1,28 @@
-"""report: what one profiling run did, as data, and as the lines that a person reads; `print(report)` shows it on one screen."""
+"""report: the result of one profiling run, as data, and as text; `print(report)` shows it on one screen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensor_graphs.measure.queue.ahead import Ahead
+from tensor_graphs.measure.queue.time_left import Ahead
 from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
-"""what an `Answered` says of a kernel that does not take its signature, and of one that the budget left out"""
+"""status of an `Answered` whose kernel does not take its signature, and of one that the budget left out"""
 
 MOST_FAILURES, MOST_SIZES = 8, 6
 """lines of a summary that name failures, and sizes that one line names"""
 
 
 NOTICED = 0.5
-"""seconds beside a budget that a report mentions"""
+"""seconds in addition to a budget that a report mentions"""
 
 
 @dataclass(frozen=True)
 class Rests:
-    """share: of the predicted time of the plan at these sizes, what comes from rows of the database, 0 to 1. asked: whether these
-    sizes were asked for."""
+    """Basis of the plan's cost. share: of the predicted time at these sizes, what comes from rows of the database, 0 to 1. asked:
+    the caller requested these sizes."""
 
     at: Mapping[str, int]
     share: float
@@ -31,11 +31,10 @@ class Rests:
 
 @dataclass(frozen=True)
 class Answered:
-    """What is known of one kernel on one signature at some sizes; `print` shows it in a line.
+    """Result of one kernel on one signature at some sizes; `print` shows it in a line.
 
     status: of its last row there; or NOT OFFERED, or LEFT (the budget ended before). seconds: of a call. rival: the fastest other
-    kernel that was timed there and passed, with its seconds; alone: why there is none. known: nothing had to be measured for it.
-    """
+    kernel that was timed there and passed, with its seconds; alone: why there is none. known: nothing had to be measured for it."""
 
     kernel: str
     signature: str
@@ -50,27 +49,27 @@ class Answered:
 
     @property
     def ratio(self) -> float | None:
-        """Its time over its rival's, so that below 1 it is the faster one; None where one of them has no time."""
+        """Return its time over its rival's, below 1 if it is faster; None where one of them has no time."""
         return None if self.seconds is None or self.rival is None or not self.rival[1] else self.seconds / self.rival[1]
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f"{self.seconds * 1e6:10.1f} µs"
-        beside = "" if self.seconds is None else self.alone
+        relative = "" if self.seconds is None else self.alone
         if self.ratio is not None and self.rival is not None:
-            beside = f"{self.ratio:.3g} × the time of {self.rival[0]}, {self.rival[1] * 1e6:.1f} µs"
+            relative = f"{self.ratio:.3g} × the time of {self.rival[0]}, {self.rival[1] * 1e6:.1f} µs"
         error = "" if self.error is None else f"error {self.error:.1e}"
         sizes = f" at {sizes_in_words(self.at)}" if self.at else ""
-        said = [f"{self.status:11s} {self.kernel:20s} {took:>13s}", beside, error, f"{self.signature}{sizes}", self.why,
+        words = [f"{self.status:11s} {self.kernel:20s} {took:>13s}", relative, error, f"{self.signature}{sizes}", self.why,
                 "known already" if self.known else ""]
-        return "  ".join(filter(None, said))
+        return "  ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
 class Walked:
-    """A path that was to be measured as a whole. predicted: seconds of its price when it was listed; seconds: of a run, None where
-    it was not run; beside: that over what the first listed path took in the same runs. status: RAN, LEFT, REFUSED (a kernel of it
-    is wrong or beyond the tolerance) or FAILED, with `why`. known: it was measured before. written_out: the one in which most
-    runs by its definition. share: of its steps' time that was measured in place, `steps` seconds in all."""
+    """Path to be measured as a whole. predicted: its cost when it was listed [s]; seconds: of a run, None where it was not run;
+    beside: ratio of that to the first listed path in the same runs. status: RAN, LEFT, REFUSED (a kernel of it is wrong or beyond
+    the tolerance) or FAILED, with `why`. known: it was measured before. written_out: the one in which most runs by its definition.
+    share: of its steps' time that was measured in place, `steps` seconds in all."""
 
     path: str
     at: Mapping[str, int]
@@ -89,17 +88,17 @@ class Walked:
 
     def __str__(self) -> str:
         took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"
-        beside = "" if self.beside is None else f"{self.beside:.3g} × the first"
-        said = [f"{self.path} {took:>14s}", f"priced {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place", beside,
-                "written out" if self.written_out else "", "known already" if self.known else "", self.why]
-        return "  ".join(filter(None, said))
+        relative = "" if self.beside is None else f"{self.beside:.3g} × the first"
+        words = [f"{self.path} {took:>14s}", f"priced {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place",
+                 relative, "written out" if self.written_out else "", "known already" if self.known else "", self.why]
+        return "  ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
 class TunedPart:
-    """What a search for a schedule came to. kernel: the winner; that of the rules where nothing was faster. status: of the judge;
-    SEED where nothing was faster, LEFT where the time ended before. ratio: its time ÷ the seed's, in pairs. looked: how many were
-    tried. actions: in which the winner differs from the seed."""
+    """Result of a search for a schedule. kernel: the winner; the rules' one where nothing was faster. status: of the judge; SEED
+    where nothing was faster, LEFT where the time ended before. ratio: its time ÷ the seed's, in pairs. looked: number of tried
+    ones. actions: differences of the winner from the seed."""
 
     signature: str
     at: Mapping[str, int]
@@ -122,7 +121,7 @@ class TunedPart:
 
 @dataclass
 class ProfileReport:
-    """What one profiling run did; `print` shows it. statuses: number of questions per status; left: questions that the budget left
+    """Result of one profiling run; `print` shows it. statuses: number of questions per status; left: questions that the budget left
     open."""
 
     measured: int = 0
@@ -175,7 +174,7 @@ class ProfileReport:
         return "\n".join(whole) if len(whole) <= SCREEN_LINES else fitted([*verdicts, *lines], "verdicts", keep=len(lines))
 
     def counts(self) -> str:
-        """How many questions came out how, and the seconds that took."""
+        """Return the numbers of questions by result, and the seconds."""
         repeated = f" ({self.again} of these again)" if self.again else ""
         whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
         arisen = f" ({self.arisen} of these new: what was measured makes other kernels worth it)" if self.arisen else ""
@@ -185,17 +184,15 @@ class ProfileReport:
                 f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
-        """What was done and found, and what asking again would do; a line each.
-
-        call: what it is that can be repeated. at: how sizes are asked for.
-        """
+        """Return what was done and found, and what a repeated call would do, in lines. call: name of the call. at: words for
+        requested sizes."""
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
-        said = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
-        found = (*said, rests_on(self.rests), what_is_left(self, call), *unused)
-        return [self.counts(), *filter(None, found), *filter(None, [self._beside_budget()])]
+        opening = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
+        closing = (*opening, rests_on(self.rests), what_is_left(self, call), *unused)
+        return [self.counts(), *filter(None, closing), *filter(None, [self._beside_budget()])]
 
     def _beside_budget(self) -> str:
-        """What a profile of a whole graph took beside its budget, except for what is under NOTICED."""
+        """Return what a profile of a whole graph took in addition to its budget, except what is under NOTICED."""
         if self.verdicts or self.walked:
             return ""
         parts = ((self.device_seconds, "measuring the device, which is done once a month"),
@@ -206,12 +203,12 @@ class ProfileReport:
 
     @property
     def walked_share(self) -> float:
-        """Of the time of the steps of all listed paths, the share that was measured in place, 0 to 1."""
+        """Share of the time of the steps of all listed paths that was measured in place, 0 to 1."""
         total = sum(w.steps for w in self.walked)
         return sum(w.steps * w.share for w in self.walked) / total if total else 1.0
 
     def _paths(self) -> list[str]:
-        """Each listed path, by sizes, and how much of all is covered."""
+        """Return each listed path, by sizes, and how much of all is covered."""
         out = []
         for at in {sizes_in_words(w.at): None for w in self.walked}:
             here = [w for w in self.walked if sizes_in_words(w.at) == at]
@@ -224,18 +221,18 @@ class ProfileReport:
         return out
 
     def _failures(self) -> list[str]:
-        """Which kernels fail where, and why: `failed` counts one for each size."""
+        """Return which kernels fail where, and why: `failed` counts one for each size."""
         why = {(v.kernel, v.signature): f"{v.status}{': ' if v.why else ''}{v.why}" for v in self.verdicts}
-        said = [f"failed at {n} sizes: {kernel} on {signature}: {why.get((kernel, signature), '')}"
+        lines = [f"failed at {n} sizes: {kernel} on {signature}: {why.get((kernel, signature), '')}"
                 for (kernel, signature), n in self.failed_at.items() if n > 1]           # of one size the verdict says all of it
-        more = len(said) - MOST_FAILURES
-        return [*said[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
+        more = len(lines) - MOST_FAILURES
+        return [*lines[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
 
     def _sizes(self, at: Callable[[Mapping[str, int]], str]) -> str:
-        """At which sizes single kernels were asked for, and how to ask for one, where the caller gave none."""
+        """Return the sizes of single kernels where the caller gave none, and how to request one."""
         if not self.sizes or not self.unsized:
             return ""
-        named = [sizes_in_words(each) for each in self.sizes]
+        named = [sizes_in_words(size) for size in self.sizes]
         many = f"; and {len(named) - MOST_SIZES} more" if len(named) > MOST_SIZES else ""
         middle = self.sizes[len(named) // 2]
         return (f"no size was given of {', '.join(self.unsized)}, so that {'; '.join(named[:MOST_SIZES])}{many} "
@@ -251,22 +248,22 @@ def sizes_in_words(sizes: Mapping[str, int]) -> str:
 
 
 def rests_on(rests: Sequence[Rests]) -> str:
-    """What share of the plan's time comes from measurements, at the sizes asked for first; "" where nothing is known of it."""
+    """Return the share of the plan's time that comes from measurements, requested sizes first; "" where unknown."""
     shares = [" at ".join(filter(None, (share_of(r.share), sizes_in_words(r.at)))) for r in rests]
-    asked = [said for said, r in zip(shares, rests, strict=True) if r.asked]
-    others = [said for said, r in zip(shares, rests, strict=True) if not r.asked]
+    asked = [words for words, r in zip(shares, rests, strict=True) if r.asked]
+    others = [words for words, r in zip(shares, rests, strict=True) if not r.asked]
     if not asked:
         return ""
     return f"measured of the plan's time: {', '.join(asked)}" + (f" (not asked for: {', '.join(others)})" if others else "")
 
 
 def share_of(share: float) -> str:
-    """Whole percent, and 100 % only of all."""
+    """Return whole percent, and 100 % only of all."""
     return f"{min(99, round(share * 100)) if share < 1 else 100} %"
 
 
 def what_is_left(report: ProfileReport, call: str = "call") -> str:
-    """What asking again would measure, and what that may be good for; "" where nothing is left."""
+    """Return what a repeated call would measure, and what that may save; "" where nothing is left."""
     if not report.left or report.interrupted:
         return ""
     if report.walked:

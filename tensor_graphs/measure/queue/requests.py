@@ -1,8 +1,8 @@
-"""requests: what was asked for and not yet measured. A plan that rests on a guess leaves a request; `drain_queue` answers them.
+"""requests: measurements that were requested and not yet made. A plan that rests on estimates leaves requests; `drain_queue`
+answers them.
 
 A request names an implementation and a workload; the workload's graph lies in the database as text, so that another process, days
-later, can build the question again.
-"""
+later, can build the question again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tensor_graphs.arguments import function
 from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
@@ -23,6 +22,7 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
+from tensor_graphs.measure.isolation import process_tree
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.descriptors import given_of
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DrainReport:
-    """What one `drain_queue` did. answered: requests that had their rows already; impossible: put back, `reasons` says why; left:
-    all that is in the queue afterwards, as `queue` has it; here: the environments that were drained."""
+    """Result of one `drain_queue`. answered: requests that had their rows already; impossible: put back, for `reasons`; left: all
+    that is in the queue afterwards, `queue` in detail; here: the environments that were drained."""
 
     measured: int = 0
     failed: int = 0
@@ -53,33 +53,33 @@ class DrainReport:
     here: tuple[Environment, ...] = ()
 
     def counts(self) -> str:
-        """What was done, in words."""
+        """Return the counts in words."""
         return (f"{self.measured} measured, {self.failed} failed, {self.answered} known already, {self.obsolete} obsolete, "
                 f"{self.impossible} not possible here")
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a queue still holds that may be claimed. seconds: of plans that are in doubt, as they rest on guesses instead."""
+    """Requests that may be claimed. seconds: of plans that rest on estimates for want of their answers."""
 
     requests: int
     seconds: float
 
 
 class Obsolete(KernelError):
-    """A request that can never be answered: its kernel has another source by now, or no longer accepts the op."""
+    """Request that can never be answered: its kernel's source has changed, or it no longer accepts the op."""
 
 
 class NotHere(KernelError):
-    """A request that this process cannot answer, and another one may."""
+    """Request that this process cannot answer, and another one may."""
 
 
 class NoKernelHere(NotHere):
-    """A request for a kernel that this process does not know."""
+    """Request for a kernel that this process does not know."""
 
 
 def question_of(database: Database, item: QueueItem) -> Question:
-    """The question behind a request. Raises Obsolete, NotHere (NoKernelHere when this process does not know the kernel), or
+    """Return the question of a request. Raises Obsolete, NotHere (NoKernelHere when this process does not know the kernel), or
     DatabaseError."""
     try:
         kernel = kernel_named(item.implementation.name)
@@ -91,24 +91,24 @@ def question_of(database: Database, item: QueueItem) -> Question:
     try:
         signature = signature_of_graph(parse_graph(text))
         axes = {n: v for n, v in item.workload.axes.items() if n != FIXED or signature.dim_names}
-        binding, given = signature.binding(axes), given_of(item.workload.inputs)
+        binding, supplied = signature.binding(axes), given_of(item.workload.inputs)
     except Exception as error:                                      # rows of other versions and other hands may say anything
         raise NotHere(f"it cannot be read here: {error or type(error).__name__}") from error
     if signature.key != item.workload.graph_key:
         raise Obsolete(f"the graph {item.workload.graph_key[:12]} reads as {signature.key[:12]} today")
     if not matching(signature.spec, by_op([kernel])):
         raise Obsolete(f"{kernel.name} does not accept {signature.title()}")
-    return Question(kernel, signature, binding, item.priority, given)
+    return Question(kernel, signature, binding, item.priority, supplied)
 
 
 def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[str] | None = None, threads: int | None = None,
                 timeout: float | None = None, on_step: Callable[[int, Waiting, str], None] | None = None) -> DrainReport:
     """Answer the requests of these backends' environments on this machine, most urgent first, until the budget [s] is spent.
 
-    A request is claimed, measured, stored and taken off, one after the other: whatever stops this process, no request is lost, and
-    several processes may drain one database. Ctrl-C gives back what was claimed. on_step is told how many were measured, what is
-    left in the queue, and what the last one was. Raises ArgumentError, and DatabaseError, which says what was measured before.
-    """
+    A request is claimed, measured, stored and removed, one after the other: however this process stops, no request is lost, and
+    several processes may drain one database. Ctrl-C gives back what was claimed. on_step: called with how many were measured, what
+    is left in the queue, and what the last one was. Raises ArgumentError, and DatabaseError, which tells what was measured
+    before."""
     function("on_step", on_step, "how many are done, what waits, and what was measured")
     started = time.perf_counter()
     reclaim(database)
@@ -158,7 +158,7 @@ class _Drain:
                              f"{item.implementation.name} {item.reason}")
 
     def _served(self, item: QueueItem) -> str | None:
-        """Answer one request; the status of what was measured, if anything was."""
+        """Answer one request; return the status of what was measured, if anything was."""
         try:
             status = _serve(self.database, self.judge, item)
         except KeyboardInterrupt:
@@ -199,7 +199,7 @@ class _Drain:
         work_queue.complete(self.database, item)
 
     def _return(self, item: QueueItem, why: str, *, attempt: bool = False) -> None:
-        """Have it put back at the end: released now, it would be claimed next."""
+        """Put it back at the end: released now, it would be claimed next."""
         self.returned.append((item, why, attempt))
         self.report.impossible += 1
         what = f"{item.implementation.name} on {item.workload.graph_key[:8]}{at_sizes(item.workload.axes)}"
@@ -213,47 +213,44 @@ class _Drain:
 
 
 def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
-    """Measure what one request asks for; the status, or None when its rows were there already, or another worker has claimed it."""
+    """Measure one request; return the status, or None when its rows were there already, or another worker has claimed it."""
     question = question_of(database, item)
     todo = unanswered(database, [question], VERIFIER, judge.threads)
-    found = [status for _, status in answer(judge, todo, budget=float("inf"),
+    statuses = [status for _, status in answer(judge, todo, budget=float("inf"),
                                             lost=lambda: not work_queue.renew(database, item))]
-    return found[-1] if found else None
+    return statuses[-1] if statuses else None
 
 
 def settle_queue(database: Database, backends: Sequence[str], threads: int | None = None) -> int:
-    """Take the requests off the queue that have their rows by now; returns how many. The others are left as they were."""
+    """Remove the requests that have their rows by now; return how many. The others stay as they were."""
     worker = worker_name()
-    kept: list[QueueItem] = []
+    open_items: list[QueueItem] = []
     done = 0
     for backend in backends:
         environment = environment_of(backend, threads)
         rows = queries.latest_traces(database, environment, "cold", verifier=VERIFIER)
         while (item := work_queue.claim_next(database, worker, environment)) is not None:
-            verdict = rows.get((item.implementation.source_hash, verify_key(item)))
+            over_all = type(item.workload)(item.workload.graph_key).key             # the verdict over all sizes is filed under it
+            verdict = rows.get((item.implementation.source_hash, over_all))
             refuted = verdict is not None and (verdict.status != "PASSED" or verdict.refuted)
             if refuted or (item.implementation.source_hash, item.workload.key) in rows:
                 work_queue.complete(database, item)
                 done += 1
             else:
-                kept.append(item)
-    for item in kept:
+                open_items.append(item)
+    for item in open_items:
         work_queue.release(database, item)
     return done
 
 
-def verify_key(item: QueueItem) -> str:
-    """The key of the workload under which the verdict over all sizes is filed."""
-    return type(item.workload)(item.workload.graph_key).key
-
-
 def worker_name() -> str:
-    """Who claims: host, process and when that was started, and a number, so that a claim is never mistaken for another one's."""
+    """Return the name of a claimant: host, process, its start time, and a number, so that no two are equal."""
     return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}:{time.monotonic_ns()}"
 
 
 def reclaim(database: Database) -> int:
-    """Put back what processes of this machine hold that are gone (killed, say): their leases need not run out first. How many."""
+    """Put back requests claimed by processes of this machine that are gone (killed, say), before their leases end; return how
+    many."""
     done = 0
     for name in work_queue.claimants(database):
         *host, process, started, _ = ["", "", "", *name.split(":")]
@@ -264,11 +261,6 @@ def reclaim(database: Database) -> int:
 
 
 def _started(process: int) -> str:
-    """When a process was started, in clock ticks since the machine was; "gone" for none, "" where the system does not say."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return "gone" if Path("/proc/self/stat").exists() else ""
-    except OSError:
-        return ""
-    return text[text.rindex(")") + 2:].split()[19]
+    """Return when a process was started, in clock ticks since boot; "gone" for none, "" where the system does not tell."""
+    fields = process_tree.stat(process)
+    return fields[19] if fields else "gone" if process_tree.stat("self") else ""

@@ -1,15 +1,15 @@
-"""calibration: what this device's memory and arithmetic deliver, measured once per environment; guesses of times rest on it.
+"""calibration: what this device's memory and arithmetic deliver, measured once per environment; estimates of times rest on it.
 
-The constants (database table device_constants) and their units are listed in table.py, which measures them, those of the links to
-other devices in links.py, and those of GPUs in gpu.py.
-"""
+table.py measures and lists the constants (database table device_constants) and their units, links.py those of the links to other
+devices, gpu.py those of GPUs."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from tensor_graphs.costs.filing import environment_of
@@ -38,37 +38,36 @@ log = logging.getLogger(__name__)
 MAX_AGE = timedelta(days=30)
 """constants older than this are measured again"""
 
-
 SECONDS = 1.0
-"""that measuring a backend of the host, the link of another device, or the memory takes, about"""
+"""about the time for a backend of the host, the link of another device, or the memory"""
 
 
 def seconds_due(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                 now: datetime | None = None) -> float:
-    """Estimate of how long `measure_device` would take now; 0 where nothing is due."""
+    """Return an estimate of how long `measure_device` would take now; 0 where nothing is due."""
     now = now or datetime.now(UTC)
     due = [b for b in backends if why_missing(b) is None and not _is_fresh(database, b, threads, now)]
     return SECONDS * (len(due) + any(device_of(b).is_host for b in due))
 
 
 def _is_fresh(database: Database, backend: str, threads: int | None, now: datetime) -> bool:
-    """Whether all constants of a backend's environment are known and not old."""
+    """Return whether all constants of a backend's environment are known and not old."""
     device = device_of(backend)
-    known = queries.constants(database, environment_of(backend, threads), device.name)
+    constants = queries.constants(database, environment_of(backend, threads), device.name)
     names = (*memory_names(), *backend_names(backend)) if device.is_host else link_names
-    return all(name in known and _age(known[name], now) < MAX_AGE for name in names)
+    times = [constants[name].timestamp if name in constants else None for name in names]
+    return all(time is not None and now - time < MAX_AGE for time in times)
 
 
 def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                    now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
-    """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them.
+    """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them as
+    backend -> {constant: value}, {} when all were known.
 
-    anew: whatever their age, and of a GPU more than its link. Memory is measured once for all backends of a device. Takes a second
-    for each, and another for the memory; of a GPU, whose products are compiled, some fifteen.
-    Returns backend -> {constant: value} of those measured now; {} when all were known.
-    """
+    anew: at any age, and of a GPU more than its link. Memory is measured once for all backends of a device. Takes a second for
+    each, and another for the memory; of a GPU, whose products are compiled, some fifteen."""
     now = now or datetime.now(UTC)
-    found: dict[str, Mapping[str, float]] = {}
+    measured: dict[str, Mapping[str, float]] = {}
     memory: Mapping[str, Speed] = {}
     own: dict[str, Mapping[str, Speed]] = {}
     for backend in backends:
@@ -85,54 +84,54 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
                 speeds |= {**own[device.name], **products_of(backend)}
             database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, device.name, now)
                                                  for n, s in speeds.items()])
-            found[backend] = {name: s.value for name, s in speeds.items()}
+            measured[backend] = {name: s.value for name, s in speeds.items()}
             continue
         started = time.perf_counter()
         with _threads(threads):
             memory = memory or memory_speeds()
             speeds = {**memory, **_of_backend(backend)}
         database.add_constants(environment, [DeviceConstant(n, s.value, s.unit, timestamp=now) for n, s in speeds.items()])
-        found[backend] = {name: s.value for name, s in speeds.items()}
+        measured[backend] = {name: s.value for name, s in speeds.items()}
         log.info("%s: %s in %.1f s", backend, ", ".join(f"{n} {s.value:.3g} {s.unit}" for n, s in speeds.items()
                                                        if working_set(n) is None), time.perf_counter() - started)
-    return found
+    return measured
 
 
 def correct_flops(database: Database, reached: Mapping[str, float], threads: int | None = None) -> list[str]:
-    """Measure constants of the host again where a kernel of the backend has reached more flop/s than FLOPS says that it can,
-    and file what it reached where they are still lower. Returns the backends."""
+    """Measure constants of the host again where a kernel of the backend has reached more flop/s than FLOPS allows, and file what it
+    reached where they are still lower. Return the backends."""
     wrong = []
     for backend, speed in reached.items():
         environment = environment_of(backend, threads)
-        known = queries.constants(database, environment).get(FLOPS)
-        if known is not None and speed > BEATEN * known.value:
-            found = measure_device(database, (backend,), threads=threads, anew=True)[backend].get(FLOPS, 0.0)
+        constant = queries.constants(database, environment).get(FLOPS)
+        if constant is not None and speed > BEATEN * constant.value:
+            measured = measure_device(database, (backend,), threads=threads, anew=True)[backend].get(FLOPS, 0.0)
             log.warning("%s: %s was measured as %.3g flop/s, and a kernel has reached %.3g: measured again, %.3g",
-                        backend, FLOPS, known.value, speed, found)
-            if speed > found:
-                database.add_constants(environment, [DeviceConstant(FLOPS, speed, known.unit)])
+                        backend, FLOPS, constant.value, speed, measured)
+            if speed > measured:
+                database.add_constants(environment, [DeviceConstant(FLOPS, speed, constant.unit)])
             wrong.append(backend)
     return wrong
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:
-    """Store the constants of the host on which first guesses rest (of reading memory, of arithmetic in f32, of a run) where none
-    are known, in half a second; `measure_device` measures all of them, and these again. Of other devices there are priors."""
+    """Store the constants of the host on which first estimates rest (of reading memory, of arithmetic in f32, of a run) where none
+    are known, in half a second; `measure_device` measures all of them. Of other devices there are priors."""
     backends = [b for b in backends if why_missing(b) is None and device_of(b).is_host]
     if not backends or known_rates(database, backends, threads) is not None:
         return
-    for backend, found in _first(tuple(backends), threads).items():
+    for backend, speeds in _first(tuple(backends), threads).items():
         environment = environment_of(backend, threads)
-        database.add_constants(environment, [DeviceConstant(n, s.value, s.unit) for n, s in found.items()])
+        database.add_constants(environment, [DeviceConstant(n, s.value, s.unit) for n, s in speeds.items()])
 
 
 @functools.cache
 def _first(backends: tuple[str, ...], threads: int | None) -> Mapping[str, Mapping[str, Speed]]:
-    """Backend -> its first constants; measured once for a process, whatever its databases."""
+    """Return backend -> its first constants; measured once for a process, for all databases."""
     started = time.perf_counter()
     with _threads(threads):
         read = reading_speed()
-        found = {}
+        measured = {}
         for backend in backends:
             speeds = {READ: read}
             for name, of in ((FLOPS, flops_speed), (RUN, run_speed)):
@@ -140,10 +139,10 @@ def _first(backends: tuple[str, ...], threads: int | None) -> Mapping[str, Mappi
                     speeds[name] = of(backend)
                 except Exception as e:                              # anyone's kernel, or none: the others' constants count
                     log.debug("%s has no %s: %s", backend, name, e)
-            found[backend] = speeds
+            measured[backend] = speeds
     log.info("calibrated in %.1f s: %s", time.perf_counter() - started,
-             "; ".join(f"{b}: {', '.join(f'{n} {s.value:.3g} {s.unit}' for n, s in each.items())}" for b, each in found.items()))
-    return found
+             "; ".join(f"{b}: {', '.join(f'{n} {s.value:.3g} {s.unit}' for n, s in of.items())}" for b, of in measured.items()))
+    return measured
 
 
 def _of_backend(backend: str) -> Mapping[str, Speed]:
@@ -154,22 +153,15 @@ def _of_backend(backend: str) -> Mapping[str, Speed]:
         return {}
 
 
-def _age(constant: DeviceConstant, now: datetime) -> timedelta:
-    return now - constant.timestamp if constant.timestamp is not None else timedelta.max
-
-
-class _threads:
-    """Inside: our own pool has so many threads; afterwards as many as before."""
-
-    def __init__(self, count: int | None) -> None:
-        self.count = count if count and why_missing("c") is None else None
-        self.before = 0
-
-    def __enter__(self) -> None:
-        if self.count is not None:
-            self.before = native_library().threads()
-            native_library().set_threads(self.count)
-
-    def __exit__(self, *_: object) -> None:
-        if self.count is not None:
-            native_library().set_threads(self.before)
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Context manager: our own pool has this many threads; afterwards as many as before."""
+    library = native_library() if count and why_missing("c") is None else None
+    before = 0 if library is None else library.threads()
+    if library is not None and count:
+        library.set_threads(count)
+    try:
+        yield
+    finally:
+        if library is not None:
+            library.set_threads(before)

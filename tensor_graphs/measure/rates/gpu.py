@@ -33,7 +33,7 @@ from tensor_graphs.language.composites import linear, scaled_linear
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.points.single import single_kernel_plan
+from tensor_graphs.measure.points.single_kernel import single_kernel_plan
 from tensor_graphs.measure.rates.table import CALL, CHAIN, COPY, REPEATS, Speed, sized, takers
 from tensor_graphs.measure.timing.launch_ahead import HostAhead
 from tensor_graphs.runtime.arrays import device_array
@@ -54,11 +54,11 @@ PRODUCTS = {"flops_bf16": "bf16", "flops_f16": "f16", "flops_f8e4m3": "f8e4m3"}
 """name of the constant -> dtype of both operands"""
 
 PRODUCT_SIZE, PRODUCT_RUNS = 4096, 8
-"""rows, inputs and outputs of that product: 137 Gflop; how often it runs in a row"""
+"""rows, inputs and outputs of that product: 137 Gflop; its runs in a row"""
 
 THREADS, BLOCKS, ROUNDS, CHAINS = 256, 8, 1 << 14, 8
-"""of a block; blocks of a multiprocessor, so that all run at once; rounds of a thread; multiply-adds of a round, which do not wait
-for each other"""
+"""threads of a block; blocks of a multiprocessor, so that all run at once; rounds of a thread; independent multiply-adds of a
+round"""
 
 TEXT = f"""
 extern "C" __global__ void read_again(unsigned *out, const uint4 *data, long long count, long long times) {{
@@ -98,8 +98,8 @@ extern "C" __global__ void add_products_{kind}({name} *out, const {name} *given,
 
 
 def gpu_speeds(device: Device) -> dict[str, Speed]:
-    """Of the device itself, whatever the backend: bandwidths by working set, arithmetic of f32 and f64, the clock."""
-    found: dict[str, Speed] = {}
+    """Return the constants of the device itself: bandwidths by working set, arithmetic of f32 and f64, the clock."""
+    speeds: dict[str, Speed] = {}
     limit = (device.capacity() or 0) // 4
     for name, of in ((READ, _reading), (COPY, _copying)):
         for nbytes in (n for n in WORKING_SETS if n <= limit):
@@ -108,40 +108,41 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
                 run = of(device, nbytes, times)
             except OutOfMemory:                                     # others have it: what fits is measured
                 break
-            found[sized(name, nbytes)] = found[name] = Speed(times * nbytes / _fastest(device, run), "byte/s")
+            speeds[sized(name, nbytes)] = speeds[name] = Speed(times * nbytes / _fastest(device, run), "byte/s")
     threads = _blocks(device) * THREADS
     for name, kind in ((FLOPS, "f32"), ("flops_f64", "f64")):
-        found[name] = Speed(2.0 * CHAINS * ROUNDS * threads / _fastest(device, _adding_products(device, kind, ROUNDS)[0]), "flop/s")
+        seconds = _fastest(device, _adding_products(device, kind, ROUNDS)[0])
+        speeds[name] = Speed(2.0 * CHAINS * ROUNDS * threads / seconds, "flop/s")
     run, cycles = _adding_products(device, "f32", BLOCKS * ROUNDS, alone=True)
     seconds = _fastest(device, run)
-    found[CLOCK] = Speed(cycles() / seconds, "Hz")
-    found[CALL] = Speed(_fastest(device, _in_a_row(device)) / CHAIN, "s")
-    return found
+    speeds[CLOCK] = Speed(cycles() / seconds, "Hz")
+    speeds[CALL] = Speed(_fastest(device, _in_a_row(device)) / CHAIN, "s")
+    return speeds
 
 
 def products_of(backend: str) -> dict[str, Speed]:
-    """Of a backend: its products by dtype; of what it has no kernel for, or one that raises, there is nothing."""
-    found = {}
+    """Return the speed of a backend's products by dtype; without those that have no kernel, or one that raises."""
+    speeds = {}
     for name in PRODUCTS:
         if isinstance(product_kernel(backend, name), str):
             continue
         try:
-            found[name] = Speed(product_speed(backend, name), "flop/s")
+            speeds[name] = Speed(product_speed(backend, name), "flop/s")
         except Exception as e:                                      # anyone's kernel, or no memory: the others' constants count
             log.warning("%s: %s was not measured: %s: %s", backend, name, type(e).__name__, e)
-    return found
+    return speeds
 
 
 def product_kernel(backend: str, name: str) -> Kernel | str:
-    """The kernel by which this constant (a key of PRODUCTS) is measured: of those that take it, the one that is guessed to be the
-    fastest. Or why there is none."""
+    """Return the kernel by which this constant (a key of PRODUCTS) is measured, the fastest by estimate; or why there is none."""
     node = _product(name, PRODUCT_SIZE)
     taken = takers(backend, node)
     return taken if isinstance(taken, str) else min(taken, key=lambda kernel: _estimate(kernel, signature_of(node)))
 
 
 def product_speed(backend: str, name: str) -> float:
-    """flop/s of a product of square matrices of this dtype; of f8e4m3 to bf16. Raises ValueError where there is no kernel."""
+    """Return the flop/s of a product of square matrices of this dtype; of f8e4m3 to bf16. Raises ValueError where there is no
+    kernel."""
     kernel = product_kernel(backend, name)
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {name}: {kernel}")
@@ -150,11 +151,11 @@ def product_speed(backend: str, name: str) -> float:
     rng = np.random.Generator(np.random.Philox(key=1))
     values = [rng.standard_normal((size, size), dtype=np.float32).astype(DTYPES[PRODUCTS[name]].numpy) for _ in range(2)]
     compiled = bind(single_kernel_plan(graph({"y": leaves.copy_to(node, device.name)}), kernel), {"w": values[1]})
-    given, out = {"x": device_array(values[0], device.name)}, {"y": empty(device, (size, size), node.dtype)}
+    inputs, out = {"x": device_array(values[0], device.name)}, {"y": empty(device, (size, size), node.dtype)}
 
     def runs() -> None:
         for _ in range(PRODUCT_RUNS):
-            compiled.run(given, out=out)
+            compiled.run(inputs, out=out)
 
     return 2.0 * size ** 3 * PRODUCT_RUNS / _fastest(device, runs)
 
@@ -164,7 +165,7 @@ def _estimate(kernel: Kernel, signature: Signature) -> float:
 
 
 def _product(name: str, size: int, device: str = "") -> Node:
-    """device: on which its operand lies, if it is said."""
+    """Return the product. device: where its operand lies, if given."""
     kind = DTYPES[PRODUCTS[name]]
     x, w = leaves.input("x", (size, size), kind), leaves.parameter("w", (size, size), kind)
     x = leaves.copy_to(x, device) if device else x
@@ -178,13 +179,13 @@ def _blocks(device: Device) -> int:
     return BLOCKS * int(dict(device.hardware()[2])["multiprocessors"])
 
 
-def _launching(device: Device, name: str, *given: Memory | int, alone: bool = False) -> Callable[..., None]:
-    """alone: one block of a multiprocessor, else as many as run at once."""
+def _launching(device: Device, name: str, *operands: Memory | int, alone: bool = False) -> Callable[..., None]:
+    """Return a launch. alone: one block of a multiprocessor, else as many as run at once."""
     entry, blocks = device.entry(TEXT, name, 0), _blocks(device) // (BLOCKS if alone else 1)
-    words = np.array([x.address if isinstance(x, Memory) else x for x in given], np.uint64)
+    words = np.array([x.address if isinstance(x, Memory) else x for x in operands], np.uint64)
     places = words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
 
-    def run(stream: Any = 0, kept: Sequence[object] = (words, given)) -> None:      # what is given lives as long as this does
+    def run(stream: Any = 0, alive: Sequence[object] = (words, operands)) -> None:      # what is given lives as long as this does
         device.launch(entry, blocks, THREADS, 0, places.ctypes.data, stream)
 
     return run
@@ -203,7 +204,7 @@ def _copying(device: Device, nbytes: int, times: int) -> Callable[[], None]:
 
 
 def _adding_products(device: Device, kind: str, rounds: int, alone: bool = False) -> tuple[Callable[[], None], Callable[[], int]]:
-    """(a run, the cycles that the first block of the last one took)"""
+    """Return a run, and a function for the cycles that the first block of the last run took."""
     cycles = device_array(np.zeros(1, np.int64), device.name)
     x = device_array(np.array([0.5, 1.0], DTYPES[kind].numpy), device.name)
     run = _launching(device, f"add_products_{kind}", device.allocate(16), x.memory, cycles.memory, rounds, alone=alone)
@@ -211,7 +212,7 @@ def _adding_products(device: Device, kind: str, rounds: int, alone: bool = False
 
 
 def _in_a_row(device: Device) -> Callable[[], None]:
-    """Launches of which nothing comes, as a plan's: replayed where the device can."""
+    """Return launches of an empty kernel, as a plan's: replayed where the device can."""
     launch = _launching(device, "nothing", 0)
 
     def launches(stream: Any = 0) -> None:
@@ -223,13 +224,13 @@ def _in_a_row(device: Device) -> Callable[[], None]:
 
 
 def _fastest(device: Device, run: Callable[[], None]) -> float:
-    """Seconds of the fastest of REPEATS − 1 runs, by the device's clock, the host ahead: an empty launch, or a product of eight-bit
-    floats, is done before the next is begun."""
+    """Return the seconds of the fastest of REPEATS − 1 runs, by the device's clock, the host ahead: an empty launch, or a product
+    of eight-bit floats, is done before the next begins."""
     run()
     ahead = HostAhead(device)
     return max(min(ahead.seconds(run) for _ in range(REPEATS - 1)), 1e-9)
 
 
 def no_kernel(backend: str) -> dict[str, str]:
-    """Constant -> why this backend has no kernel for it."""
+    """Return constant -> why this backend has no kernel for it."""
     return {name: why for name in PRODUCTS if isinstance(why := product_kernel(backend, name), str)}

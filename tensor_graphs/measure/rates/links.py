@@ -19,13 +19,13 @@ NAMES = tuple(f"{way}_{what}" for way in WAYS for what in ("latency", "bandwidth
 
 
 def link_speeds(device: Device) -> dict[str, Speed]:
-    """The constants of the link between the host and a device, measured now (some 0.1 s)."""
-    found = {}
+    """Measure the constants of the link between the host and a device (some 0.1 s)."""
+    speeds = {}
     for way in WAYS:
         latency, large = (_seconds(device, way, nbytes) for nbytes in (SMALL, LARGE))
-        found[f"{way}_latency"] = Speed(latency, "s")
-        found[f"{way}_bandwidth"] = Speed(LARGE / max(large - latency, 1e-9), "byte/s")
-    return found
+        speeds[f"{way}_latency"] = Speed(latency, "s")
+        speeds[f"{way}_bandwidth"] = Speed(LARGE / max(large - latency, 1e-9), "byte/s")
+    return speeds
 
 
 def _seconds(device: Device, way: str, nbytes: int) -> float:

@@ -32,9 +32,9 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import add
 from tensor_graphs.language.composites import linear
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
-from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.points.single import plan_along, single_kernel_plan
+from tensor_graphs.measure.points.single_kernel import plan_along, single_kernel_plan
 from tensor_graphs.measure.timing.settle_threads import settle
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
@@ -42,7 +42,7 @@ COPY = "copy_bandwidth"
 CALL = "call_overhead"
 
 STREAM_BYTES = 256 << 20
-"""what is streamed: several times the last-level cache of the machines we know"""
+"""bytes that are streamed: several times the last-level cache of the machines we know"""
 
 WORKING_SETS = tuple(16 << 10 << 2 * k for k in range(8))
 """bytes: 16 KiB (the first cache) to 256 MiB (memory)"""
@@ -57,10 +57,10 @@ CHAIN = 64
 """calls of the plan that is compared with a plan of one"""
 
 REPEATS = 4
-"""of each measurement, the first of which does not count"""
+"""runs of each measurement, the first of which does not count"""
 
 LEAST_BYTES, LEAST_RUNS = 8 << 20, 20
-"""a measurement of less goes on for so long: that many bytes of a small working set, so many runs of a plan"""
+"""a shorter measurement is prolonged: to that many bytes of a small working set, so many runs of a plan"""
 
 LONGEST, DISTURBED = 0.1, 0.3
 """seconds after which a measurement is not repeated, so that a slow or busy machine is measured in seconds too; and where another
@@ -68,12 +68,12 @@ process took a processor during each of its runs"""
 
 
 def sized(name: str, nbytes: int) -> str:
-    """The name of a bandwidth at a working set of so many bytes."""
+    """Return the name of a bandwidth at a working set of this many bytes."""
     return f"{name}[{nbytes} B]"
 
 
 def working_set(name: str) -> tuple[str, int] | None:
-    """The inverse of `sized`; None for a name without a size."""
+    """Return the inverse of `sized`; None for a name without a size."""
     base, bracket, rest = name.partition("[")
     return (base, int(rest.removesuffix(" B]"))) if bracket else None
 
@@ -94,39 +94,40 @@ def memory_names() -> tuple[str, ...]:
 
 
 def memory_speeds() -> dict[str, Speed]:
-    """Bandwidths of reading and copying, by working set; the largest one is also the one without a size."""
-    data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
-    data[::512] = 1                                                # touch every page: an unwritten one is not in memory at all
-    found: dict[str, Speed] = {}
+    """Measure the bandwidths of reading and copying, by working set; the largest one is also the one without a size."""
+    data, speeds = _stream(), dict[str, Speed]()
     settle()
     for name, prepare in ((READ, reading), (COPY, copying)):
         for nbytes in WORKING_SETS:
             times = max(1, LEAST_BYTES // nbytes)
-            found[sized(name, nbytes)] = Speed(times * nbytes / fastest(prepare(data[:nbytes // 8], times)), "byte/s")
+            speeds[sized(name, nbytes)] = Speed(times * nbytes / fastest(prepare(data[:nbytes // 8], times)), "byte/s")
     stream = sized(READ, STREAM_BYTES)
     for _ in range(REPEATS):
-        if found[stream].value < found[sized(COPY, STREAM_BYTES)].value:    # which reads too: something disturbed
+        if speeds[stream].value < speeds[sized(COPY, STREAM_BYTES)].value:    # which reads too: something disturbed
             settle()
-            found[stream] = Speed(max(found[stream].value, STREAM_BYTES / fastest(reading(data))), "byte/s")
-    return found | {name: found[sized(name, STREAM_BYTES)] for name in (READ, COPY)}
+            speeds[stream] = Speed(max(speeds[stream].value, STREAM_BYTES / fastest(reading(data))), "byte/s")
+    return speeds | {name: speeds[sized(name, STREAM_BYTES)] for name in (READ, COPY)}
 
 
 def reading_speed() -> Speed:
-    """Bandwidth of reading what is in no cache."""
+    """Measure the bandwidth of reading what is in no cache."""
+    return Speed(STREAM_BYTES / fastest(reading(_stream())), "byte/s")
+
+
+def _stream() -> np.ndarray:
     data = np.zeros(STREAM_BYTES // 8, dtype=np.uint64)
-    data[::512] = 1
-    return Speed(data.nbytes / fastest(reading(data)), "byte/s")
+    data[::512] = 1                                                # touch every page: an unwritten one is not in memory at all
+    return data
 
 
 def flops_speed(backend: str) -> Speed:
-    """Arithmetic in f32. Raises ValueError where the backend has no kernel for it."""
+    """Measure the arithmetic in f32. Raises ValueError where the backend has no kernel for it."""
     return Speed(flops(backend, "flops_f32"), "flop/s")
 
 
 def run_speed(backend: str) -> Speed:
-    """The price of a run around its calls, of which it has one: a copy of one number, where the backend copies itself (what adds in
-    C would have to be compiled for this: a second, of a start that runs nothing else of it), or a sum. Raises ValueError where the
-    backend has no kernel for it."""
+    """Measure the cost of a run around its one call: a copy of one number, where the backend copies itself (an addition in C would
+    have to be compiled: a second), or a sum. Raises ValueError where the backend has no kernel for it."""
     if not any(kernel.backend == backend for kernel in copy_kernels((backend,))):
         return Speed(run_seconds(backend, 1), "s")
     copying = graph({"y": leaves.input("x", (1,), f32)})
@@ -138,7 +139,7 @@ def _no_choice(node: Node) -> NoReturn:
 
 
 def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
-    """Reads the array so many times over: by the native stream kernel where it is, else by a numpy reduction, which takes a
+    """Return a function that reads the array `times` times: by the native stream kernel, or else a numpy reduction, which takes a
     microsecond to begin and so shows less of the first caches."""
     if why_missing("c") is None:
         return _native("tg_read_stream", (np.zeros(16, dtype=np.uint32), data), (data.nbytes,), times)
@@ -151,7 +152,7 @@ def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
 
 
 def copying(data: np.ndarray, times: int = 1) -> Callable[[], None]:
-    """Copies one half of the array to the other half, so many times over."""
+    """Return a function that copies one half of the array to the other half, `times` times."""
     half = data.size // 2
     source, to = data[:half], data[half:]
     if why_missing("c") is None:
@@ -166,7 +167,7 @@ def copying(data: np.ndarray, times: int = 1) -> Callable[[], None]:
 
 
 def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], times: int) -> Callable[[], None]:
-    """A native kernel called so many times in a row without going back to Python."""
+    """Return a function that calls a native kernel `times` times in a row without going back to Python."""
     library = native_library()
     values = [0, *(int(i) for i in ints)]                           # value 0: the byte offset of every array
     steps = (Step * times)()
@@ -181,33 +182,30 @@ def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], time
 
 
 def backend_names(backend: str) -> tuple[str, ...]:
-    """The constants that can be measured of a backend: those for which it has a kernel."""
+    """Return the constants that can be measured of a backend: those for which it has a kernel."""
     return (*(name for name in FLOPS if not isinstance(flops_kernel(backend, name), str)),
             *((CALL, RUN) if not isinstance(_kernel(backend, _sum_of_one()), str) else ()))
 
 
 def backend_speeds(backend: str) -> dict[str, Speed]:
-    """Arithmetic by dtype, and the price of a call."""
-    found = {}
+    """Measure arithmetic by dtype, and the cost of a call."""
     names = backend_names(backend)
-    for name in names:
-        if name in FLOPS:
-            found[name] = Speed(flops(backend, name), "flop/s")
+    speeds = {name: Speed(flops(backend, name), "flop/s") for name in names if name in FLOPS}
     if CALL in names:
         settle()                                                   # the threads of the products spin on for a while
         one, many = run_seconds(backend, 1), run_seconds(backend, CHAIN)
-        found[CALL] = Speed(max(0.0, many - one) / (CHAIN - 1), "s")
-        found[RUN] = run_speed(backend)
-    return found
+        speeds[CALL] = Speed(max(0.0, many - one) / (CHAIN - 1), "s")
+        speeds[RUN] = run_speed(backend)
+    return speeds
 
 
 def flops_kernel(backend: str, name: str) -> Kernel | str:
-    """The kernel by which this constant (a key of FLOPS) is measured, or why there is none."""
+    """Return the kernel by which this constant (a key of FLOPS) is measured, or why there is none."""
     return _kernel(backend, _linear(name, LINEAR_SIZE))
 
 
 def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
-    """flop/s of this backend's linear on square matrices. Raises ValueError where it has no kernel."""
+    """Measure the flop/s of this backend's linear on square matrices. Raises ValueError where it has no kernel."""
     node = _linear(name, size)
     kernel = _kernel(backend, node)
     if isinstance(kernel, str):
@@ -221,16 +219,15 @@ def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
 
 
 def run_seconds(backend: str, calls: int) -> float:
-    """Seconds that a plan of so many calls takes that add one number to another each."""
-    chain = _sum_of_one(calls)
+    """Measure a plan of this many calls that add one number to another each [s]."""
     kernel = _kernel(backend, _sum_of_one())
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {CALL}: {kernel}")
-    return _seconds_of(bind(single_kernel_plan(_graph(chain), kernel)))
+    return _seconds_of(bind(single_kernel_plan(graph({"y": _sum_of_one(calls)}), kernel)))
 
 
 def _seconds_of(compiled: CompiledGraph) -> float:
-    """Of one run of a graph of one number, x, whose output is y."""
+    """Measure one run of a graph of one number, x, whose output is y [s]."""
     inputs, out = {"x": np.zeros(1, np.float32)}, {"y": np.zeros(1, np.float32)}
 
     def runs() -> None:
@@ -252,18 +249,14 @@ def _sum_of_one(calls: int = 1) -> Node:
     return total
 
 
-def _graph(node: Node) -> Graph:
-    return graph({"y": node})
-
-
 def _kernel(backend: str, node: Node) -> Kernel | str:
-    """The first kernel of a backend that runs this op, or why none does."""
+    """Return the first kernel of a backend that runs this op, or why none does."""
     taken = takers(backend, node)
     return taken if isinstance(taken, str) else taken[0]
 
 
 def takers(backend: str, node: Node) -> list[Kernel] | str:
-    """The kernels of a backend that run this op, or why there is none."""
+    """Return the kernels of a backend that run this op, or why there is none."""
     spec = signature_of(node).spec
     taken, refused = [], []
     for kernel in by_op(load_backend(backend)).get(spec.op.name, ()):
@@ -276,7 +269,8 @@ def takers(backend: str, node: Node) -> list[Kernel] | str:
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of REPEATS − 1 runs; of fewer where they take long, of more where all of them were disturbed."""
+    """Return the seconds of the fastest of REPEATS − 1 runs; of fewer where they take long, of more where all of them were
+    disturbed."""
     run()
     best, runs, undisturbed, started = float("inf"), 0, False, time.perf_counter()
     while True:
@@ -290,5 +284,5 @@ def fastest(run: Callable[[], object]) -> float:
 
 
 def _switches() -> int:
-    """How often a processor was taken from this process."""
+    """Return how often a processor was taken from this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

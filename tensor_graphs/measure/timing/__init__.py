@@ -1,5 +1,4 @@
-"""timing: how a kernel, or a whole path, is run and timed, and what the claimed times say.
+"""timing: runs and times a kernel or a whole path, and interprets the claimed times.
 
-Read first: bench.py (in the worker), timed_batch.py and aggregate.py (several workers), clock.py (which clock), reference_stream.py
-(which runs count: those that no neighbour slowed), deployed.py (whole paths).
-"""
+Read first: bench.py (in the worker), timed_batch.py and aggregate.py (several workers), clock.py, reference_stream.py (which runs
+count: those that no neighbour slowed), deployed.py (whole paths)."""

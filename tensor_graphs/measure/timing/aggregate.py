@@ -1,8 +1,7 @@
-"""aggregate: what blocks of runs, of one worker or several, say about a kernel's time.
+"""aggregate: a kernel's time from blocks of runs, of one worker or several.
 
-Much makes a run slower than it is, and nothing faster, so runs count that nothing disturbed (QUIET), where there are enough. A
-worker's own luck, where it lies in memory, is in all its runs, so that workers weigh alike, however many quiet runs each had.
-"""
+Much makes a run slower than it is, and nothing faster, so undisturbed runs count (QUIET), where there are enough. A worker's place
+in memory affects all its runs, so workers weigh alike, with any number of quiet runs."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from tensor_graphs.measure.timing.statistics import drifting, thinned
 from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
 
 FAST = 0.05
-"""the share of quiet runs that lie below what is compared between days"""
+"""share of quiet runs below the value that is compared between days"""
 
 Workers = Sequence[Sequence[Block]]
-"""the blocks of each worker"""
+"""blocks of each worker"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A timed run that counts: what it took, and the reference stream before it [s]; whether nothing disturbed it. weight: each
-    worker's runs weigh 1 together, or less where they are few: what a process has made faster or slower, all its runs say."""
+    """Timed run that counts: its time, and the reference stream's before it [s]; quiet: undisturbed. weight: each worker's runs
+    weigh 1 together, or less where they are few."""
 
     seconds: float
     reference: float
@@ -38,8 +37,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """level: of the reference stream, undisturbed [s]; cold, plain: times of the kernel and of the plain path [s]; timing: what is
-    stored beside them (docs/profiling.md has the keys)."""
+    """Times of a kernel. level: of the reference stream, undisturbed [s]; cold, plain: times of the kernel and of the plain path
+    [s]; timing: stored facts (docs/profiling.md has the keys)."""
 
     level: float
     cold: tuple[float, ...]
@@ -48,7 +47,7 @@ class Aggregate:
 
 
 def aggregate(workers: Workers) -> Aggregate:
-    """Of at least one worker; each has blocks of every name, but for "plain", which one of them may have."""
+    """Aggregate the blocks of at least one worker; each has blocks of every name, except "plain", which one of them may have."""
     level = level_between(workers)
     counting = {name: runs_that_count(workers, name, level) for name in ("cold", "plain", "hot")}
     cold, plain, hot = (tuple(run.seconds for run in thinned(runs)) for runs in counting.values())
@@ -66,32 +65,31 @@ def aggregate(workers: Workers) -> Aggregate:
 
 
 def level_between(workers: Workers) -> float:
-    """What the reference takes between cold runs while nothing disturbs it, as the machine is now [s]: what a tenth of the blocks
-    see. Not the least of them, which is less the more blocks there are; not that of hot ones, between which caches keep more."""
+    """Return the undisturbed time of the reference between cold runs, now [s]: what a tenth of the blocks see. Not their minimum,
+    which is less the more blocks there are; not that of hot ones, between which caches keep more."""
     return level_of([level_of(b.reference) for blocks in workers for b in blocks if b.name == "cold"])
 
 
 def runs_that_count(workers: Workers, name: Name, level: float, bounds: Sequence[float] = (QUIET,)) -> list[Run]:
-    """The runs of this name that were quiet by the first of these bounds by which enough were, or all of them; behind the
-    warm-up."""
+    """Return the runs of this name that were quiet by the first of these bounds with enough of them, or all; behind the warm-up."""
     for bound in bounds:
         runs, quiet = [], []
         for blocks in workers:
-            told = [each for b in blocks if b.name == name
-                    for each in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
-            calm = [each for each in told if each[2]]
-            runs += [Run(*each, 1 / len(told)) for each in told]
-            quiet += [Run(*each, 1 / max(len(calm), FEW_QUIET)) for each in calm]
+            claimed = [run for b in blocks if b.name == name
+                    for run in list(zip(b.seconds(), b.reference, b.quiet(level, bound), strict=True))[WARM_UP:]]
+            calm = [run for run in claimed if run[2]]
+            runs += [Run(*run, 1 / len(claimed)) for run in claimed]
+            quiet += [Run(*run, 1 / max(len(calm), FEW_QUIET)) for run in calm]
         if len(quiet) >= FEW_QUIET:
             return quiet
     return runs
 
 
 def found_quiet(workers: Workers) -> int:
-    """How many of these workers could time the kernel while nothing disturbed it: often enough, or half of the time."""
+    """Return how many of these workers timed the kernel undisturbed: often enough, or half of the time."""
     level = level_between(workers)
     quiet = [[run.quiet for run in runs_that_count([blocks], "cold", level)] for blocks in workers]
-    return sum(sum(each) >= min(FEW_QUIET, len(each) / 2) for each in quiet)
+    return sum(sum(flags) >= min(FEW_QUIET, len(flags) / 2) for flags in quiet)
 
 
 def _seconds(runs: Sequence[Run]) -> float:
@@ -103,19 +101,19 @@ def _reference(runs: Sequence[Run]) -> float:
 
 
 def _over_quiet(runs: Sequence[Run]) -> float:
-    """Of runs that nothing disturbed much: the fast ones over the fast ones of the reference. What is left slows down the two
-    differently, and only ever slows down. (The same kernels in six quiet processes, drawn from two profiles beside a neighbour: 98
-    of 100 pairs agree within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
+    """Return the fast runs over the fast ones of the reference, of runs that nothing disturbed much: what is left slows down the
+    two differently. (The same kernels in six quiet processes, drawn from two profiles next to a neighbour: 98 of 100 pairs agree
+    within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
     return _fast([(run.seconds, run.weight) for run in runs]) / _fast([(run.reference, run.weight) for run in runs])
 
 
 def _fast(weighed: Sequence[tuple[float, float]]) -> float:
-    """The value below which FAST of the weight lies, of at least one."""
+    """Return the value below which FAST of the weight lies, of at least one."""
     ordered = sorted(weighed)
     below = list(accumulate(weight for _, weight in ordered))
     return ordered[bisect_left(below, FAST * below[-1])][0]
 
 
 def _over(runs: Sequence[Run]) -> float:
-    """Each run over the reference before it, which was disturbed as it was."""
+    """Return the median of each run over the reference before it, which was disturbed as it was."""
     return statistics.median(run.seconds / run.reference for run in runs)

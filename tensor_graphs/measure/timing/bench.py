@@ -1,9 +1,8 @@
-"""bench: one kernel on one graph, inside a worker: it is shown points, and it is timed.
+"""bench: one kernel on one graph, inside a worker: it is run at points, and timed.
 
 Every array that a candidate gets lies between two zones of known bytes, its outputs are poisoned before each run that counts and
-read as soon as it returns, and its operands are compared afterwards. Outputs are read once more a while later: whoever writes after
-having returned shows.
-"""
+read as soon as it returns, and its operands are compared afterwards. Outputs are read again a while later: whoever writes after
+having returned shows."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ import numpy as np
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.one_op import signature_of_graph
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.concurrent_runs import run_beside_itself, run_interleaved
+from tensor_graphs.measure.concurrent_runs import run_interleaved, run_under_load
 from tensor_graphs.measure.isolation import reused_arrays
-from tensor_graphs.measure.isolation.blame import JudgeFault, judges_own
+from tensor_graphs.measure.isolation.fault_origin import JudgeFault, judges_own
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, Guarded, bytes_of, digest, guarded, overlapping
 from tensor_graphs.measure.isolation.replies import MOST_RUNS, Name
 from tensor_graphs.measure.points.changed_rows import bases, changed_rows
@@ -43,7 +42,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     seal,
 )
-from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.measure.timing.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
 from tensor_graphs.measure.timing.reference_stream import (
     FEW_QUIET,
@@ -59,52 +58,49 @@ from tensor_graphs.measure.timing.timed_batch import WARM_UP
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20
-"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know …"""
-
 MOST_COPIES = 64
-"""… unless that takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
+"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know, unless that
+takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
 
 LATE_SECONDS = 0.02
-"""after so long an output is read again, where there are threads that were not there before"""
+"""delay after which an output is read again, where there are new threads"""
 
 HEAP_BYTES = 31 << 20
 """an array as large as glibc allows for: from 32 MB on it takes each from the system, whatever was freed"""
 
 KEPT_BYTES = 16 << 20
-"""of outputs of timed runs that are kept until the judge has said of which it wants them"""
+"""bytes of outputs of timed runs that are stored until the judge has chosen some"""
 
 PATIENCE = (10.0, 2.0)
-"""times its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in vain,
-and no fewer than the second"""
+"""factors of its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in
+vain, and no fewer than the second"""
 
 WAITED_FOR = 0.15
-"""seconds: of a block that has more time than this, the rest is time enough to wait in"""
+"""seconds: a block that has more time than this waits no longer than for this much"""
 
 MANY_CALLS, MANY_SECONDS = 10_000, 0.3
-"""calls of a kernel from outside between two points at which it is compared, at most: one that counts its calls is wrong later"""
+"""calls of a kernel from outside between two compared points, at most: one that counts its calls is wrong later"""
 
 COMPARABLE = 3
-"""where the oracle is slow it is asked about every third run at most"""
+"""where the oracle is slow it evaluates every third run at most"""
 
 SALT_BYTES = 7
-"""of what is drawn for each run: an exact number in JSON too"""
+"""size of what is drawn for each run: an exact number in JSON too"""
 
 HOT_SHARE = 0.1
-"""of the time for a kernel, for its hot runs"""
+"""share of a kernel's time for its hot runs"""
 
 BUSY_SECONDS = 0.02
-"""the time for which this process is watched while it should be asleep …"""
-
 BUSY_SHARE = 0.1
-"""… and the share of it that its threads may work: a kernel that has returned has ended. On a busy machine a thread that never
-rests gets a share too, if a small one"""
+"""time for which this process is watched while it should be asleep, and the share of it that its threads may work: a kernel that
+has returned has ended. On a busy machine a thread that never rests gets a share too, if a small one"""
 
 
 tracing, profiling = sys.gettrace, sys.getprofile
 """builtins, taken before any candidate is imported"""
 
 COLLECTING = gc.callbacks
-"""of the garbage collector, which calls them between two runs too"""
+"""callbacks of the garbage collector, which runs between two runs too"""
 
 
 class LateError(Exception):
@@ -112,7 +108,7 @@ class LateError(Exception):
 
 
 class ReplacedError(Exception):
-    """The kernel has put something of its own into the place of what measures it."""
+    """The kernel has replaced something that measures it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(f"the kernel replaced {', '.join(names[:8])}")
@@ -120,13 +116,12 @@ class ReplacedError(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """What to time. point: whose values are perturbed before each run; ways: in this many ways where a run may be compared (0: in a
-    new way each time); level: of the reference stream as it is known so far, in seconds; least: seconds that a block lasts; anew:
+    """Plan of a measurement. point: whose values are perturbed before each run; ways: number of perturbations of runs that may be
+    compared (0: a new one each time); level: of the reference stream as known so far [s]; least: seconds that a block lasts; anew:
     operands that get other values altogether in the last block.
 
-    The seed of a block is the judge's, and comes when the block begins; with it goes a number that is drawn just before each run
-    (salt): what a later run will be asked nobody can know, so nobody can work out the answer before.
-    """
+    The seed of a block is the judge's, and comes when the block begins; a number (salt) is drawn just before each run: nobody can
+    know a later run's operands, so nobody can compute the answer before."""
 
     point: Point
     ways: int
@@ -138,11 +133,11 @@ class Timing:
     anew: tuple[str, ...] = ()
 
     def comparable(self, run: int, secret: int) -> bool:
-        """Whether the judge may ask for the outputs of a run: for any, or where its oracle is slow for every third one."""
+        """Return whether the judge may read the outputs of a run: any, or where its oracle is slow every third one."""
         return not self.ways or (run + secret) % COMPARABLE == 0
 
     def way(self, run: int, secret: int, salt: int) -> tuple[int, int]:
-        """(seed, number) of how a run's operands are perturbed: a new way, or one of a few that are the same for all."""
+        """Return (seed, number) of how a run's operands are perturbed: a new way, or one of a few that are the same for all."""
         if self.ways and self.comparable(run, secret):
             return self.point.seed, (run + secret) // COMPARABLE % self.ways
         return secret ^ salt, run
@@ -150,7 +145,7 @@ class Timing:
 
 @dataclass
 class _Shown:
-    """An output, where its bytes lie in the file as the kernel returned them, and what was around it then."""
+    """Output, where its bytes lie in the file as the kernel returned them, and what was around it then."""
 
     what: str
     guard: Guarded
@@ -159,19 +154,18 @@ class _Shown:
 
 
 class Bench:
-    """One kernel on one graph: shows it points, keeps what it returned in a file, times it."""
+    """One kernel on one graph: runs it at points, stores its outputs in a file, times it."""
 
     def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
-        """file: where outputs are added, as a descriptor."""
+        """file: descriptor to which outputs are added."""
         self.graph, self.kernel, self.file = graph, kernel, file
         self._made: tuple[Point, Mapping[str, np.ndarray]] | None = None
-        """the point that was shown last, and its inputs: it may be shown again, and to draw them takes a third of the whole"""
+        """the last point and its inputs: it may be run again, and drawing them takes a third of the time"""
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
-        self._sizes: Mapping[str, int] = {}
         self._large: dict[str, Callable[[], bool]] = {}
-        """operands that are too large to be read at each point, and what says whether they are as they were at first"""
+        """operands that are too large to be read at each point, and checks whether they are unchanged"""
         self.replies: list[dict[str, Any]] = []
         self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
         self._shown: list[_Shown] = []
@@ -179,54 +173,51 @@ class Bench:
         self._threads = threads_alive()
 
     def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
-        """The plan, given what the kernel prepares from as parameters. Bound once for each way in which operands lie, where the
-        kernel prepares nothing, or prepares from large operands alone, which are the same at each point."""
+        """Return the plan, bound with what the kernel prepares from as parameters. Bound once for each layout, where the kernel
+        prepares nothing, or prepares from large operands alone, which are the same at each point."""
         key = (form, axis, frozenset(left)) if form in STORED else ("apart", 0, frozenset[str]())
-        found = self._bound.get(key)
-        if found is None:
+        watched = self._bound.get(key)
+        if watched is None:
             graph = views_graph(self.graph, form, axis, left) if form in STORED else self.graph
             plan = single_kernel_plan(with_parameters(graph, self.parameters), self.kernel) if form in STORED else self.plan
-            found = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
+            watched = Watched(bind(plan, {n: inputs[n] for n in self.parameters}))
             if all(is_big(self.graph.inputs[n].type.at({})) and rows_read_by(self.graph, n) is None for n in self.parameters):
-                self._bound[key] = found
-        return found
+                self._bound[key] = watched
+        return watched
 
     def outputs(self, binding: Mapping[str, int], aligned: bool = True) -> dict[str, Guarded]:
-        made = {}
-        for name, node in self.graph.outputs.items():
-            made[name] = Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
-            made[name].poison()
-        return made
+        guards = {name: Guarded(tuple(int(s) for s in node.type.at(binding).shape), node.dtype.numpy, aligned)
+                  for name, node in self.graph.outputs.items()}
+        for guard in guards.values():
+            guard.poison()
+        return guards
 
     # ---- right or wrong ----
 
     def show(self, point: Point) -> None:
-        """Run the kernel at a point and keep its outputs."""
-        made, binding = self._inputs(point), point.binding
-        values, updates = made, bases(self.graph, binding)
-        self._sizes = binding
+        """Run the kernel at a point and store its outputs."""
+        drawn, binding = self._inputs(point), point.binding
+        values, updates = drawn, bases(self.graph, binding)
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
         if not point.special and point.extreme is None:             # as they are at each such point
             for name in left - self._large.keys():
                 self._large[name] = seal(self.graph, binding, name)
-        as_they_are = left | {n for n in made if point.only not in (None, n)}
+        as_they_are = left | {n for n in drawn if point.only not in (None, n)}
         if point.form in STORED:
-            made = as_stored(self.graph, made, point.form, point.axis, as_they_are)
+            drawn = as_stored(self.graph, drawn, point.form, point.axis, as_they_are)
         if point.like is not None and self.last is not None and self.last[0].sizes == point.sizes:
             _, inputs, guards = self.last                          # the same addresses, other values
-            for name, array in inputs.items():
-                if name in guards:
-                    array[...] = made[name]
-                else:
-                    inputs[name] = made[name]
+            for name in guards:
+                inputs[name][...] = drawn[name]
+            inputs |= {name: drawn[name] for name in inputs.keys() - guards.keys()}
         else:
-            inputs, guards = guarded(made, point.form != "unaligned")
+            inputs, guards = guarded(drawn, point.form != "unaligned")
             self._in_one_memory(point, inputs, guards)
         self.last = (point, inputs, guards) if point.form == "apart" else None
         out = self.outputs(binding, point.form != "unaligned")
         shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
-        kept = {n: a for n, a in inputs.items() if n not in shared | left}
-        large = {n: a for n, a in kept.items() if a is made[n]}     # not copied: a digest has to do
+        readable = {n: a for n, a in inputs.items() if n not in shared | left}
+        large = {n: a for n, a in readable.items() if a is drawn[n]}     # not copied: a digest has to do
         before = digest(large)
         plan = self.bound(inputs, point.form, point.axis, as_they_are)
         itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
@@ -235,8 +226,8 @@ class Bench:
         if point.beside:
             others, _ = guarded(make_inputs(self.graph, binding, point.seed + 1), True)
             parameters = {n: inputs[n] for n in self.parameters}
-            own, theirs = ({n: a for n, a in each.items() if n not in parameters} for each in (inputs, others))
-            apart = run_beside_itself(self.plan, parameters, own, theirs, out, binding)
+            own, theirs = ({n: a for n, a in arrays.items() if n not in parameters} for arrays in (inputs, others))
+            apart = run_under_load(self.plan, parameters, own, theirs, out, binding)
             spec = signature_of_graph(self.graph).spec
             call = self.kernel.build(spec)
             if isinstance(call, NativeCall) and call.image and not parameters and not self.kernel.sharing(spec).updated:
@@ -246,7 +237,7 @@ class Bench:
         outside = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
         outside += [f"operand {n}, {where}" for n, g in guards.items() if (where := g.overrun())]
         outside += plan.lab.outside(plan.frame)
-        mutated = digest(large) != before or not _equal(kept, {n: made[n] for n in kept.keys() - large.keys()})
+        mutated = digest(large) != before or not _equal(readable, {n: drawn[n] for n in readable.keys() - large.keys()})
         self.replies[-1] |= {"outside": outside, "mutated": mutated or plan.lab.mutated(plan.frame)}
         plan.let_go()
         if point.form == "apart" and sum(g.nbytes for g in out.values()) <= BIG_BYTES:
@@ -255,13 +246,13 @@ class Bench:
 
     @staticmethod
     def asked_often(points: Sequence[Point]) -> Point:
-        """A point at the sizes of most of these."""
+        """Return a point at the sizes of most of these."""
         times = Counter(p.sizes for p in points)
         return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
 
     def call_often(self, point: Point) -> None:
-        """Run the kernel many times in a row at a point. Those that are shown next tell whether it computes the same after as many
-        calls as a program makes."""
+        """Run the kernel many times in a row at a point. Later points show whether it computes the same after as many calls as a
+        program makes."""
         inputs, binding = point_inputs(self.graph, point), point.binding
         out = {n: g.array for n, g in self.outputs(binding).items()}
         plan, end = self.bound(inputs), now() + MANY_SECONDS
@@ -272,14 +263,14 @@ class Bench:
         plan.let_go()
 
     def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
-        """The arrays of a point."""
+        """Return the arrays of a point."""
         if self._made is None or self._made[0] != point:
             self._made = None                                       # free before drawing
             self._made = point, point_inputs(self.graph, point)
         return self._made[1]
 
     def look_at_large(self) -> None:
-        """Operands that were too large to be read at each point: the last one says whether they were changed meanwhile."""
+        """Check operands that were too large to be read at each point: the last one reports whether they were changed meanwhile."""
         if self.replies and self._large:
             self.replies[-1]["mutated"] |= not all(is_whole() for is_whole in self._large.values())
 
@@ -289,18 +280,16 @@ class Bench:
         if pair is None or not inputs[pair[0]].ndim:
             return
         x, y = pair
+        guards.pop(y, None)
         if point.form == "same":
             inputs[y] = inputs[x]
-            guards.pop(y, None)
         else:
-            memory, inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
-            guards.pop(y, None)
-            guards[x] = memory
+            guards[x], inputs[x], inputs[y] = overlapping(inputs[x], inputs[y])
 
     def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
               pair: int = 0) -> set[str]:
-        """Put an output into the memory of an operand that the kernel says it may share with. pair: which of those it names; beyond
-        them: as many outputs as can be, each in the memory of another operand."""
+        """Put an output into the memory of an operand that the kernel declares it may share with. pair: number of the declared
+        pair; beyond them: as many outputs as can be, each in the memory of another operand."""
         names, outputs, shared = list(inputs), list(out), dict[str, str]()
         pairs = self.kernel.sharing(signature_of_graph(self.graph).spec).pairs
         for o, i in pairs[pair:] or pairs:
@@ -315,9 +304,9 @@ class Bench:
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
               rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
-        """Put outputs where the judge looks for them: one behind the other in one file (a file each takes 2 ms); where each begins.
-        At once: what lay in a buffer could come behind the outputs of the next job. rows: of these outputs the numbers of these
-        rows, and the rows, alone."""
+        """Append outputs to the one file that the judge reads (a file each takes 2 ms); return where each begins. Unbuffered, or
+        they could come behind the outputs of the next job. rows: outputs of which only these rows are stored, behind their
+        numbers."""
         begins, rows = {}, rows or {}
         for name in out:
             begins[name] = os.lseek(self.file, 0, os.SEEK_END)
@@ -337,13 +326,13 @@ class Bench:
             left = left[os.write(self.file, left):]
 
     def late(self) -> None:
-        """Raise LateError if an output is another one than when the kernel returned it."""
+        """Raise LateError if an output has changed since the kernel returned it."""
         if threads_alive() > self._threads:
             sleep(max(0.0, self._returned + LATE_SECONDS - now()))
-        for each in self._shown:
-            returned = np.frombuffer(os.pread(self.file, each.guard.nbytes, each.begin), np.uint8)
-            if not np.array_equal(each.guard.bytes, returned) or each.guard.overrun() != each.overrun:
-                raise LateError(f"{each.what} was changed after the kernel had returned")
+        for shown in self._shown:
+            returned = np.frombuffer(os.pread(self.file, shown.guard.nbytes, shown.begin), np.uint8)
+            if not np.array_equal(shown.guard.bytes, returned) or shown.guard.overrun() != shown.overrun:
+                raise LateError(f"{shown.what} was changed after the kernel had returned")
         self._shown.clear()
 
     # ---- fast or slow ----
@@ -363,12 +352,10 @@ class Bench:
         """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, on hot ones that stay the
         same, and on operands that are new altogether; a block each, announced by `say`.
 
-        What surrounds a run is known from the runs in which nothing is called. Cold operands rotate (LLC_BYTES, MOST_COPIES).
-
-        Before each run some values change, so that a remembered answer is of no use, and the outputs are poisoned; behind it they
-        are copied away. When all is done, `ask` says of which runs the judge wants them. Raises ReplacedError when at the end of a
-        block `replaced` names anything.
-        """
+        The runs in which nothing is called give the time around a run. Cold operands rotate (LLC_BYTES, MOST_COPIES). Before each
+        run some values change, so that a remembered answer is of no use, and the outputs are poisoned; behind it they are copied
+        away. When all is done, `ask` returns the runs whose outputs the judge reads. Raises ReplacedError when at the end of a
+        block `replaced` names anything."""
         self._made = None
         reused_arrays.clear()                                              # a program that runs the kernel has no such memory
         binding = what.point.binding
@@ -388,7 +375,7 @@ class Bench:
         with judges_own():
             reference = reference_stream(what.reference, self.kernel.backend == "c")
         reference.level = min(reference.level, what.level)
-        kept = _KeptOutputs(out, what)
+        sampled = _KeptOutputs(out, what)
         runs = _Runs(exact, sets, way, out, arrays, binding, reference, what.least, replaced)
         self.settle()
         walk = bound[0].walk(sets[0], arrays, binding)
@@ -400,7 +387,7 @@ class Bench:
         def cold(budget: float) -> None:
             self.settle()
             self.late()
-            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, ask, kept)
+            runs.block("cold", walk, budget, lambda k: bound[k % copies], say, ask, sampled)
 
         cold(what.budget / 2)
         if plain is not None:
@@ -419,24 +406,25 @@ class Bench:
             runs.block("new", walk, 0.0, lambda k: bound[0], say, ask, renewed, rotate=False, fresh=False, renew=renew)
             for name in what.anew:
                 np.copyto(sets[0][name], exact[name])
-        numbers = [*kept.numbers(), *renewed.numbers()]
+        numbers = [*sampled.numbers(), *renewed.numbers()]
         say({"mark": "kept", "runs": numbers, "salts": [runs.salts[run] for run in numbers]})
         wanted = ask()["runs"]
         for run in wanted:
-            self._keep(out, (renewed if run in renewed.numbers() else kept).of(run))
+            self._keep(out, (renewed if run in renewed.numbers() else sampled).of(run))
         used = list(dict.fromkeys(bound))
         self.replies[-1]["outside"] = [f"output {n}, {where}" for n, g in out.items() if (where := g.overrun())]
-        self.replies[-1]["outside"] += [where for each in used for where in each.lab.outside(each.frame)]
+        self.replies[-1]["outside"] += [where for watched in used for where in watched.lab.outside(watched.frame)]
         looked_at = range(copies) if copies * nbytes <= KEPT_BYTES else {0, *(run % copies for run in wanted)}
-        self.replies[-1]["mutated"] = digest(large) != before or not all(_equal(sets[k], exact) for k in looked_at)
-        self.replies[-1]["mutated"] |= any(segment.sizes_changed(each.frame) for each in used for segment in each.executor.segments)
+        sizes_changed = (segment.sizes_changed(watched.frame) for watched in used for segment in watched.executor.segments)
+        unchanged = digest(large) == before and all(_equal(sets[k], exact) for k in looked_at) and not any(sizes_changed)
+        self.replies[-1]["mutated"] = not unchanged
 
 
 class _Yardstick(Watched):
-    """The plain path, beside which a kernel is timed: no kernel is blamed for what it raises."""
+    """Plain path, the baseline of a kernel's time: no kernel is blamed for what it raises."""
 
     def run(self, *args: Any, **kwargs: Any) -> float:
-        """As `Watched.run`. Raises JudgeFault."""
+        """Run like `Watched.run`. Raises JudgeFault."""
         try:
             return super().run(*args, **kwargs)
         except Exception as error:                                  # no `with`: it would be timed
@@ -444,8 +432,8 @@ class _Yardstick(Watched):
 
 
 class _KeptOutputs:
-    """Copies of what timed runs returned: of all of them, or of as many as there is memory for, every run as likely as any; and of
-    the last one whatever happens, as a kernel may tire. secret: the block's. every: of whichever run."""
+    """Copies of what timed runs returned: of all, or of as many as there is memory for, every run as likely as any; and always of
+    the last one. secret: the block's. every: of any run."""
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
@@ -477,16 +465,16 @@ class _KeptOutputs:
         return sorted({*self.outputs, *([self.last] if self.seen else [])})
 
     def digests(self) -> list[tuple[int, str]]:
-        """Of what was kept since this was asked last: run, and digest of its outputs. The judge hears them at the end of a block,
-        so that no later run can put right what this one has returned."""
-        found = [(run, digest(dict(self.of(run)))) for run in self.numbers() if run not in self._told]
-        self._told.update(run for run, _ in found)
-        return found
+        """Return (run, digest of its outputs) for what was stored since the last call. The judge gets them at the end of a block,
+        so that no later run can correct what this one has returned."""
+        digests = [(run, digest(dict(self.of(run)))) for run in self.numbers() if run not in self._told]
+        self._told.update(run for run, _ in digests)
+        return digests
 
 
 @dataclass
 class _Runs:
-    """Runs in a row on operands of which a few values are others each time."""
+    """Runs in a row on operands of which a few values change each time."""
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
@@ -500,34 +488,24 @@ class _Runs:
     number: int = 0
     waits: bool = field(default_factory=waits_for_quiet)
     salts: dict[int, int] = field(default_factory=dict)
-    """of each run that may be compared"""
+    """for each run that may be compared"""
 
     patience: ClassVar[float] = PATIENCE[0]
-    """what this process has left of it: a machine that is never quiet is not waited for again and again"""
+    """what this process has left of it: a machine that is never quiet is not waited for repeatedly"""
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
-              ask: Callable[[], dict[str, Any]], kept: _KeptOutputs | None = None, rotate: bool = True, fresh: bool = True,
+              ask: Callable[[], dict[str, Any]], sampled: _KeptOutputs | None = None, rotate: bool = True, fresh: bool = True,
               renew: Callable[[int], None] | None = None) -> None:
-        """At least five runs of which the first two do not count, until the budget [s] is spent: what else goes on on a machine
-        comes and goes within tenths of a second, and runs within a few milliseconds know one moment of it. Up to `patience`
-        budgets where hardly any run was quiet.
-
-        Raises LateError when the kernel has left a hook in the interpreter, by which it could go on working after it returned, and
-        ReplacedError.
-        """
-        whole: list[float] = []
-        calls: list[float] = []
-        busy: list[float] = []
-        switched_by: list[int] = []
-        waits: list[float] = []
-        quiet = 0
-        passed: list[float] = []
-        ordered: list[float] = []
+        """Run at least five times, of which the first two do not count, until the budget [s] is spent: other load comes and goes
+        within tenths of a second. Up to `patience` budgets where hardly any run was quiet. Raises LateError when the kernel has
+        left a hook in the interpreter, by which it could go on working after it returned, and ReplacedError."""
+        whole, calls, busy, waits = list[float](), list[float](), list[float](), list[float]()
+        passed, ordered, switched_by, quiet = list[float](), list[float](), list[int](), 0
         first = self.number
         say({"mark": "begin"})
         secret = ask()["secret"]
-        if kept is not None:
-            kept.secret = secret
+        if sampled is not None:
+            sampled.secret = secret
         begin = now()
         for count in range(MOST_RUNS):
             k = self.number
@@ -557,9 +535,9 @@ class _Runs:
             if tracing() is not None or profiling() is not None or COLLECTING:
                 raise LateError("the kernel has set a trace or profile function, or one of the garbage collector, which works on "
                                 "after it has returned")
-            if kept is not None and count >= WARM_UP:
+            if sampled is not None and count >= WARM_UP:
                 self.salts[k] = salt
-                kept.offer(k, self.out)
+                sampled.offer(k, self.out)
             restore(inputs, way, self.exact)
             spent = now() - begin
             if count >= WARM_UP:
@@ -580,26 +558,24 @@ class _Runs:
         ask()                                                       # the judge looks at how long this process had to wait
         if names := self.replaced():                                # 1 to 2 ms, which are no part of the block
             raise ReplacedError(names)
-        if kept is not None and name != "nothing":
-            say({"mark": "returned", "digests": kept.digests()})
+        if sampled is not None and name != "nothing":
+            say({"mark": "returned", "digests": sampled.digests()})
 
 
 def grow_heap() -> None:
     """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
-
-    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call; it stops
-    where it has seen one freed (mallopt(3), M_MMAP_THRESHOLD). Whether that has happened would else depend on what ran before.
-    """
+    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call
+    (mallopt(3), M_MMAP_THRESHOLD)."""
     np.empty(HEAP_BYTES, dtype=np.uint8)
 
 
 def most_kept(nbytes: int) -> int:
-    """Of how many runs outputs of so many bytes are kept; the last run's are kept beside them."""
+    """Return of how many runs outputs of this many bytes are stored; the last run's are stored in addition."""
     return max(2, KEPT_BYTES // max(1, nbytes))
 
 
 def threads_alive() -> int:
-    """Threads of this process, whoever started them; 0 where the system does not say."""
+    """Return the number of threads of this process; 0 where unknown."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:

@@ -1,9 +1,7 @@
-"""check_decoder_kernel: whether a kernel that runs all steps of a graph (kernels/kernel.py, `Kernel.whole`) computes what the graph
-says.
+"""check_decoder_kernel: checks that a kernel that runs all steps of a graph (kernels/kernel.py, `Kernel.whole`) computes the graph.
 
-It has no signature of its own and is no candidate for any node, so the judge does not ask about it. Here it is run where it will
-run, bound and with states, and compared with the oracle on the whole graph: outputs, and the rows of states up to the newest.
-"""
+It has no signature of its own and is no candidate for any node, so the judge does not compare it. Here it runs as deployed, bound
+and with states, and is compared with the oracle on the whole graph: outputs, and the rows of states up to the newest."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ STARTS, RUNS = (0.15, 0.0), 2
 """shares of the caches that are full when runs begin; runs from each, as each leaves something for the next"""
 
 SPREAD = 0.5
-"""of the numbers in caches (standard deviation)"""
+"""standard deviation of the numbers in caches"""
 
 
 def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:
-    """The largest relative error of runs of one token; inf where an integer is another one."""
+    """Return the largest relative error of runs of one token; inf where an integer differs."""
     variant = plan.variants[0]
     kernel = kernel_of_all_steps(variant.path)
     assert kernel.whole is not None
@@ -46,15 +44,15 @@ def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:
             inputs = {decoder.ids: rng.integers(0, decoder.sizes.vocabulary, 1).astype(np.int32)}
             dims = {str(s): at for s in d.symbols(decoder.position)} | {str(s): 1 for one in decoder.ones for s in d.symbols(one)}
             right = interpret(plan.graph, inputs, weights, states, dims)
-            found = compiled.run(inputs, dims=dims, session=session)
+            outputs = compiled.run(inputs, dims=dims, session=session)
             for name, node in plan.graph.outputs.items():
-                worst = max(worst, _error(np.asarray(found[name]), right.outputs[name], node.dtype))
+                worst = max(worst, _error(np.asarray(outputs[name]), right.outputs[name], node.dtype))
             for name, value in right.updates.items():
                 states[name] = np.array(session[name])
                 worst = max(worst, _error(states[name][:at + 1], value[:at + 1], plan.graph.states[name].dtype))
     return worst
 
 
-def _error(found: np.ndarray, right: np.ndarray, dtype: DType) -> float:
-    report = measure(found, right, dtype)
+def _error(output: np.ndarray, right: np.ndarray, dtype: DType) -> float:
+    report = measure(output, right, dtype)
     return float("inf") if report.mismatch is not None else report.max_relative_error

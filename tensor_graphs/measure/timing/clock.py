@@ -1,9 +1,8 @@
 """clock: the clock that a candidate cannot set, and a watch around every call of a plan.
 
-The functions bound here are builtins taken before any candidate is imported: whoever puts something else under `time.perf_counter`
-later changes nothing for them. A candidate that rewrites machine code can still slow this clock down; then what it claims no
-longer adds up to the time that the judge sees pass outside (timed_batch.py).
-"""
+The functions bound here are builtins taken before any candidate is imported: replacing `time.perf_counter` later changes nothing
+for them. A candidate that rewrites machine code can still slow this clock down; then its claims no longer add up to the time that
+the judge sees pass outside (timed_batch.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _usage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 
 
 def switches() -> int:
-    """How often a thread of this process had to make way for another program so far."""
+    """Return how often a thread of this process had to make way for another program so far."""
     return _usage(_SELF).ru_nivcsw
 
 
@@ -42,8 +41,8 @@ _open, _read, _close = os.open, os.read, os.close
 
 
 def waited() -> float:
-    """Seconds for which this thread could have gone on so far, and another program had its processor (proc(5), schedstat); 0 where
-    the system does not say. Opened each time (4 µs): what lies under a number that was kept anybody can replace."""
+    """Return the seconds for which this thread has waited for a processor so far (proc(5), schedstat); 0 where unknown. Opened each
+    time (4 µs), as anybody can replace the file under a stored descriptor."""
     try:
         schedule = _open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -61,13 +60,12 @@ except OSError:                                                     # no Linux
 
 
 def others_running() -> int:
-    """Programs beside this process that work, or wait for a processor, at this moment; 0 where the system does not say.
+    """Return how many other programs work, or wait for a processor, now; 0 where unknown.
 
-    proc(5): the fourth field of /proc/loadavg begins with the number of threads that could run now, this one among them. Those of
-    this process are counted (behind a product threads spin for a while), twice again if they do not explain it: they may have gone
-    to sleep meanwhile. They are counted where this thread is the only one too, as what surrounds a run is known from runs in which
-    nothing is called (timed_batch.py): counting behind the runs of two-threaded kernels alone made honest ones IMPLAUSIBLE.
-    """
+    proc(5): the fourth field of /proc/loadavg begins with the number of threads that could run now. Those of this process are
+    subtracted (behind a product threads spin for a while), twice again if they do not explain it: they may have gone to sleep
+    meanwhile. They are counted where this thread is the only one too, as the time around a run comes from runs in which nothing is
+    called (timed_batch.py): counting behind the runs of two-threaded kernels alone made honest ones IMPLAUSIBLE."""
     others = 0
     for _ in range(3 if _running >= 0 else 0):
         running = int(os.pread(_running, 100, 0).split()[3].split(b"/")[0])
@@ -78,7 +76,7 @@ def others_running() -> int:
 
 
 _states: dict[str, int] = {}
-"""thread -> what the system says of it, open: to open and close it each time takes four times as long as to read it"""
+"""thread -> its open stat file: opening and closing it each time takes four times as long as reading it"""
 
 
 def _own_running() -> int:
@@ -106,14 +104,12 @@ def _forget(task: str) -> None:
 TIMER = "CLOCK_MONOTONIC, watched by the judge"
 
 WALKS = 9
-"""runs in which nothing is called, to price the walk over a plan's instructions"""
+"""runs in which nothing is called, to measure the cost of the walk over a plan's instructions"""
 
 
 class Watched:
-    """A compiled graph whose calls are timed one by one: native ones by the native runner, others by a watch around each.
-
-    Runs on exactly the memory that it is given: unlike with `CompiledGraph.run`, an output may lie in an input's memory.
-    """
+    """Compiled graph whose calls are timed one by one: native ones by the native runner, others by a watch around each. Runs on
+    exactly the given memory: unlike with `CompiledGraph.run`, an output may lie in an input's memory."""
 
     def __init__(self, compiled: CompiledGraph) -> None:
         from tensor_graphs.runtime.frame import Frame
@@ -128,8 +124,8 @@ class Watched:
 
     def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int], *,
             shift: int = 0, shown: bool = False) -> float:
-        """Run once; the seconds that its calls took, without the walk from one to the next. shift: bytes by which what lies on
-        other devices is moved off its alignment; shown: nothing is timed, so that all of their memory can be prepared."""
+        """Run once; return the seconds of its calls, without the walk from one to the next. shift: bytes by which memory on other
+        devices is moved off its alignment; shown: nothing is timed, so that all of their memory can be prepared."""
         executor = self.executor
         bases = {base: memory_of(inputs[n]) for n, base in executor.input_bases.items()}
         bases |= {base: memory_of(out[n]) for n, base in executor.output_bases.items()}
@@ -148,7 +144,7 @@ class Watched:
         self.frame.let_go((*self.executor.input_bases.values(), *self.executor.output_bases.values()))
 
     def walk(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:
-        """Seconds that a run takes beside its calls."""
+        """Return the seconds of a run without its calls."""
         undo = self.executor.silence()
         try:
             taken = []

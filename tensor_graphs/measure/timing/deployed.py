@@ -1,18 +1,16 @@
-"""deployed: what each step of a whole path takes where it will run: in its place among the others, in the real order.
+"""deployed: times each step of a whole path where it will run: in its place among the others, in the real order.
 
-A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes get in each other's
-way, and a weight that was rotated through memory meets what its neighbours left. Paths are run in turns in one worker, so that a
-noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel.
-Every kernel on these paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this
-package may do its work where it is judged and nowhere else: where there is one, outputs are compared with the plain path's.
-"""
+A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes disturb each other,
+and a weight that was rotated through memory meets what its neighbours left. Paths are run interleaved in one worker, so that a
+noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel. Every kernel on these
+paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this package may do its work
+where it is judged and nowhere else: then outputs are compared with the plain path's."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 from tensor_graphs.costs.filing import (
@@ -36,7 +34,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.language.part import PartOp, between, known_when_bound
-from tensor_graphs.measure.isolation.replies import PathTold
+from tensor_graphs.measure.isolation.replies import ReportedPath
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
 from tensor_graphs.measure.timing.statistics import summarise
@@ -48,12 +46,12 @@ log = logging.getLogger(__name__)
 
 MOST_RUNS, LEAST_RUNS = 20, 4
 SECONDS = 8.0
-"""about how long all runs together may take"""
+"""about the time of all runs together"""
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths; the message is one line that says why (its whole log goes to `log`). path: the one
-    whose outputs were wrong, if that is why."""
+    """The worker could not run these paths, for the reason in the message (its whole log goes to `log`). path: the one whose
+    outputs were wrong, if that is why."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -64,8 +62,8 @@ class NotDeployed(Exception):
 class Deployed:
     """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
     (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
-    recipes, as a whole: its steps, and the copies of what it hands on. quiet: nothing disturbed these runs. error: of the whole,
-    relative to the oracle (whole_error.py; check_decoder_kernel.py where one kernel runs all steps), None where not measured.
+    recipes, as a whole: its steps, and the copies of its results. quiet: nothing disturbed these runs. error: of the whole,
+    relative to the oracle (path_errors.py; check_decoder_kernel.py where one kernel runs all steps), None where not measured.
     around: seconds of each of `whole` that are the host's, where another device timed the rest; the same for all such paths of a
     measurement. None: the host timed it all."""
 
@@ -81,7 +79,7 @@ class Deployed:
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
                      backends: Sequence[str]) -> list[Deployed]:
-    """Run paths of one graph in turns, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
+    """Run paths of one graph interleaved, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
     expected = sum(p.seconds for p in paths)
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
     return _run(judge, graph, paths, kernels, binding, backends, {"runs": runs, "rounds": 0})
@@ -89,14 +87,14 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
 
 def measure_whole(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
                   backends: Sequence[str], rounds: int, seconds: float) -> list[Deployed]:
-    """Run paths of one graph in turns as `measure_deployed` does, without a look at their steps: `rounds` turns of each, with cold
-    weights; after `seconds` no round begins, but for the second. Raises NotDeployed."""
+    """Run paths of one graph like `measure_deployed`, without timing their steps: `rounds` iterations of each, with cold weights;
+    after `seconds` no round begins, except the second. Raises NotDeployed."""
     return _run(judge, graph, paths, kernels, binding, backends, {"rounds": rounds, "seconds": seconds})
 
 
 def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
          backends: Sequence[str], how: Mapping[str, float]) -> list[Deployed]:
-    """What the worker says of these paths. Raises NotDeployed."""
+    """Return the worker's times of these paths. Raises NotDeployed."""
     placed = [places_of_parts(graph, p) for p in paths]             # recipes are no part of a graph's JSON, so it goes expanded
     job = {"kind": "deployed", "graph": graph_to_json(graph), "binding": dict(binding),
            "paths": [{"path": p.to_json(), "graph": graph_to_json(whole), "parts": parts}
@@ -115,20 +113,19 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
         raise NotDeployed(reason_of(reply.log) or reply.status, wrong)
     if len(reply.paths) != len(paths) or not all(map(_goes_with, reply.paths, paths)):
         raise NotDeployed("what the worker said of whole paths does not go with what it was asked")
-    return [Deployed(path, found.whole, found.sums, found.steps, found.parts, found.quiet, found.error, found.around)
-            for path, found in zip(paths, reply.paths, strict=True)]
+    return [Deployed(path, **vars(times)) for path, times in zip(paths, reply.paths, strict=True)]
 
 
-def _goes_with(told: PathTold, path: Path) -> bool:
-    """Whether times are told of steps that this path has, of as many runs of each."""
-    runs = len(told.whole)
-    return 0 < runs == len(told.sums) and all(path.choices.get(key) == name and len(times) == runs
-                                              for (key, name), times in (*told.steps.items(), *told.parts.items()))
+def _goes_with(reported: ReportedPath, path: Path) -> bool:
+    """Return whether times are reported of steps that this path has, of as many runs of each."""
+    runs = len(reported.whole)
+    return 0 < runs == len(reported.sums) and all(path.choices.get(key) == name and len(times) == runs
+                                              for (key, name), times in (*reported.steps.items(), *reported.parts.items()))
 
 
 def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
            binding: Mapping[str, int], verifier: str) -> bool:
-    """Store that a kernel is wrong in its place, where only one of this path can be to blame; whether it was."""
+    """Store that a kernel is wrong in its place, where only one of this path can be to blame; return whether it was."""
     suspects = [key for key, name in wrong.choices.items() if name in kernels and not kernels[name].ours]
     if len(suspects) != 1:
         return False
@@ -143,7 +140,7 @@ def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], s
 
 @dataclass(frozen=True)
 class PartRow:
-    """Under what the time of a part in one of its ways is filed. target: the signature of what runs in its place."""
+    """Filing of the time of a part in one of its ways. target: the signature of what runs in its place."""
 
     signature: Signature
     target: Signature
@@ -151,29 +148,26 @@ class PartRow:
     environment: Environment
 
 
-def record_whole(judge: Judge, graph: Graph, found: Sequence[Deployed], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
-                 backends: Sequence[str]) -> None:
-    """Store what whole runs took, each as a trace of its path. backends: that ran them; a path that only copies is filed under them
-    all, as no kernel of its own says where it ran."""
+def record_whole(judge: Judge, graph: Graph, measured: Sequence[Deployed], kernels: Mapping[str, Kernel],
+                 binding: Mapping[str, int], backends: Sequence[str]) -> None:
+    """Store the times of whole runs, each as a trace of its path. backends: that ran them; a path that only copies is filed under
+    them all, as no kernel of its own tells where it ran."""
     judge.database.ensure_graph(whole_graph_record(graph))
-    among = [each.path.id for each in found]
-    for each in found:
-        computing = {kernels[name].backend for name in each.path.choices.values() if name in kernels} or backends
+    among = [deployed.path.id for deployed in measured]
+    for deployed in measured:
+        computing = {kernels[name].backend for name in deployed.path.choices.values() if name in kernels} or backends
         judge.database.add_trace(TraceRecord(
-            path_implementation(each.path, described(each.path, kernels)), path_workload(graph, binding),
-            path_environment(computing, judge.threads), "in_graph", "PASSED", max_relative_error=each.error,
-            samples_ms=tuple(s * 1e3 for s in each.whole), timer="perf_counter", verifier=VERIFIER,
-            conditions={"threads": judge.threads or 0, "path": each.path.to_json(), "among": among,
-                        "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(each.whole).to_json(1e3),
-                        "around_ms": None if each.around is None else each.around * 1e3}))
+            path_implementation(deployed.path, described(deployed.path, kernels)), path_workload(graph, binding),
+            path_environment(computing, judge.threads), "in_graph", "PASSED", max_relative_error=deployed.error,
+            samples_ms=tuple(s * 1e3 for s in deployed.whole), timer="perf_counter", verifier=VERIFIER,
+            conditions={"threads": judge.threads or 0, "path": deployed.path.to_json(), "among": among,
+                        "quiet": deployed.quiet if waits_for_quiet() else None, "in_place": summarise(deployed.whole).to_json(1e3),
+                        "around_ms": None if deployed.around is None else deployed.around * 1e3}))
 
 
 def described(path: Path, kernels: Mapping[str, Kernel]) -> str:
-    """Return what a path runs, for people: the one kernel that computes the graph's only op, or the kernels of its steps.
-
-    "numpy.tanh"; "its definition by c.add, c.mul, gen.loops"; "gen.loops, numpy.linear" for a graph of several ops;
-    "my.softmax (assumes no overflow)".
-    """
+    """Return a path's kernels for people: the one that computes the graph's only op, or those of its steps: "numpy.tanh"; "its
+    definition by c.add, c.mul, gen.loops"; "gen.loops, numpy.linear" for several ops; "my.softmax (assumes no overflow)"."""
     names = sorted({name for name in path.choices.values() if not is_way_on(name)})
     way, assumed = path.choices.get(path.graph_key, ""), assumed_by(kernels[name] for name in names if name in kernels)
     by = "its definition by " if way == EXPAND else f"{way} by " if way and is_way_on(way) else ""
@@ -191,29 +185,29 @@ def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kern
         conditions={"threads": judge.threads or 0, "path": wrong.to_json()}))
 
 
-def record_parts(judge: Judge, found: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow], binding: Mapping[str, int],
-                 ) -> None:
-    """Store what parts took as a whole as traces of their recipes, or of their own words. rows: by path, key and way."""
-    for each in found:
-        for (key, way), times in each.parts.items():
-            if (row := rows.get((each.path.id, key, way))) is None:     # nothing is known to compute it in a run
+def record_parts(judge: Judge, measured: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow],
+                 binding: Mapping[str, int]) -> None:
+    """Store the times of whole parts as traces of their recipes. rows: by path, key and way."""
+    for deployed in measured:
+        for (key, way), times in deployed.parts.items():
+            if (row := rows.get((deployed.path.id, key, way))) is None:     # nothing is known to compute it in a run
                 continue
             for signature in (row.signature, row.target):
                 judge.database.ensure_graph(graph_record(signature))
             judge.database.add_trace(TraceRecord(
                 row.implementation, timed_workload(row.signature, binding), row.environment, "in_graph", "PASSED",
                 samples_ms=tuple(s * 1e3 for s in times), timer="perf_counter", verifier=VERIFIER,
-                conditions={"threads": judge.threads or 0, "paths": [each.path.id], "whole_ms": median(each.whole) * 1e3,
-                            "quiet": each.quiet if waits_for_quiet() else None, "in_place": summarise(times).to_json(1e3)}))
+                conditions={"threads": judge.threads or 0, "paths": [deployed.path.id], "whole_ms": median(deployed.whole) * 1e3,
+                            "quiet": deployed.quiet if waits_for_quiet() else None, "in_place": summarise(times).to_json(1e3)}))
 
 
-def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
+def record_deployed(judge: Judge, measured: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
                     binding: Mapping[str, int], verifier: str) -> int:
-    """Store the time of every step as a trace of its kernel; what several paths share is one trace. Returns how many."""
+    """Store the time of every step as a trace of its kernel; what several paths share is one trace. Return how many."""
     holding: dict[tuple[str, str], list[Deployed]] = {}
-    for each in found:
-        for step in each.steps:
-            holding.setdefault(step, []).append(each)
+    for deployed in measured:
+        for step in deployed.steps:
+            holding.setdefault(step, []).append(deployed)
     for (key, name), held in holding.items():
         kernel, signature = kernels[name], signatures[key]
         quiet = [d for d in held if d.quiet]                        # of several runs of this step, those that nothing disturbed
@@ -230,31 +224,31 @@ def record_deployed(judge: Judge, found: Sequence[Deployed], kernels: Mapping[st
 
 
 def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
-    """The graph as it is after the path's expansions, and where in it the parts are that have recipes and no kernel, those inside
-    of others, too: the part's key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
+    """Return the graph after the path's expansions, and where in it the parts are that have recipes and no kernel, also those
+    inside of others: the part's key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
     values = list(graph.roots)
-    found: list[tuple[str, str, range, range]] = []                 # key, way, where in values its ends are, and its operands
-    now = _said_otherwise(values, path)
+    places: list[tuple[str, str, range, range]] = []                 # key, way, where in values its ends are, and its operands
+    now = _expanded_parts(values, path)
     while True:
         for n in now:
             at, operands = len(values), len(values) + len(n.types)
             values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
             key = signature_of(n).key
-            found.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
-        values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
-        now = _said_otherwise(values[:len(graph.roots)], path)
+            places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
+        values = expanded(values, path, lambda node, now=now: _has_recipes(node) and node not in now)   # one level at a time
+        now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
     whole = graph.with_roots(values[:len(graph.roots)])
     number = {n: i for i, n in enumerate(whole.nodes)}
     return whole, [(key, way, [number[x] for x in between([values[i] for i in out], [values[i] for i in operands])
                                if is_step(x) and x in number])
-                   for key, way, out, operands in found]
+                   for key, way, out, operands in places]
 
 
-def what_runs(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
-    """The keys of the signatures that a run along the path computes, and the keys and ways of the parts of which it computes
-    something. What else is on the path is computed when the graph is bound, or read by nobody; it has no time in its place."""
+def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
+    """Return the keys of the signatures that a run along the path computes, and the keys and ways of the parts of which it computes
+    something. The rest is computed when the graph is bound, or read by nobody; it has no time in its place."""
     whole, places = places_of_parts(graph, path)
     bound = known_when_bound(whole.nodes)
     steps = {i: signature_of(n).key for i, n in enumerate(whole.nodes) if is_step(n) and n not in bound}
@@ -265,10 +259,6 @@ def _has_recipes(node: Node) -> bool:
     return isinstance(node.op, PartOp) and bool(node.op.recipes)
 
 
-def _is_deeper(level: Collection[Node], node: Node) -> bool:
-    return _has_recipes(node) and node not in level
-
-
-def _said_otherwise(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
-    """The parts with recipes among what these nodes are made of for which the path chooses no kernel."""
+def _expanded_parts(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
+    """Return the parts with recipes below these nodes for which the path chooses no kernel."""
     return dict.fromkeys(n for n in walk(nodes) if _has_recipes(n) and is_way_on(path.choices[signature_of(n).key]))

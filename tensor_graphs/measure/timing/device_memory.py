@@ -1,11 +1,8 @@
-"""device_memory: the memory of other devices than the host, as a candidate is judged: poisoned before it runs, looked at
-afterwards.
+"""device_memory: judges a candidate's use of memory on other devices than the host: poisoned before it runs, checked afterwards.
 
-The zones around the caller's arrays are on the host, and so is what is compared with the oracle. On a device a kernel has copies of
-its operands, which it may not change, an arena, in which only its buffers are its own, scratch, and the memory that a block's
-threads share. Around every buffer there lies a zone; before a run all of this holds one byte, another one each time, so that
-whoever counts on what it finds counts on NaN, on a large number or on a large negative one.
-"""
+The zones around the caller's arrays are on the host. On a device a kernel has copies of its operands, which it may not change, an
+arena, in which only its buffers are its own, scratch, and the memory that a block's threads share. Around every buffer there lies a
+zone; before a run all of this holds one byte, another one each time: NaN, a large number or a large negative one."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ PIECE = 16 << 20
 """bytes of a copy that are brought back at once to be compared"""
 
 ZONE_BYTES = 64 << 10
-"""around each buffer: as much as a whole tile that goes astray"""
+"""zone around each buffer: as much as a whole tile that goes astray"""
 
 
 class DeviceLab:
-    """For one executor. Without other devices it does nothing."""
+    """Memory checks of one executor. Without other devices it does nothing."""
 
     def __init__(self, executor: Executor) -> None:
         program = executor.program
@@ -58,17 +55,17 @@ class DeviceLab:
             elif source.buffer not in made_of:
                 self._copies.append((o, replace(seen, buffer=source.buffer, offset=source.offset + seen.offset)))
         held = executor.bind_time.kept                              # what else was made of parameters is freed: nothing to compare
-        self._copies = [(copy, given) for copy, given in self._copies
-                        if program.buffers[home := program.home(given.buffer)].kind != "bound" or home in held]
+        self._copies = [(copy, operand) for copy, operand in self._copies
+                        if program.buffers[home := program.home(operand.buffer)].kind != "bound" or home in held]
 
     @property
     def byte(self) -> int:
-        """What was written everywhere before the last run."""
+        """Byte that was written everywhere before the last run."""
         return POISONS[self.runs % len(POISONS)]
 
     def poison(self, frame: Frame, shared: bool) -> None:
-        """Before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share, which takes
-        a launch before each."""
+        """Fill memory before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share,
+        which takes a launch before each."""
         self.runs += 1
         for device in self.devices:
             device_named(device).fill(frame.arenas[device], self.byte)
@@ -77,17 +74,18 @@ class DeviceLab:
             memory.device.fill(memory, self.byte)
 
     def _scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        return [each for segment in self.executor.segments for each in segment.scratch(frame)]
+        return [scratch for segment in self.executor.segments for scratch in segment.scratch(frame)]
 
     def mutated(self, frame: Frame) -> bool:
-        """After a run: whether a copy of an operand is another one than the operand, or a size on the device another one."""
-        return (any(self._differs(frame, copy, given) for copy, given in self._copies)
+        """Return, after a run, whether a copy of an operand differs from the operand, or a size on the device has changed."""
+        return (any(self._differs(frame, copy, operand) for copy, operand in self._copies)
                 or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
-    def _differs(self, frame: Frame, copy: Operand, given: Operand) -> bool:
-        """Whether a copy of an operand holds other bytes than the operand. By pieces: weights may be half of the host's memory."""
-        ours, theirs = (self._place(frame, o) for o in (copy, given))
-        whole = np.ascontiguousarray(_brought(*theirs, given.dtype)).reshape(-1).view(np.uint8)
+    def _differs(self, frame: Frame, copy: Operand, operand: Operand) -> bool:
+        """Return whether a copy of an operand holds other bytes than the operand. By pieces: weights may be half of the host's
+        memory."""
+        ours, theirs = (self._place(frame, o) for o in (copy, operand))
+        whole = np.ascontiguousarray(_brought(*theirs, operand.dtype)).reshape(-1).view(np.uint8)
         if ours[0].device is HOST:
             return bool((np.ascontiguousarray(_brought(*ours, copy.dtype)).reshape(-1).view(np.uint8) != whole).any())
         memory, begin = ours[:2]
@@ -95,13 +93,12 @@ class DeviceLab:
         for first in range(0, whole.nbytes, PIECE):
             piece = whole[first:first + PIECE]
             transfer(memory.device.part(memory, begin + first, piece.nbytes), HOST.part(here, 0, piece.nbytes), HOST)
-            found = array_view(here, 0, piece.shape, (1,), DTYPES["u8"])
-            if _differ(found, piece):
+            if _differ(array_view(here, 0, piece.shape, (1,), DTYPES["u8"]), piece):
                 return True
         return False
 
     def _place(self, frame: Frame, o: Operand) -> tuple[Memory, int, list[int], list[int]]:
-        """(memory, first byte, shape, strides) of an operand."""
+        """Return (memory, first byte, shape, strides) of an operand."""
         memory = frame.memory[self.executor.lookup.base(o)]
         assert memory is not None
         offset, *sizes = (int(d.evaluate(x, frame.sizes)) for x in (o.offset, *o.shape, *o.strides))
@@ -113,38 +110,37 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """After a run: the devices on whose memory bytes between the buffers were changed, or between the pieces of scratch."""
-        found = []
+        """Return, after a run, the devices on whose memory bytes between the buffers were changed, or between the pieces of
+        scratch."""
+        places_changed = []
         for device in self.devices:
             places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)
             ours = [(offset, int(d.evaluate(i.nbytes, frame.sizes))) for i, offset in places if i.device == device]
             if self._strange(frame.arenas[device], ours):
-                found.append(f"the memory of {device}, between its buffers")
-        return found + [f"the scratch of {memory.device.name}, beside its pieces" for memory, pieces in self._scratch(frame)
-                        if self._strange(memory, pieces)]
+                places_changed.append(f"the memory of {device}, between its buffers")
+        return places_changed + [f"the scratch of {memory.device.name}, beside its pieces"
+                                 for memory, pieces in self._scratch(frame) if self._strange(memory, pieces)]
 
     def _strange(self, memory: Memory, parts: Sequence[tuple[int, int]]) -> bool:
-        """Whether a byte outside of these parts (offset, bytes) is another one than before the run."""
+        """Return whether a byte outside of these parts (offset, bytes) differs from before the run."""
         at = 0
         for offset, nbytes in (*sorted(parts), (memory.nbytes, 0)):
-            if offset > at:
-                between = _brought(memory, at, [offset - at], [1], DTYPES["u8"])
-                if _differ(between, self.byte):
-                    return True
+            if offset > at and _differ(_brought(memory, at, [offset - at], [1], DTYPES["u8"]), self.byte):
+                return True
             at = max(at, offset + nbytes)
         return False
 
 
-def _differ(found: np.ndarray, wanted: np.ndarray | int) -> bool:
-    """Whether bytes are other ones than these, or than this one each; words are compared eight times as fast as bytes."""
-    even = found.nbytes // 8 * 8
+def _differ(data: np.ndarray, wanted: np.ndarray | int) -> bool:
+    """Return whether bytes differ from these, or from this one each; words are compared eight times as fast as bytes."""
+    even = data.nbytes // 8 * 8
     words, rest = (wanted[:even].view(np.uint64), wanted[even:]) if isinstance(wanted, np.ndarray) else (
         np.uint64(wanted * 0x0101010101010101), np.uint8(wanted))
-    return bool((found[:even].view(np.uint64) != words).any() or (found[even:] != rest).any())
+    return bool((data[:even].view(np.uint64) != words).any() or (data[even:] != rest).any())
 
 
 def _brought(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> np.ndarray:
-    """What memory holds; what is on a device, where it is contiguous, is copied to the host."""
+    """Return what memory holds; what is on a device, where it is contiguous, is copied to the host."""
     if memory.device is HOST or 0 in shape:
         return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, dtype)
     here = HOST.allocate(int(np.prod(shape)) * dtype.itemsize)

@@ -1,8 +1,7 @@
-"""launch_ahead: what a device takes by its own clock, without what it waits for on the host.
+"""launch_ahead: times work by a device's own clock, without its waits for the host.
 
-Between two marks on a device that has nothing to do lies what the host needs to launch, which is more than a short kernel takes. So
-the device is given something else first, as much as the host needs to get ahead of it.
-"""
+Between two marks on an idle device lies what the host needs to launch, which is more than a short kernel takes. So the device gets
+other work first, enough for the host to get ahead of it."""
 
 from __future__ import annotations
 
@@ -19,20 +18,18 @@ EMPTIED = 256 << 20
 """bytes that are written before: more than the caches of a device hold"""
 
 LEAST = 1 << 20
-"""bytes of them at least, where there is no room for all"""
+"""least of them, where there is no room for all"""
 
 MOST_FLUSHES = 32
-"""in a row"""
+"""flushes in a row, at most"""
 
 LONG = 2e-3
-"""seconds that work takes, from which on it does not matter what the host needs to begin it"""
+"""seconds of work from which the host's launch time does not matter"""
 
 
 class HostAhead:
-    """Times work on a device, with empty caches and the host ahead. flushes: in a row, as many as the host was last found to need.
-
-    Raises OutOfMemory where the device has no room at all for what is written.
-    """
+    """Timer of work on a device, with empty caches and the host ahead. flushes: in a row, as many as the host last needed. Raises
+    OutOfMemory where the device has no room at all for what is written."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.flushes = device, 1
@@ -43,9 +40,9 @@ class HostAhead:
         self.device.fill(self._memory, byte)
 
     def seconds(self, work: Callable[[], None], byte: int = 0) -> float:
-        """Of work by the device's clock. Where the device had come to it before the host had begun all of it, it is run again: once
-        as it was, as a host may be held up for a moment, then behind twice as much. Of work that waits for the device itself, and
-        of a host that is too slow, the last time is told as it is."""
+        """Return the time of work by the device's clock. Where the device had come to it before the host had begun all of it, it is
+        run again: once unchanged, as a host may be held up for a moment, then behind twice as much. Work that waits for the device
+        itself, or a host that is too slow, gets its last time."""
         for tries in itertools.count():
             flushes = self.flushes << tries // 2
             for _ in range(flushes):

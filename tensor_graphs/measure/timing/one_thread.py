@@ -1,9 +1,7 @@
-"""one_thread: numpy's products on one thread of this process for a while, where the other processors have work of their own.
+"""one_thread: runs numpy's products on one thread of this process for a while, where the other processors have work of their own.
 
-threadpoolctl does that for more libraries, and is no dependency: what numpy is built with here is OpenBLAS, two of whose functions
-are called; with another BLAS the judge takes longer and says the same. How long its threads spin (blas_threads.py, which has to
-know before numpy is loaded) is nothing that threadpoolctl sets.
-"""
+threadpoolctl does that for more libraries, and is no dependency: numpy's OpenBLAS needs two calls; with another BLAS the judge
+takes longer and decides the same. blas_threads.py sets how long its threads spin, before numpy is loaded."""
 
 from __future__ import annotations
 
@@ -13,18 +11,18 @@ import functools
 from collections.abc import Callable, Iterator
 
 PREFIXES, SUFFIXES = ("scipy_openblas", "openblas"), ("64_", "")
-"""of the names of its functions: numpy's own copy has others than one of the system"""
+"""affixes of the names of its functions: numpy's own copy has others than one of the system"""
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, numpy's products use no other thread of this process: where the other processors have work of their own, threads that
-    wait for each other take many times what they share. Nothing changes where numpy has another BLAS."""
-    found = _functions()
-    if found is None:
+    """Context manager: numpy's products use no other thread of this process, as threads that wait for each other take many times
+    what they share. Nothing changes where numpy has another BLAS."""
+    functions = _functions()
+    if functions is None:
         yield
         return
-    get, put = found
+    get, put = functions
     before = get()
     put(1)
     try:
@@ -35,7 +33,8 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """What reads and sets OpenBLAS's number of threads; None where there is none, or not in a file that this system lists."""
+    """Return the functions that read and set OpenBLAS's number of threads; None where there is none, or not in a file that this
+    system lists."""
     with contextlib.suppress(OSError):
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
             files = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}

@@ -1,13 +1,9 @@
 """reference_stream: a fixed piece of work that is timed in between a kernel's runs, so that a noisy neighbour shows in both.
 
-For work bound by memory: reading the next slice of a buffer that no cache holds. For work bound by arithmetic: a few passes over a
-few numbers that the first cache holds. A kernel's time over the reference's is a number that is comparable between runs in which
-other programs took more or less of the machine; where the kernel's seconds moved and this did not, the machine was the reason.
-
-A neighbour that comes and goes does not slow a kernel and the reference alike (threads that wait for each other lose more), so runs
-count in which the reference took about as long as it ever took on this machine: the neighbour was away. Where there are too few of
-those, all count.
-"""
+For work bound by memory: reading the next slice of a buffer that no cache holds. For work bound by arithmetic: a few passes over
+numbers in the first cache. A kernel's time over the reference's is comparable between runs under different load. A neighbour does
+not slow a kernel and the reference alike (threads that wait for each other lose more), so runs count in which the reference took
+about as long as it ever took on this machine; where there are too few of those, all count."""
 
 from __future__ import annotations
 
@@ -23,50 +19,48 @@ from tensor_graphs.arguments import switch
 Kind = Literal["read", "arithmetic"]
 
 BUFFER_BYTES = 64 << 20
-"""what slices are taken from in turn: the last-level cache of the machines we know"""
+"""bytes of which slices are read cyclically: the last-level cache of the machines we know"""
 
 SLICE_BYTES = 1 << 20
-"""of one reading: 0.05 ms, so that hundreds of runs do not wait long, and work that is hidden between two runs stands out"""
+"""bytes of one reading: 0.05 ms, so that hundreds of runs do not wait long, and work that is hidden between two runs stands out"""
 
 NUMBERS = 2048
 PASSES = 16
-"""over f32 numbers that take up 8 KB, twice: some 30 µs"""
+"""passes over f32 numbers that take up 8 KB, twice: some 30 µs"""
 
 QUIET = 1.25
-"""a run was quiet when the reference before it took at most so many times its level …"""
-
 STILL = 1.15
-"""… and still, when it took so many: some neighbours slow down reading by a fifth, and what works in the shared cache by a third"""
+"""a run was quiet when the reference before it took at most its level by this factor, and still by this one: some neighbours
+slow down reading by a fifth, and what works in the shared cache by a third"""
 
 FEW_QUIET = 8
-"""runs: fewer than these say nothing"""
+"""fewer quiet runs decide nothing"""
 
 SHARED = "TENSOR_GRAPHS_SHARED_MACHINE"
-"""set to 1 where other programs never rest (a machine for tests, a server): nothing waits for a quiet moment there, and rows do not
-say whether they had one. A variable of the environment, as commands and workers inherit it"""
+"""1 where other programs never rest (a machine for tests, a server): nothing waits for a quiet moment there, and rows do not record
+whether they had one. An environment variable, as commands and workers inherit it"""
 
 
 def waits_for_quiet() -> bool:
-    """Whether measurements wait for moments in which nothing else works."""
+    """Return whether measurements wait for moments in which nothing else works."""
     return not switch(SHARED, unless_said=False)
 
 LEVEL = 0.1
-"""the share of its times that lie below the reference's level"""
+"""share of its times that lie below the reference's level"""
 
 
 def level_of(times: Sequence[float]) -> float:
-    """What the reference takes when nothing disturbs it, in the unit of its times; infinity for none."""
+    """Return the undisturbed time of the reference, in the unit of its times; infinity for none."""
     return sorted(times)[int(len(times) * LEVEL)] if times else math.inf
 
 
 class ReferenceStream:
-    """The work of one kind. native: read through the native library and its threads, as native kernels do. level: the shortest that
-    was seen in a row of runs so far, in seconds."""
+    """Work of one kind. native: read through the native library and its threads, as native kernels do. level: the shortest seen in
+    a row of runs so far [s]."""
 
     def __init__(self, kind: Kind, native: bool) -> None:
         self.kind, self.native = kind, native
         self.level = math.inf
-        self.name = f"{kind}, {'native' if native and kind == 'read' else 'numpy'}"
         self.run: Callable[[], None] = self._arithmetic() if kind == "arithmetic" else self._read(native)
 
     def _read(self, native: bool) -> Callable[[], None]:
@@ -108,5 +102,5 @@ class ReferenceStream:
 
 @lru_cache(maxsize=3)
 def reference_stream(kind: Kind, native: bool) -> ReferenceStream:
-    """The process's own: making its buffer takes 30 ms."""
+    """Return the process's own stream: making its buffer takes 30 ms."""
     return ReferenceStream(kind, native)

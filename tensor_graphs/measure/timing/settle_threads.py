@@ -1,4 +1,4 @@
-"""settle_threads: what stands between the runs of different kernels in one process, so that one does not slow the next."""
+"""settle_threads: separates the runs of different kernels in one process, so that one does not slow the next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 QUIET_SECONDS = 0.04
-"""after so long threads of a library have gone to sleep. OpenBLAS's spin for 2^26 clock ticks behind a product, 27 ms at 2.5 GHz,
+"""time after which a library's threads have gone to sleep. OpenBLAS's spin for 2^26 clock ticks behind a product, 27 ms at 2.5 GHz,
 and take a core from whatever runs next: C kernels measured in between took twice their time"""
 
 
@@ -17,11 +17,11 @@ def settle() -> None:
 
 
 AWAKE_SECONDS = 3e-4
-"""after so long every thread of the pool that was woken runs (60 to 100 µs on virtual processors: kernels/c/pool.c)"""
+"""time after which every thread of the pool that was woken runs (60 to 100 µs on virtual processors: kernels/c/pool.c)"""
 
 
 def warm_up(run: Callable[[], Any]) -> None:
-    """Run until its code is warm and its threads are awake: once, or for AWAKE_SECONDS. A run right after finds them so."""
+    """Run until its code is warm and its threads are awake: once, or for AWAKE_SECONDS."""
     end = time.perf_counter() + AWAKE_SECONDS
     run()
     while time.perf_counter() < end:

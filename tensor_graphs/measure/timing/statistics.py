@@ -1,4 +1,4 @@
-"""statistics: what a list of times says: median, spread, and how sure the median is."""
+"""statistics: median, spread and confidence interval of a list of times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 64
-"""samples that are kept of one kind"""
+"""samples of one kind that are stored"""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """median; spread = (p75 − p25) / median; low, high: with the stated confidence the median of all runs lies in between."""
+    """Statistics of samples. spread = (p75 − p25) / median; low, high: with the stated confidence the median of all runs lies in
+    between."""
 
     median: float
     spread: float
@@ -30,12 +31,9 @@ class Summary:
 
 
 def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
-    """Of at least one sample.
-
-    The interval is that of order statistics, free of assumptions about the distribution: the k-th smallest and the k-th largest of
-    n samples enclose the median with probability 1 − 2·P(Binomial(n, 1/2) < k); k is the largest that still gives what is wanted.
-    With fewer than eight samples even the extremes give less than 0.99, and `confidence` says how much.
-    """
+    """Summarise at least one sample. The interval is that of order statistics, free of assumptions about the distribution: the k-th
+    smallest and the k-th largest of n samples enclose the median with probability 1 − 2·P(Binomial(n, 1/2) < k); k is the largest
+    that still gives `wanted`. With fewer than eight samples even the extremes give less than 0.99; `confidence` has the value."""
     if not samples:
         raise ValueError("no samples to summarise")
     ordered = sorted(samples)
@@ -57,15 +55,13 @@ def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
 
 
 WINDOWS = 16
-"""into which many samples are cut, in the order in which they were taken"""
+"""pieces of many samples, in the order in which they were taken"""
 
 
 def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Summary:
-    """Of at least one sample, in the order in which they were taken. median: the middle of all of them.
-
-    What disturbs runs lasts for many of them, so that they do not stand for as many independent ones: the interval is that of the
-    middles of WINDOWS pieces (of single samples, where there are few). spread: of the same.
-    """
+    """Summarise at least one sample, in the order in which they were taken. median: the middle of all of them. Disturbances last
+    for many runs, which are not independent then: the interval and the spread are those of the middles of WINDOWS pieces (of single
+    samples, where there are few)."""
     size = 1 if len(samples) < 2 * WINDOWS else math.ceil(len(samples) / WINDOWS)
     pieces = summarise([middle(samples[at:at + size]) for at in range(0, len(samples), size)])
     whole = middle(samples)
@@ -73,7 +69,7 @@ def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Su
 
 
 def thinned(samples: Sequence[T], most: int = MOST) -> list[T]:
-    """At most so many of them, evenly chosen, in order."""
+    """Return at most `most` of them, evenly chosen, in order."""
     if len(samples) <= most:
         return list(samples)
     return [samples[math.floor(i * len(samples) / most)] for i in range(most)]

@@ -1,32 +1,28 @@
 """timed_batch: runs that are timed in a row, as a worker claims them, and whether the claims can be true.
 
-A worker says when a block begins and when it ends, and what it claims of the runs in between. The judge has its own clock for the
-first and the last of these words, and the worker waits for an answer to both, so that the judge can see how long it had to wait for
-a processor. Seven things must hold, or the times are IMPLAUSIBLE:
+A worker reports when a block begins and ends, and its claims about the runs in between. The judge times the first and the last of
+these messages, and the worker waits for an answer to both, so that the judge can see how long it had to wait for a processor. Seven
+things must hold, or the times are IMPLAUSIBLE:
 
-- What the worker's clock counted, runs and the work between them, is no less than SHARE of what the judge saw pass (less SLACK).
-  A clock that was slowed down, or work that was put off, shows. A judge that was kept from its processor saw too much pass, so one
-  block must do, and what is in doubt is measured again in longer blocks.
-- What the calls of a run took is not far less than the run took, but for the walk over the plan's instructions, whose price is
-  known from runs in which nothing is called. A watch that was tampered with shows.
-- What a block of runs took on the judge's clock, less the time in which it waited for a processor, and less what as many runs took
-  in which nothing is called, is accounted for by the runs: they claim nine tenths of it (less 50 µs and 15 % of what surrounds a
-  run, by which perturbing operands, the reference stream and copying outputs vary), less the time in which each waited: a wait
-  is no work, and who had to wait may claim no less for it. Work that is done between the runs shows, whoever does it, and so does a
-  claim that was changed after it was measured, and a clock that was slowed down.
-- The runs that count, because nothing is said to have disturbed them, are not much faster than all are on the judge's clock, nor
-  than what the system says that the worker's first thread has worked in them.
-- Runs on operands that stay the same are not much faster than runs on operands that change. A kernel that remembers its answers,
-  however it recognises a question, shows.
-- Runs on operands that are new altogether do not take much longer than runs on operands of which a few values are others than
-  before. A kernel that computes again only what depends on those, shows.
-- The processor's work in the runs of most blocks is not much more on average than in the middle (its work, as a run that had to
-  wait for its processor did nothing). What the operands of a run will be nobody knows before it begins; whoever finds a way to
-  know, and works out in a few runs the answers to the others, shows. Threads that wait in a loop for one that had to make way for
-  another program work too, so where others worked this says nothing.
+- The worker's clock counted, for runs and the work between them, no less than SHARE of what the judge saw pass (less SLACK): a
+clock that was slowed down, or work that was put off, shows. A judge that waited for its processor saw too much pass, so one block
+must do, and what is in doubt is measured again in longer blocks.
+- The calls of a run took not far less than the run, except for the walk over the plan's instructions, whose cost is known from runs
+in which nothing is called: a watch that was tampered with shows.
+- The runs account for a block's time on the judge's clock, less waits for a processor and what as many empty runs took: they claim
+nine tenths of it (less 50 µs and 15 % of what surrounds a run, by which perturbing operands, the reference stream and copying
+outputs vary), less each run's waits. Work between the runs shows, and so does a claim that was changed after it was measured, and a
+slow clock.
+- The runs that count as undisturbed are not much faster than all are on the judge's clock, nor than what the worker's first thread
+has worked in them, by the system's count.
+- Runs on operands that stay the same are not much faster than runs on operands that change: remembered answers show.
+- Runs on operands that are new altogether do not take much longer than runs on operands of which a few values change: a kernel that
+computes only what depends on those shows.
+- The processor's work in the runs of most blocks is on average not much more than the median (a waiting run works nothing). Nobody
+knows a run's operands before it begins; a kernel that finds a way, and computes in a few runs the answers to the others, shows.
+Threads that spin for one that had to make way for another program work too, so where others worked this decides nothing.
 
-The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least.
-"""
+The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least."""
 
 from __future__ import annotations
 
@@ -44,37 +40,35 @@ SHARE = 0.6
 SLACK = 5e-3
 LEAST_SECONDS = 0.01
 
-OUTSIDE_SHARE, OUTSIDE_SLACK, OUTSIDE_AROUND = 0.9, 5e-5, 0.15
-"""a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of what surrounds it, which varies …"""
+OUTSIDE = 0.9, 5e-5, 0.15
+SLACK_UNDER_LOAD = 4.0
+UNTOLD = 0.5, 1e-4, 0.25
+"""share, slack [s] and share of the surroundings: a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of
+what surrounds it, which varies; and four times these two where other programs worked: with eight programs on two processors 88 %
+of honest blocks came within 20 µs a run, and the worst missed 290 µs; and half, less 100 µs and a quarter, where the waits of a
+thread are unknown"""
 
-SLACK_BESIDE = 4.0
-"""… and four times these two where other programs worked: with eight programs on two processors 88 % of honest blocks came within
-20 µs a run, and the worst missed 290 µs …"""
-
-UNTOLD_SHARE, UNTOLD_SLACK, UNTOLD_AROUND = 0.5, 1e-4, 0.25
-"""… and half, less 100 µs and a quarter, where the system does not say how long a thread waited for a processor"""
-
-PICKED, PICKED_BESIDE, PICKED_SLACK = 3.0, 12.0, 1e-4
+PICKED, PICKED_UNDER_LOAD, PICKED_SLACK = 3.0, 12.0, 1e-4
 """the runs that count may be three times as fast as all are on the judge's clock, or by 100 µs: a few take longer than most; twelve
 times, or by 400 µs, where other programs worked, for which threads of a kernel's own wait too; three times as fast as the first
-thread has worked in all, whoever works beside it"""
+thread has worked in all, under any load"""
 
 REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
 """a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
 
 ANEW_SLACK = 1e-4
-"""seconds, likewise, when all of its values are other ones than a few: to make them empties the first caches"""
+"""seconds, likewise, when all of its values are new: making them empties the first caches"""
 
 UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
 """the mean work of a block's runs may be three times their median, or 200 µs more …"""
 
 OTHERS, OTHERS_SLACK = 0.1, 0.02
-"""… or whatever it is, where other programs worked for a tenth of the block and for 20 ms (torch on two threads, beside a neighbour
-that computes half of the time: five times the median)"""
+"""… or anything, where other programs worked for a tenth of the block and for 20 ms (torch on two threads, next to a neighbour that
+computes half of the time: five times the median)"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
-"""a run may take a quarter, 50 µs and four walks longer than its calls (a cold walk takes longer than a warm one); what goes beyond
-counts as time of the calls"""
+"""a run may take a quarter, 50 µs and four walks longer than its calls (a cold walk takes longer than a warm one); the rest counts
+as time of the calls"""
 
 WALK_AT_MOST = 3.0
 """a median run that takes three times as long as its calls, 50 µs and four walks more, is no run of these calls"""
@@ -82,13 +76,13 @@ WALK_AT_MOST = 3.0
 
 @dataclass
 class Block:
-    """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's, everything in
-    between; waited: of the wall, those in which the worker's first thread or the judge could have gone on and another program had
-    the processor (None: not known); whole: of each run; calls: of the calls in each run; busy: that all threads worked in it;
-    switches: how often one had to make way for another program, or saw one running; waits: of each run, those in which the first
-    thread could have gone on and another program had the processor; reference: of the reference stream before each run; walk: of a
-    run that calls nothing; others: for which the processors worked for somebody else, as the judge saw; worked: for which the
-    worker's first thread had a processor (0: not known); helpers: for which the worker's other threads waited for one."""
+    """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's; waited: of the
+    wall, those in which the worker's first thread or the judge waited for a processor (None: unknown); whole: of each run; calls:
+    of the calls in each run; busy: that all threads worked in it; switches: how often one had to make way for another program, or
+    saw one running; waits: those of each run in which the first thread waited for a processor; reference: of the reference stream
+    before each run; walk: of a run that calls nothing; others: for which the processors worked for somebody else, as the judge saw;
+    worked: for which the worker's first thread had a processor (0: unknown); helpers: for which the worker's other threads waited
+    for one."""
 
     name: Name
     first: int
@@ -107,42 +101,41 @@ class Block:
     helpers: float = 0.0
 
     @staticmethod
-    def of(said: End, wall: float, others: float, waited: float | None = None, worked: float = 0.0, helpers: float = 0.0) -> Block:
-        """The block that a worker claims. Raises ProtocolError where it has too few runs."""
-        if len(said.whole) <= WARM_UP:
-            raise ProtocolError(f"a block {said.name!r} of {len(said.whole)} runs")
-        return Block(said.name, said.first, wall, said.counted, said.walk, said.whole, said.calls, said.busy, said.switches,
-                     said.waits, said.reference, others, waited, worked, helpers)
+    def of(mark: End, wall: float, others: float, waited: float | None = None, worked: float = 0.0, helpers: float = 0.0) -> Block:
+        """Return the block that a worker claims. Raises ProtocolError where it has too few runs."""
+        if len(mark.whole) <= WARM_UP:
+            raise ProtocolError(f"a block {mark.name!r} of {len(mark.whole)} runs")
+        return Block(**vars(mark), wall=wall, others=others, waited=waited, worked=worked, helpers=helpers)
 
     def seconds(self) -> list[float]:
-        """Of each run, what it took: its calls, and what it took longer than they and a walk explain."""
+        """Return the time of each run: its calls, and what it took longer than they and a walk explain."""
         return [max(calls, (whole - WALKS * self.walk - WALK_SLACK) / (1 + WALK_SHARE))
                 for calls, whole in zip(self.calls, self.whole, strict=True)]
 
     def quiet(self, level: float, bound: float) -> list[bool]:
-        """Of each run, whether nothing disturbed it: the reference stream before it and behind it took what it should (level, up to
-        bound times), and no other program ran."""
+        """Return for each run whether nothing disturbed it: the reference stream before it and behind it took what it should
+        (level, up to this factor), and no other program ran."""
         calm = [reference <= bound * level for reference in self.reference]
         return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
     def present(self) -> float:
-        """Seconds on the judge's clock in which nobody waited for a processor. No less than the worker's first thread has worked:
-        the judge may have waited beside it."""
+        """Return the seconds on the judge's clock in which nobody waited for a processor. No less than the worker's first thread
+        has worked: the judge may have waited at the same time."""
         return max(self.wall - (self.waited or 0.0), self.worked)
 
-    def beside(self) -> bool:
-        """Whether other programs worked meanwhile."""
+    def under_load(self) -> bool:
+        """Return whether other programs worked meanwhile."""
         return self.others > max(OTHERS * self.wall, OTHERS_SLACK)
 
     def late(self) -> str:
-        """How much more time passed outside than inside; "" when it did not."""
+        """Return words for how much more time passed outside than inside; "" when it did not."""
         if self.counted >= SHARE * self.wall - SLACK:
             return ""
         return (f"a block of {len(self.whole)} {self.name} runs took {self.wall * 1e3:.3g} ms on the judge's clock, "
                 f"and {self.counted * 1e3:.3g} ms as the worker counts")
 
     def contradicts_itself(self) -> str:
-        """Why the claims do not go together; "" when they do."""
+        """Return why the claims contradict each other; "" when they do not."""
         whole, calls = statistics.median(self.whole), statistics.median(self.calls)
         if not whole <= calls * WALK_AT_MOST + WALKS * self.walk + WALK_SLACK:
             return (f"{self.name} runs took {whole * 1e6:.3g} µs, the calls in them {calls * 1e6:.3g} µs as claimed, and the walk "
@@ -153,36 +146,32 @@ class Block:
 
 
 def surrounds(nothing: Block) -> float:
-    """Seconds that a run takes beside what it claims: from runs in which nothing is called, which take no longer in the middle
-    because one has waited."""
+    """Return the seconds of a run that it does not claim: from runs in which nothing is called, whose median has no waits."""
     return max(0.0, nothing.present() / len(nothing.whole) - statistics.median(nothing.whole))
 
 
 def around_worked(nothing: Block) -> float:
-    """Seconds for which the worker's first thread works beside a run."""
+    """Return the seconds that the worker's first thread works around a run."""
     return max(0.0, nothing.worked / len(nothing.whole) - statistics.median(nothing.whole))
 
 
 def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
-    """How much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied: a run copies to
-    another device and back, as one in which nothing is called does. That surrounds its calls, and varies by more than a short one
-    takes.
-
-    A worker claims which runs nothing disturbed; one whose fast runs are few, or whose slow ones are the first of their block, has
-    a sum that agrees.
-    """
+    """Return words for how much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied:
+    a run copies to another device and back, also one in which nothing is called. That surrounds its calls, and varies by more than
+    a short one takes. A worker claims which runs nothing disturbed; one whose fast runs are few, or whose slow ones are the first
+    of their block, has a sum that agrees."""
     runs = sum(len(b.whole) for b in cold)
     around = surrounds(nothing) + (statistics.median(nothing.whole) if copied else 0.0)
     outside = sum(b.present() for b in cold) / runs - around
-    told = [(seconds, calm) for b in cold
+    runs_claimed = [(seconds, calm) for b in cold
             for seconds, calm in list(zip(b.seconds(), b.quiet(level_of(b.reference), QUIET), strict=True))[WARM_UP:]]
-    counting = [seconds for seconds, calm in told if calm]
-    claimed = statistics.median(counting if len(counting) >= FEW_QUIET else [seconds for seconds, _ in told])
-    beside = any(b.beside() or b.waited is None for b in cold)
-    slack = PICKED_SLACK * (SLACK_BESIDE if beside else 1.0) + (OUTSIDE_AROUND * around if copied else 0.0)
+    counting = [seconds for seconds, calm in runs_claimed if calm]
+    claimed = statistics.median(counting if len(counting) >= FEW_QUIET else [seconds for seconds, _ in runs_claimed])
+    disturbed = any(b.under_load() or b.waited is None for b in cold)
+    slack = PICKED_SLACK * (SLACK_UNDER_LOAD if disturbed else 1.0) + (OUTSIDE[2] * around if copied else 0.0)
     # less the waits of its other threads: its first one may wait in a loop for them, as for a device, whose waits nobody tells
     worked = 0.0 if copied else sum(b.worked - b.helpers for b in cold) / runs - around_worked(nothing)
-    for seen, times, where in ((outside, PICKED_BESIDE if beside else PICKED, "on the judge's clock"),
+    for seen, times, where in ((outside, PICKED_UNDER_LOAD if disturbed else PICKED, "on the judge's clock"),
                                (worked, PICKED, "of the processor's time")):
         if claimed * times < seen and seen - claimed > slack:
             return (f"the cold runs that count take {claimed * 1e6:.3g} µs as claimed, and all of them {seen * 1e6:.3g} µs "
@@ -191,23 +180,23 @@ def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
 
 
 def between(block: Block, nothing: Block) -> str:
-    """How much longer the runs of a block took, as the judge saw it, than they claim; "" when they did not."""
+    """Return words for how much longer the runs of a block took, as the judge saw it, than they claim; "" when they did not."""
     around = surrounds(nothing)
     outside = block.present() / len(block.whole) - around
-    told = block.waited is not None
-    claimed = statistics.fmean(max(0.0, min(whole, calls + WALKS * block.walk + WALK_SLACK) - (wait if told else 0.0))
+    has_waits = block.waited is not None
+    claimed = statistics.fmean(max(0.0, min(whole, calls + WALKS * block.walk + WALK_SLACK) - (wait if has_waits else 0.0))
                                for whole, calls, wait in zip(block.whole, block.calls, block.waits, strict=True))
-    share, slack, part = ((OUTSIDE_SHARE, OUTSIDE_SLACK, OUTSIDE_AROUND) if told else (UNTOLD_SHARE, UNTOLD_SLACK, UNTOLD_AROUND))
-    if claimed >= share * outside - (slack + part * around) * (SLACK_BESIDE if told and block.beside() else 1.0):
+    share, slack, part = OUTSIDE if has_waits else UNTOLD
+    if claimed >= share * outside - (slack + part * around) * (SLACK_UNDER_LOAD if has_waits and block.under_load() else 1.0):
         return ""
     return (f"{len(block.whole)} {block.name} runs took {outside * 1e6:.3g} µs each on the judge's clock, without what surrounds a "
             f"run, and {claimed * 1e6:.3g} µs as claimed, both without waits for a processor")
 
 
 def uneven(block: Block) -> str:
-    """How much longer than in most this process worked in a few runs; "" when it did not."""
+    """Return words for how much more this process worked in a few runs than in most; "" when it did not."""
     mean, middle = statistics.fmean(block.busy), statistics.median(block.busy)
-    if block.beside():
+    if block.under_load():
         return ""
     if mean <= UNEVEN * middle or mean - middle <= UNEVEN_SLACK:
         return ""
@@ -216,10 +205,8 @@ def uneven(block: Block) -> str:
 
 
 def remembered(hot: Block, same: Block) -> str:
-    """How much faster runs became when nothing changed between them; "" when they did not.
-
-    Of the changing ones the fast ones count: hardly any could be remembered, and a busy machine slows down some or most.
-    """
+    """Return words for how much faster runs became when nothing changed between them; "" when they did not. Of the changing ones
+    the fast ones count: hardly any could be remembered, and a busy machine slows down some or most."""
     changing, still = level_of(hot.seconds()), statistics.median(same.seconds())
     if still * REMEMBERS >= changing or changing - still <= REMEMBERS_SLACK:
         return ""
@@ -228,11 +215,13 @@ def remembered(hot: Block, same: Block) -> str:
 
 
 def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
-    """How much faster runs are where a few values of the operands are others than where all are new; "" when they are not."""
+    """Return words for how much faster runs are where a few values of the operands change than where all do; "" when they are
+    not."""
     changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
-    told = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
-    alone = [seconds for seconds, switches in told if not switches]
-    anew = (level_of if new.beside() else statistics.median)(alone or [seconds for seconds, _ in told])  # others only slow it down
+    runs = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
+    alone = [seconds for seconds, switches in runs if not switches]
+    middle = level_of if new.under_load() else statistics.median    # others only slow it down
+    anew = middle(alone or [seconds for seconds, _ in runs])
     if changing * REMEMBERS >= anew or anew - changing <= ANEW_SLACK:
         return ""
     return (f"runs on operands of which a few values change take {changing * 1e6:.3g} µs, and {anew * 1e6:.3g} µs when all do: "
@@ -240,8 +229,8 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
 
 
 def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) -> str:
-    """Why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new. copied: the
-    kernel computes on another device than the host."""
+    """Return why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new.
+    copied: the kernel computes on another device than the host."""
     names = [b.name for b in blocks]
     if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"
@@ -251,10 +240,10 @@ def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) ->
     late = [b.late() for b in blocks if b.name != "plain"]
     if all(late):
         return late[0]
-    found = [b.contradicts_itself() for b in blocks if b.name not in ("plain", "nothing")]
+    reasons = [b.contradicts_itself() for b in blocks if b.name not in ("plain", "nothing")]
     slower = [between(b, nothing) for b in cold]
     lumps = [why for b in (*cold, hot) if (why := uneven(b))]
-    found += [slower[0] if all(slower) else "", lumps[0] if len(lumps) > 1 else "", picked(cold, nothing, copied),
+    reasons += [slower[0] if all(slower) else "", lumps[0] if len(lumps) > 1 else "", picked(cold, nothing, copied),
               remembered(hot, same)]
-    found += [remembered_in_part(cold, by_name["new"])] if anew else []
-    return next((why for why in found if why), "")
+    reasons += [remembered_in_part(cold, by_name["new"])] if anew else []
+    return next((why for why in reasons if why), "")

@@ -1,4 +1,4 @@
-"""whole_paths: the worker's part of deployed.py: builds the plans of several paths of one graph and runs them in turns."""
+"""whole_paths: the worker's part of deployed.py: builds the plans of several paths of one graph and runs them interleaved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.measure import whole_error
+from tensor_graphs.measure import path_errors
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single import plain_plan, plan_along
+from tensor_graphs.measure.points.single_kernel import plain_plan, plan_along
 from tensor_graphs.measure.timing.bench import LLC_BYTES
 from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.measure.timing.clock import now, others_running, switches
@@ -42,10 +42,10 @@ BLOCK = (1 << 20) + 7
 """random numbers that weights repeat; odd, so that rows of a matrix differ"""
 
 OTHER = 0.1
-"""of an output's size (its Euclidean norm): what differs by more from the plain path's is no other rounding"""
+"""share of an output's size (its Euclidean norm) by which another rounding cannot differ from the plain path's"""
 
 PLAIN_BYTES = 1 << 30
-"""of intermediate results, beyond which the plain path is not run for its outputs"""
+"""bytes of intermediate results, beyond which the plain path is not run for its outputs"""
 
 TURN = 5
 """runs of a path in a row; the first does not count"""
@@ -54,7 +54,7 @@ EACH_TURN = 3
 """runs of a path in a row where only whole runs are timed"""
 
 LEAST_KEPT = 3
-"""of the turns of a path, the fastest: as many at least, and half of them, are what it took"""
+"""fastest iterations of a path that count, at least; and half of them"""
 
 FLUSHED = 2 * LLC_BYTES
 """bytes read before a whole run, so that no weights are left in the caches"""
@@ -63,18 +63,18 @@ TWICE = 4 * LLC_BYTES
 """bytes of weights, up to which a path is bound to two sets of them; more do not stay in the caches from run to run"""
 
 WRONG_AT_ONCE = 1e-2
-"""beyond which a kernel of all steps is wrong, whatever a user allows: of some hundred steps, each of which may be off by 1e-4"""
+"""error beyond which a kernel of all steps is wrong, at any tolerance: of some hundred steps, each of which may be off by 1e-4"""
 
 TURNS_THERE, SETTLING = 12, 4
-"""turns of each path on another device, and those at first that do not count: there what runs again becomes a replay"""
+"""iterations of each path on another device, and those at first that do not count: there what runs again becomes a replay"""
 
 FEW_QUIET = 4
 """undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every path's plan, run them in turns, return the times of their steps; those of whole runs alone where the job asks
-    for rounds."""
+    """Build every path's plan, run them interleaved, return the times of their steps; those of whole runs alone where the job
+    requests rounds."""
     graph = graph_from_json(job["graph"])
     for name, identity in job["identities"].items():
         if kernel_named(name).identity != identity:
@@ -83,8 +83,8 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     inputs = given_there(graph, make_inputs(graph, job["binding"], 1))
     dims = {n: s for n, s in job["binding"].items() if n in graph.dims}
     expanded = [graph_from_json(p["graph"]) for p in job["paths"]]
-    plans = [path_plan(graph, each, path_from_json(p["path"]), job["backends"])
-             for each, p in zip(expanded, job["paths"], strict=True)]
+    plans = [path_plan(graph, report, path_from_json(p["path"]), job["backends"])
+             for report, p in zip(expanded, job["paths"], strict=True)]
     errors = [error_at_once(plan, weights) if plan.variants[0].path.all_steps else 0.0 for plan in plans]
     for i, error in enumerate(errors):
         if not error <= WRONG_AT_ONCE:
@@ -92,14 +92,14 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     expected = plain_outputs(graph, weights, inputs, dims) if job["compared"] else {}
     if job["rounds"]:
         if any(plan.elsewhere for plan in plans):
-            told = run_whole_there(graph, plans, weights, inputs, dims, expected, job["seconds"])
+            reply = run_whole_there(graph, plans, weights, inputs, dims, expected, job["seconds"])
         else:
-            told = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
-        for each, error, plan in zip(told.get("paths", ()), errors, plans, strict=False):
+            reply = run_whole(graph, plans, weights, inputs, dims, expected, job["rounds"], job["seconds"])
+        for report, error, plan in zip(reply.get("paths", ()), errors, plans, strict=False):
             if plan.variants[0].path.all_steps:
-                each["error"] = error
-        return told
-    parts = [parts_of(plan, each, p["parts"]) for plan, each, p in zip(plans, expanded, job["paths"], strict=True)]
+                report["error"] = error
+        return reply
+    parts = [parts_of(plan, report, p["parts"]) for plan, report, p in zip(plans, expanded, job["paths"], strict=True)]
     compiled = [bind(plan, weights) for plan in plans]
     sessions = [c.session() for c in compiled]
     taken: list[list[np.ndarray]] = [[] for _ in plans]
@@ -128,18 +128,18 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
                     samples.append(seconds)
                     around[i].append((before, alone))
                 del outputs                                         # or the next run's lie elsewhere
-    found = []
+    reports = []
     for plan, placed, samples, spent, calm in zip(plans, parts, taken, whole, quiet(around), strict=True):
-        kept = calm if len(calm) >= FEW_QUIET else range(len(samples))
-        of_runs = np.array([samples[k] for k in kept])
-        found.append({"whole": [spent[k] for k in kept], "steps": steps_of(plan, of_runs, placed),
-                      "parts": times_of_parts(of_runs, placed), "sums": [float(samples[k].sum()) for k in kept],
+        counting = calm if len(calm) >= FEW_QUIET else range(len(samples))
+        of_runs = np.array([samples[k] for k in counting])
+        reports.append({"whole": [spent[k] for k in counting], "steps": steps_of(plan, of_runs, placed),
+                      "parts": times_of_parts(of_runs, placed), "sums": [float(samples[k].sum()) for k in counting],
                       "quiet": len(calm) >= FEW_QUIET, "error": None, "around": None})
-    return {"status": "RAN", "paths": found}
+    return {"status": "RAN", "paths": reports}
 
 
 def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Inputs where the graph takes them: those on another device are copied there now, and not in each run."""
+    """Return inputs where the graph takes them: those on another device are copied there now, and not in each run."""
     there = arriving(graph.nodes, graph.roots)
     nodes = {name: there.get(node) for name, node in graph.inputs.items()}
     return {name: a if (device := nodes[name]) is None else device_array(a, device) for name, a in inputs.items()}
@@ -147,20 +147,20 @@ def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any
 
 def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
-    """Run the plans in turns and time whole runs, nothing inside them: code and activations warm, weights cold. rounds: turns of
-    each plan; after `seconds` no round begins, but for the second. Of each turn the fastest run counts, and of the turns the faster
-    half. Plans of few weights are bound anew for each, on weights that lie elsewhere in each round: where arrays lie makes a run a
-    tenth slower or faster, those that a plan reads as they are as well as those that it makes of them."""
+    """Run the plans interleaved and time whole runs, nothing inside them: code and activations warm, weights cold. rounds:
+    iterations of each plan; after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of
+    the iterations the faster half. Plans of few weights are bound again for each, on weights that lie elsewhere in each round:
+    where arrays lie makes a run a tenth slower or faster."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
         sets.append({name: filled(node.type.at({}), len(weights) + i) for i, (name, node) in enumerate(graph.parameters.items())})
 
     def deployed(number: int) -> list[Callable[[], dict[str, Any]]]:
-        return [as_called(bind(plans[number], each), inputs, dims) for each in sets]
+        return [as_called(bind(plans[number], values), inputs, dims) for values in sets]
 
     runs = [deployed(i) for i in range(len(plans))]
-    measured, first = whole_error.is_measured(graph, dims), list[dict[str, np.ndarray]]()
+    measured, first = path_errors.is_measured(graph, dims), list[dict[str, np.ndarray]]()
     for i, (warm, *_) in enumerate(runs):
         if wrong := other_than(expected, outputs := warm()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
@@ -173,7 +173,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         if number > 1 and now() > end:
             break
         if number and 0 < nbytes <= TWICE:
-            sets = [{name: a.copy() for name, a in each.items()} for each in sets]
+            sets = [{name: a.copy() for name, a in copied.items()} for copied in sets]
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
             if number and nbytes <= TWICE:
@@ -188,34 +188,35 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
                 runs[i][-1]()
                 taken.append((now() - start, bool(others or switches() - switched or others_running())))
             whole[i].append(min((disturbed, spent) for spent, disturbed in taken))
-    found: list[dict[str, Any]] = []
-    errors = whole_error.errors_of(graph, first, inputs, weights, dims) if measured else [None] * len(plans)
+    reports: list[dict[str, Any]] = []
+    errors = path_errors.errors_of(graph, first, inputs, weights, dims) if measured else [None] * len(plans)
     for turns, error in zip(whole, errors, strict=True):
         # the faster half: a thread that had fallen asleep costs some runs of a short path three times its time, by chance
-        kept = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
-        calm = sum(not disturbed for disturbed, _ in turns) >= len(kept)
-        found.append({"whole": kept, "sums": kept, "steps": [], "parts": [], "quiet": calm, "error": error, "around": None})
-    return {"status": "RAN", "paths": found}
+        fastest = sorted(spent for _, spent in turns)[:max(LEAST_KEPT, (len(turns) + 1) // 2)]
+        calm = sum(not disturbed for disturbed, _ in turns) >= len(fastest)
+        reports.append({"whole": fastest, "sums": fastest, "steps": [], "parts": [], "quiet": calm, "error": error, "around": None})
+    return {"status": "RAN", "paths": reports}
 
 
 def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
                     dims: Mapping[str, int], expected: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-    """`run_whole` of plans of which some compute on another device: each bound once, in turns, with empty caches there, when what
-    runs again has become a replay. After `seconds` no turn begins, but for a few that count.
+    """Run `run_whole` for plans of which some compute on another device: each bound once, interleaved, with empty caches there,
+    when what runs again has become a replay. After `seconds` no iteration begins, except a few that count.
 
-    Of those that compute on that device alone, what their steps take by its own clock, and what the host does around that at the
-    least of all of them (`around`): it is the same for all, and varies by more than a step takes. Of the others what the host sees,
+    Plans that compute on that device alone have their steps' time by its own clock, plus the least of what the host does around
+    that in any of them (`around`), which is the same for all and varies by more than a step takes. Others have the host's time,
     from the call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
-    for i, each in enumerate(compiled):
-        ready = each.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=each.session() if graph.states else None)
+    for i, graph_there in enumerate(compiled):
+        session = graph_there.session() if graph.states else None
+        ready = graph_there.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=session)
         if wrong := other_than(expected, ready.run()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
-        runs.append((each, ready))
+        runs.append((graph_there, ready))
     there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
     ahead = {device: HostAhead(device) for device in map(device_named, there)}
-    alone = [_segments_of(each) for each in compiled]
+    alone = [_segments_of(graph_there) for graph_there in compiled]
     here = np.ones(0 if all(a is not None for a in alone) or not weights else FLUSHED // 8)
     owns: list[list[float]] = [[] for _ in runs]
     walls: list[list[float]] = [[] for _ in runs]
@@ -224,30 +225,30 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     for turn in range(TURNS_THERE):
         if turn >= SETTLING + LEAST_KEPT and now() > end:
             break
-        for i, (each, ready) in enumerate(runs):
+        for i, (graph_there, ready) in enumerate(runs):
             if (own := alone[i]) is not None:
                 owns[i].append(_on_its_clock(*own, ready, ahead, turn))
             for one in ahead.values():
                 one.flush(turn)
             here.sum()
-            each.wait()
+            graph_there.wait()
             others, switched = others_running(), switches()
             start = now()
             ready.run()
-            each.wait()
+            graph_there.wait()
             walls[i].append(now() - start)
             disturbed[i] += turn >= SETTLING and bool(others or switches() - switched or others_running())
-    walls, owns = [each[SETTLING:] for each in walls], [each[SETTLING:] for each in owns]
-    kept = [sorted(each)[:max(LEAST_KEPT, (len(each) + 1) // 2)] for each in walls]
+    walls, owns = [graph_there[SETTLING:] for graph_there in walls], [graph_there[SETTLING:] for graph_there in owns]
+    fastest = [sorted(graph_there)[:max(LEAST_KEPT, (len(graph_there) + 1) // 2)] for graph_there in walls]
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
-    kept = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, kept, strict=True)]
+    fastest = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, fastest, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": None,
                                         "around": around if owns[i] else None,
-                                        "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(kept)]}
+                                        "quiet": len(walls[i]) - disturbed[i] >= LEAST_KEPT} for i, times in enumerate(fastest)]}
 
 
 def _segments_of(compiled: CompiledGraph) -> tuple[Device, list[Segment]] | None:
-    """The device and what launches there, of a graph that computes on one that is not the host; None of another."""
+    """Return the device and what launches there, of a graph that computes on one that is not the host; else None."""
     segments = [s for s in compiled.executors[0].segments if not isinstance(s, Transfers)]
     devices = {i.device for i in compiled.executors[0].program.instructions if i.call.engine != "transfer"}
     on_one = len(devices) == 1 and HOST.name not in devices and all(isinstance(s, Launches | OnDevice) for s in segments)
@@ -256,33 +257,33 @@ def _segments_of(compiled: CompiledGraph) -> tuple[Device, list[Segment]] | None
 
 def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, ahead: Mapping[Device, HostAhead],
                   byte: int) -> float:
-    """Seconds of segments by the clock of their device, each with empty caches."""
+    """Return the seconds of segments by the clock of their device, each with empty caches."""
     return sum(ahead[device].seconds(partial(segment.run, ready._frame), byte) for segment in segments)
 
 
 def as_called(compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> Callable[[], dict[str, Any]]:
-    """A run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs some
-    microseconds beside its kernels, any other one ten times as much."""
+    """Return a run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs
+    some microseconds in addition to its kernels, any other one ten times as much."""
     return partial(compiled.run, dict(inputs), dims=_no_input_says(compiled.graph, dims),
                    session=compiled.session() if compiled.graph.states else None)
 
 
 def _no_input_says(graph: Graph, dims: Mapping[str, int]) -> dict[str, int] | None:
-    """The sizes that follow from no input; None where there are none."""
+    """Return the sizes that follow from no input; None where there are none."""
     shown = {s for node in graph.inputs.values() for s in node.type.shape}
     return {n: size for n, size in dims.items() if graph.dims[n] not in shown} or None
 
 
 def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:
-    """Of each path the runs that nothing disturbed: no other program ran, and the reference stream before took what it takes at
-    best. around: of each run, the reference's seconds and whether no other program ran."""
+    """Return for each path the runs that nothing disturbed: no other program ran, and the reference stream before took its best
+    time. around: for each run, the reference's seconds and whether no other program ran."""
     level = level_of([seconds for runs in around for seconds, _ in runs])
     return [[k for k, (seconds, alone) in enumerate(runs) if alone and seconds <= QUIET * level] for runs in around]
 
 
 def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
                   dims: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
+    """Return the outputs of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
     plan = plain_plan(graph)
     if plan is None or plan.memory(**dims).arena > PLAIN_BYTES:
         return {}
@@ -291,8 +292,8 @@ def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mappi
 
 
 def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> str:
-    """Which output has nothing to do with what is expected, and by how much; "" where none. Of floats, and where they are finite:
-    paths round differently, which is for the comparison of each kernel alone to judge."""
+    """Return which output is unrelated to the expected one, and by how much; "" where none. Finite floats only: paths round
+    differently, which is judged in the comparison of each kernel alone."""
     for name, right in expected.items():
         if right.dtype.kind in "biu":
             continue
@@ -306,13 +307,13 @@ def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -
 
 
 def path_plan(graph: Graph, expanded: Graph, path: Path, backends: Sequence[str]) -> Plan:
-    """The plan of a path, as the compiler lowers it. expanded: the graph with what the path runs in place of composites."""
+    """Return the plan of a path, as the compiler lowers it. expanded: the graph with what the path runs in place of composites."""
     return plan_along(graph, list(expanded.roots), lambda node: kernel_named(path.choices[signature_of(node).key]),
                       copy_kernels(backends), tuple(backends), kernel_of_all_steps(path).name if path.all_steps else "")
 
 
 def filled(t: TensorType, seed: int) -> np.ndarray:
-    """Small random numbers (integers 0 to 3) of a type, one block of them over and over."""
+    """Return small random numbers (integers 0 to 3) of a type, one block of them repeated."""
     rng = np.random.default_rng(seed)
     block = rng.standard_normal(BLOCK).astype(np.float32) * np.float32(0.05) if t.dtype.is_float else rng.integers(0, 4, BLOCK)
     return np.resize(block.astype(t.dtype.numpy), tuple(int(s) for s in t.shape))
@@ -320,9 +321,9 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PlacedInstructions:
-    """Which instructions belong to which place of a part. keys: by place, the part's key and its way. homes: instruction -> places,
-    several where a part is inside of another one.
-    copied: those that copy what a place made: they are the part's, and no step's; other copies are the step's that reads them."""
+    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several where
+    a part is inside of another one. copied: those that copy a place's results: they are the part's, and no step's; other copies are
+    the step's that reads them."""
 
     keys: Sequence[tuple[str, str]]
     homes: Mapping[int, Sequence[int]]
@@ -330,7 +331,7 @@ class PlacedInstructions:
 
 
 def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> PlacedInstructions:
-    """parts: as `places_of_parts` has them."""
+    """Return the instructions of parts, which `places_of_parts` has found."""
     program = plan.variants[0].program
     nodes = expanded.nodes
     makers: dict[int, list[int]] = {}
@@ -354,26 +355,27 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
 
 
 def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """(part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
+    """Return (part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
     sums: dict[int, np.ndarray] = {}
     for i, places in placed.homes.items():
         for place in places:
             sums[place] = sums.get(place, 0.0) + samples[:, i]
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    times: dict[tuple[str, str], list[np.ndarray]] = {}
     for place, taken in sums.items():
-        found.setdefault(placed.keys[place], []).append(taken)
-    return [(key, way, np.mean(each, axis=0).tolist()) for (key, way), each in found.items()]
+        times.setdefault(placed.keys[place], []).append(taken)
+    return [(key, way, np.mean(calls, axis=0).tolist()) for (key, way), calls in times.items()]
 
 
 def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """(signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed, and what
-    it prepares in every run, counts as the kernel's; a copy of what a part with recipes made counts as the part's alone."""
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed,
+    and what it prepares in every run, counts as the kernel's; a copy of the result of a part with recipes counts as the part's
+    alone."""
+    times: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):
         if not ins.signature or ins.label.startswith("prepare_"):
             waiting = waiting + (0.0 if i in placed.copied else samples[:, i])
             continue
-        found.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
+        times.setdefault((ins.signature, ins.kernel), []).append(samples[:, i] + waiting)
         waiting = np.zeros(len(samples))
-    return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in found.items()]
+    return [(key, name, np.mean(calls, axis=0).tolist()) for (key, name), calls in times.items()]

@@ -1,12 +1,11 @@
-"""stand_in: the same question at smaller fixed sizes, where a whole comparison is quick, and what is then left to ask of the large.
+"""size_classes: the same question at smaller fixed sizes, where a whole comparison is quick, and what remains for the large ones.
 
     linear f32[n, 640] f32[262144, 640]   →   linear f32[n, 64] f32[128, 64]
 
-A kernel of this package is one piece of code for all sizes. What it does with NaN, extreme values and operands that lie elsewhere
-is compared once for a class of fixed sizes; for each of the class it is then run at the real sizes too, on ordinary values at few
-points: what depends on how large the work is (blocks, threads, bounds of integers) shows there. Fixed sizes of one class leave the
-same remainder by BLOCK, a multiple of a kernel's vectors and tiles.
-"""
+A kernel of this package is one piece of code for all sizes. Its results on NaN, extreme values and other layouts are compared once
+for a class of fixed sizes; for each of the class it is then run at the real sizes too, on ordinary values at few points: what
+depends on how large the work is (blocks, threads, bounds of integers) shows there. Fixed sizes of one class leave the same
+remainder by BLOCK, a multiple of a kernel's vectors and tiles."""
 
 from __future__ import annotations
 
@@ -22,26 +21,26 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
-from tensor_graphs.measure.hazards import long_sums
-from tensor_graphs.measure.points.cover import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
+from tensor_graphs.measure.definition_points import long_sums
+from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, work_points
 
 BLOCK = 64
-"""a multiple of what kernels take at a time: vectors of 16, tiles of at most 32, pieces of 64 bytes"""
+"""multiple of what kernels take at a time: vectors of 16, tiles of at most 32, pieces of 64 bytes"""
 
 WORTH = 1 << 15
-"""elements that the fixed axes of an operand have together: a comparison of smaller ones is quick as it is"""
+"""elements that the fixed axes of an operand have together: a comparison of smaller ones is quick anyway"""
 
 
 def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
-    """The same op on smaller fixed sizes, each another one, that this kernel takes too; None where nothing is gained, the kernel is
-    not of this package or is written for each size anew, or an attribute may say something about a size."""
+    """Return the same op on smaller, different fixed sizes that this kernel takes too; None where nothing is gained, the kernel is
+    not of this package or is generated for each size, or an attribute may contain a size."""
     if not _of_this_package(kernel):
         return None
     inputs = signature.spec.inputs
     if max((int(d.product([s for s in t.shape if d.is_static(s)])) for t in inputs), default=0) < WORTH:
         return None
-    if any(_says_a_size(value) for value in signature.spec.attrs.values()):
+    if any(_contains_size(value) for value in signature.spec.attrs.values()):
         return None
     sizes: dict[int, int] = {}
     for size in (s for t in inputs for s in t.shape if isinstance(s, int)):
@@ -53,49 +52,49 @@ def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
 
     try:
         operands = [leaves.input(f"x{i}", tuple(map(small, t.shape)), t.dtype) for i, t in enumerate(inputs)]
-        found = signature_of(apply(signature.spec.op, operands, signature.spec.attrs))
+        result = signature_of(apply(signature.spec.op, operands, signature.spec.attrs))
     except TensorGraphsError:
         return None
-    return found if found.key != signature.key and kernel.computes(found.spec) and kernel.accepts(found.spec) is None else None
+    return result if result.key != signature.key and kernel.computes(result.spec) and kernel.accepts(result.spec) is None else None
 
 
 def _of_this_package(kernel: Kernel) -> bool:
-    """Whether a kernel is one of the lists of this package's backends, and one piece of code for all sizes."""
+    """Return whether a kernel is in the lists of this package's backends, and one piece of code for all sizes."""
     return (kernel.backend in registry.OURS and kernel.op != ANY_OP and kernel.composite is None
-            and any(each is kernel for each in registry.load_backend(kernel.backend)))
+            and any(candidate is kernel for candidate in registry.load_backend(kernel.backend)))
 
 
-def _says_a_size(value: Any) -> bool:
-    """Whether an attribute holds a number that may be a fixed size, or one that follows from it."""
+def _contains_size(value: Any) -> bool:
+    """Return whether an attribute holds a number that may be a fixed size, or one that follows from it."""
     if isinstance(value, tuple):
-        return any(map(_says_a_size, value))
+        return any(map(_contains_size, value))
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) >= BLOCK // 2
 
 
 def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typical: Mapping[str, int], secret: int) -> list[Point]:
-    """Where a kernel is compared at its real fixed sizes, when it has passed at smaller ones: where it is used, at the smallest
-    sizes of its dims, at odd ones and at the largest that are affordable; other values at the same addresses; in place; and from
-    elements on at which no vector begins. Of operands so large that any point takes long, at the smallest sizes and small ones."""
+    """Return the points of a kernel at its real fixed sizes, when it has passed at smaller ones: at its typical, smallest, odd and
+    largest affordable sizes; other values at the same addresses; in place; unaligned. Of operands so large that any point takes
+    long, at the smallest sizes and small ones."""
     graph = signature.graph
     sizes = work_points(graph, typical)
     odd = next((s for s in sizes if any(s[n] in ODD for n in graph.dims)), sizes[-1])
     affordable = [s for s in {_pairs(s): s for s in (sizes[0], min(sizes, key=_total), odd)}.values() if _quick(signature, s)]
-    found = [Point(_pairs(s), secret + 7 * i) for i, s in enumerate(affordable or sorted(sizes, key=_total)[:3:2])]
-    base = max(found, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
-    found.insert(found.index(base) + 1, Point(base.sizes, secret + 101, like=base.seed))
+    points = [Point(_pairs(s), secret + 7 * i) for i, s in enumerate(affordable or sorted(sizes, key=_total)[:3:2])]
+    base = max(points, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
+    points.insert(points.index(base) + 1, Point(base.sizes, secret + 101, like=base.seed))
     if affordable:
-        found += [Point(base.sizes, secret + 102, form="unaligned")]
-        found += [Point(base.sizes, secret + 103 + i, form="in_place", axis=i) for i in ways_in_place(kernel, signature)]
+        points += [Point(base.sizes, secret + 102, form="unaligned")]
+        points += [Point(base.sizes, secret + 103 + i, form="in_place", axis=i) for i in ways_in_place(kernel, signature)]
     for name in sorted(graph.dims):
         free = name in small.graph.dims and rows_are_independent(small, name)
         for largest in largest_sizes(graph):
             far = {**base.binding, name: largest[name]}
             if _quick(signature, far, free):
-                found.append(Point(_pairs(far), secret + 120 + len(found),
+                points.append(Point(_pairs(far), secret + 120 + len(points),
                                    rows=(name, FEW_ROWS) if free and far[name] > 2 * FEW_ROWS else None))
                 break
-    found += long_sums(signature, secret)
-    return list({replace(p, seed=0): p for p in reversed(found)}.values())[::-1]
+    points += long_sums(signature, secret)
+    return list({replace(p, seed=0): p for p in reversed(points)}.values())[::-1]
 
 
 ODD = range(9, 63)

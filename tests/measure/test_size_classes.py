@@ -23,13 +23,13 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.ahead import compare
+from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.memory_guards import Guarded
 from tensor_graphs.measure.isolation.worker_process import JudgeError, WorkerProcess
-from tensor_graphs.measure.judge import Asked, Judge, Verdict, of_class
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict, class_task
 from tensor_graphs.measure.points.changed_rows import Updated
 from tensor_graphs.measure.points.inputs import Point, make_inputs, point_inputs, seal
-from tensor_graphs.measure.points.stand_in import points_at_size, smaller
+from tensor_graphs.measure.points.size_classes import points_at_size, smaller
 from tensor_graphs.measure.timing.bench import Bench
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
@@ -54,7 +54,7 @@ def test_a_class_is_compared_at_a_typical_size_within_the_range_of_the_dim(low: 
     x, w = tg.input("x", (tg.dim("n", low, high), 640), tg.f32), tg.input("w", (1536, 640), tg.f32)
     kernel = kernel_named("c.linear")
     small = smaller(kernel, signature_of(tg.linear(x, w)))
-    assert small is not None and of_class(kernel, small).typical == {"n": typical}
+    assert small is not None and class_task(kernel, small).typical == {"n": typical}
 
 
 def test_what_is_small_anyway_or_may_hang_on_a_size_is_in_no_class() -> None:
@@ -240,14 +240,15 @@ def test_kernels_that_are_compared_in_a_row_get_the_verdict_that_each_would_get_
     asked_by: dict[str, set[int]] = {}
 
     class Noting(Judge):
-        def _kept(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
+        def _stored_answer(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
             asked_by.setdefault(signature.key, set()).add(threading.get_ident())
-            return super()._kept(signature, point)
+            return super()._stored_answer(signature, point)
 
     x = tg.input("x", (N, 24), tg.f32)
     softmax, product = signature_of(tg.softmax(x)), linear(451, 261)
     right, wrong = kernel_named("c.softmax"), kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
-    asked = [Asked(kernel_named("c.linear"), product, {"n": 1}), Asked(right, softmax, {"n": 5}), Asked(wrong, softmax, {"n": 5})]
+    asked = [JudgeTask(kernel_named("c.linear"), product, {"n": 1}), JudgeTask(right, softmax, {"n": 5}),
+             JudgeTask(wrong, softmax, {"n": 5})]
     with Noting(shared) as judge:
         found = {each.kernel.name: verdict for each, verdict in compare(judge, asked)}
         assert {name: v.status for name, v in found.items()} == {
@@ -265,10 +266,10 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     began = threading.Event()
 
     class Waiting(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, *more: Any, **named: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, *more: Any, **named: Any) -> Any:
             if signature is second:
                 began.set()
-            return super()._heard(kernel, signature, *more, **named)
+            return super()._run_jobs(kernel, signature, *more, **named)
 
         def _compare(self, signature: Signature, *more: Any, **named: Any) -> Any:
             overlapped.append(signature is second or began.wait(30.0))
@@ -277,7 +278,7 @@ def test_what_a_kernel_has_returned_is_compared_while_the_worker_runs_the_next(s
     overlapped: list[bool] = []
     x = tg.input("x", (N, 24), tg.f32)
     first, second = signature_of(tg.softmax(x)), signature_of(tg.exp(x))
-    asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
+    asked = [JudgeTask(kernel_named("numpy.softmax"), first, {"n": 5}), JudgeTask(kernel_named("numpy.exp"), second, {"n": 5})]
     with Waiting(shared) as judge:
         judge.workers = 1
         assert [verdict.status for _, verdict in compare(judge, asked)] == ["PASSED", "PASSED"]
@@ -289,13 +290,13 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
     outside = kernel_of(FAMILIES["numpy.wrong_in_a_band_of_row_counts.softmax"], 0)
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if alone:
                 assert running.acquire(blocking=False)
             elif signature in (first, second):
                 together.wait(60.0)                                 # each of them is run while the other one is
             try:
-                heard = super()._heard(kernel, signature, shown, timing, later, *more)
+                heard = super()._run_jobs(kernel, signature, shown, timing, later, *more)
                 workers.add(threading.get_ident() if later is None else later.pid)
                 return heard
             finally:
@@ -304,12 +305,12 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
 
     x = tg.input("x", (N, 24), tg.f32)
     first, second = signature_of(tg.softmax(x)), signature_of(tg.exp(x))
-    asked = [Asked(kernel_named("numpy.softmax"), first, {"n": 5}), Asked(kernel_named("numpy.exp"), second, {"n": 5})]
+    asked = [JudgeTask(kernel_named("numpy.softmax"), first, {"n": 5}), JudgeTask(kernel_named("numpy.exp"), second, {"n": 5})]
     for alone in (False, True):
         workers.clear()
         with Watching(shared) as judge:
             judge.workers = 2
-            everything = [*asked, Asked(outside, first, {"n": 5})] if alone else asked
+            everything = [*asked, JudgeTask(outside, first, {"n": 5})] if alone else asked
             assert [verdict.status for _, verdict in compare(judge, everything)] == [
                 "PASSED", "PASSED", *(["INCORRECT_NUMERICAL"] if alone else [])]
             assert len(workers) == 2 and (not alone or judge.worker.pid is None)
@@ -317,16 +318,16 @@ def test_kernels_of_this_package_are_run_by_two_workers_at_once_and_one_from_out
 
 def test_a_class_that_has_a_class_is_compared_behind_it_and_each_worker_is_asked_by_one_thread(tmp_path: Path) -> None:
     x, y = (tg.input(name, (128, 192, 4), tg.f32) for name in "xy")
-    asked = [Asked(kernel_named(f"numpy.{name}"), signature_of(made), {})
+    asked = [JudgeTask(kernel_named(f"numpy.{name}"), signature_of(made), {})
              for name, made in (("add", x + y), ("mul", x * y), ("max", tg.maximum(x, y)), ("exp", tg.exp(x)))]
     behind = [smaller(each.kernel, each.signature) for each in asked]
     assert all(small is not None and smaller(each.kernel, small) is not None for each, small in zip(asked, behind, strict=True))
     asked_by: dict[int, set[int]] = {}
 
     class Watching(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             asked_by.setdefault(id(later or self.worker), set()).add(threading.get_ident())
-            return super()._heard(kernel, signature, shown, timing, later, *more)
+            return super()._run_jobs(kernel, signature, shown, timing, later, *more)
 
     with open_database(tmp_path / "own.db") as database, Watching(database) as judge:
         judge.workers = 2
@@ -340,14 +341,15 @@ def test_a_comparison_that_is_given_up_leaves_no_worker_running_and_an_error_of_
     ended: list[WorkerProcess] = []
 
     class Failing(Judge):
-        def _heard(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
+        def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Any, timing: Any, later: Any = None, *more: Any) -> Any:
             if later is not self.worker and fails:
                 ended.append(later)
                 raise JudgeError("the other one does not start")
-            return super()._heard(kernel, signature, shown, timing, later, *more)
+            return super()._run_jobs(kernel, signature, shown, timing, later, *more)
 
     x = tg.input("x", (N, 24), tg.f32)
-    asked = [Asked(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5}) for op in (tg.exp, tg.tanh, tg.sin, tg.cos)]
+    asked = [JudgeTask(kernel_named(f"numpy.{op.__name__}"), signature_of(op(x)), {"n": 5})
+             for op in (tg.exp, tg.tanh, tg.sin, tg.cos)]
     fails = True
     with Failing(shared) as judge:
         judge.workers = 2
@@ -381,18 +383,18 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
     asked_about_dearest, order = threading.Event(), []
 
     class Slow(Judge):
-        def look_ahead(self, asked: Asked) -> None:
+        def look_ahead(self, asked: JudgeTask) -> None:
             if asked.signature.key == dear.key:
                 assert asked_about_dearest.wait(30)
             super().look_ahead(asked)
 
-        def returned(self, asked: Asked, worker: WorkerProcess, *more: Any) -> Verdict | Callable[[], Verdict]:
+        def returned(self, asked: JudgeTask, worker: WorkerProcess, *more: Any) -> Verdict | Callable[[], Verdict]:
             order.append(asked.signature.key)
             asked_about_dearest.set()
             return super().returned(asked, worker, *more)
 
     cheap, dear = (signature_of(tg.softmax(tg.input("x", (N, size), tg.f32))) for size in (8, 640))
-    asked = [Asked(kernel_named("c.softmax"), each, {"n": 2}) for each in (cheap, dear)]
+    asked = [JudgeTask(kernel_named("c.softmax"), each, {"n": 2}) for each in (cheap, dear)]
     with Slow(shared) as judge:
         judge.workers = 1
         judge.foresee(asked[:1], lambda: False)

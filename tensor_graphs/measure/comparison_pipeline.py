@@ -1,6 +1,5 @@
-"""ahead: many kernels are compared, none of them timed. Workers go from one to the next; meanwhile threads ask the oracle
-about what comes then, and compare what was returned (judge.py says what is asked, and what is right).
-"""
+"""comparison_pipeline: compares many kernels, none of them timed. Workers go from one to the next; meanwhile threads have the
+oracle evaluate the next ones and compare what was returned (judge.py defines both)."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import device_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.worker_process import WorkerProcess
-from tensor_graphs.measure.judge import Asked, Judge, Verdict, of_class, pairs_at
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict, class_task, pairs_at
 from tensor_graphs.measure.points.inputs import forget_tables
-from tensor_graphs.measure.points.stand_in import smaller
+from tensor_graphs.measure.points.size_classes import smaller
 from tensor_graphs.measure.timing.one_thread import one_thread
 
 
-def compare(judge: Judge, asked: Sequence[Asked]) -> Generator[tuple[Asked, Verdict]]:
-    """A verdict on each, none of them timed. Classes of sizes (stand_in.py) come first, and are filed here."""
+def compare(judge: Judge, asked: Sequence[JudgeTask]) -> Generator[tuple[JudgeTask, Verdict]]:
+    """Yield a verdict on each, none of them timed. Classes of sizes (size_classes.py) come first, and are filed here."""
     return _Comparison(judge, asked).verdicts()
 
 
@@ -34,8 +33,8 @@ _DONE: Future[None] = Future()
 _DONE.set_result(None)
 
 
-class _Beside:
-    """Threads that do one thing after another, what is urgent before what is not."""
+class _TaskThreads:
+    """Threads that work through a queue, urgent tasks first."""
 
     def __init__(self, threads: int = 1) -> None:
         self._asked: PriorityQueue[tuple[int, int, Future[None], Callable[[], None] | None]] = PriorityQueue()
@@ -43,10 +42,10 @@ class _Beside:
         self._threads = [threading.Thread(target=self._work, daemon=True, name="beside") for _ in range(threads)]
 
     def submit(self, work: Callable[[], None] | None, urgency: int) -> Future[None]:
-        """Begun in order of urgency, 0 first; None, with 3: the last thing that one of them does."""
-        made: Future[None] = Future()
-        self._asked.put((urgency, next(self._numbers), made, work))
-        return made
+        """Queue a task; urgency 0 first. None, with 3: one thread ends."""
+        future: Future[None] = Future()
+        self._asked.put((urgency, next(self._numbers), future, work))
+        return future
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -61,61 +60,61 @@ class _Beside:
 
     def _work(self) -> None:
         while True:
-            _, _, made, work = self._asked.get()
+            _, _, future, work = self._asked.get()
             if work is None:
                 return
-            if made.set_running_or_notify_cancel():
+            if future.set_running_or_notify_cancel():
                 try:
                     work()
                 except BaseException as error:
-                    made.set_exception(error)
+                    future.set_exception(error)
                 else:
-                    made.set_result(None)
+                    future.set_result(None)
 
 
 class _Comparison:
-    """There are several workers only where all kernels are of this package: one from outside runs beside no other.
-    """
+    """Comparison of many kernels. There are several workers only where all kernels are of this package: one from outside runs
+    alone."""
 
-    def __init__(self, judge: Judge, asked: Sequence[Asked]) -> None:
+    def __init__(self, judge: Judge, asked: Sequence[JudgeTask]) -> None:
         self.judge = judge
         self.classes: dict[tuple[str, str], int] = {}
         """(identity, signature's key) of a class of sizes -> its place in the queue"""
-        classes: list[Asked] = []
+        classes: list[JudgeTask] = []
 
         def ask_first(kernel: Kernel, small: Signature | None) -> None:
-            """The class of a question, behind its own: `_class_of` would have the judge's worker run that, whoever asks."""
+            """Queue the class of a question before it: `_class_of` would have the judge's worker run it for any caller."""
             if small is None or judge.is_on_file(kernel, small) or (kernel.identity, small.key) in self.classes:
                 return
             ask_first(kernel, smaller(kernel, small))
             self.classes[kernel.identity, small.key] = len(classes)
-            classes.append(of_class(kernel, small))
+            classes.append(class_task(kernel, small))
 
-        for each in asked:
-            ask_first(each.kernel, smaller(each.kernel, each.signature))
+        for task in asked:
+            ask_first(task.kernel, smaller(task.kernel, task.signature))
         # what takes long is begun early: the last one would keep a processor idle
-        self.queue = [*classes, *sorted(asked, key=lambda each: -work(each.signature, pairs_at(each.signature, each.typical))[0])]
+        self.queue = [*classes, *sorted(asked, key=lambda task: -work(task.signature, pairs_at(task.signature, task.typical))[0])]
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
-        self.waits_for = [self._class_of(each) for each in self.queue]
-        """of each place the verdict on its class, if it has one that is asked for here"""
-        on_host = any(device_of(each.kernel.backend).is_host for each in asked)
+        self.waits_for = [self._class_of(task) for task in self.queue]
+        """verdict on the class of each place, if one is asked for here"""
+        on_host = any(device_of(task.kernel.backend).is_host for task in asked)
         most = judge.workers if on_host else judge.elsewhere
-        self.workers = min(most, len(self.queue)) if all(each.kernel.ours for each in asked) else 1
+        self.workers = min(most, len(self.queue)) if all(task.kernel.ours for task in asked) else 1
         self._left = deque(range(len(self.queue)))
-        self._ahead: dict[int, Future[None]] = {i: _DONE for i, each in enumerate(self.queue) if judge.is_foreseen(each)}
-        """place in the queue -> when the oracle has been asked for its first job; of some it was while compilers ran"""
+        self._ahead: dict[int, Future[None]] = {i: _DONE for i, task in enumerate(self.queue) if judge.is_foreseen(task)}
+        """place in the queue -> when the oracle has evaluated its first job; of some it did while compilers ran"""
         self._stopped = False
         self._changed = threading.Condition()
-        """held while it is decided who takes what; notified where something may be ready that was not"""
+        """held while places are taken; notified where something may be ready"""
         for verdict in self.found[:len(self.classes)]:
             verdict.add_done_callback(self._look_further)
-        self._beside = _Beside(1 if on_host else judge.beside)
+        self._tasks = _TaskThreads(1 if on_host else judge.side_threads)
 
-    def verdicts(self) -> Generator[tuple[Asked, Verdict]]:
-        """In the order in which they were asked for, but that what takes long comes first."""
+    def verdicts(self) -> Generator[tuple[JudgeTask, Verdict]]:
+        """Yield them in the order in which they were asked for, except that long ones come first."""
         with ExitStack() as stack:
             stack.callback(forget_tables)                           # of threads that end here
-            stack.enter_context(self._beside)
+            stack.enter_context(self._tasks)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
             for foreseen in list(self._ahead):
@@ -133,56 +132,54 @@ class _Comparison:
             for i in range(filed, len(self.queue)):
                 yield from self._filed(i)
 
-    def _filed(self, i: int) -> Iterator[tuple[Asked, Verdict]]:
-        each, verdict = self.queue[i], self.found[i].result()
+    def _filed(self, i: int) -> Iterator[tuple[JudgeTask, Verdict]]:
+        task, verdict = self.queue[i], self.found[i].result()
         if i < len(self.classes):
-            self.judge.record(each.kernel, each.signature, verdict, None)
+            self.judge.record(task.kernel, task.signature, verdict, None)
         else:
-            yield each, verdict
+            yield task, verdict
 
-    def _class_of(self, asked: Asked) -> Future[Verdict] | None:
+    def _class_of(self, asked: JudgeTask) -> Future[Verdict] | None:
         small = smaller(asked.kernel, asked.signature)
-        known = None if small is None else self.classes.get((asked.kernel.identity, small.key))
-        return None if known is None else self.found[known]
+        place = None if small is None else self.classes.get((asked.kernel.identity, small.key))
+        return None if place is None else self.found[place]
 
     def _next(self) -> int | None:
-        """The first place that waits for nothing, once there is one; None where none is left."""
+        """Return the first place that waits for nothing, once there is one; None where none is left."""
         with self._changed:
             while self._left:
-                found = next((i for i in self._left if self._is_ready(i)), None)
-                if found is not None:
-                    self._left.remove(found)
-                    return found
+                ready = (i for i in self._left if i in self._ahead and self._ahead[i].done() and self._has_class(i))
+                place = next(ready, None)
+                if place is not None:
+                    self._left.remove(place)
+                    return place
                 self._changed.wait()
             return None
 
     def _look_further(self, _: Future[Any]) -> None:
-        """A class has its verdict, or the oracle was asked about somebody: workers may have something to take."""
+        """Wake the workers: a class has its verdict, or the oracle has evaluated a job."""
         self._look_ahead()
         with self._changed:
             self._changed.notify_all()
 
-    def _is_ready(self, i: int) -> bool:
-        return i in self._ahead and self._ahead[i].done() and self._has_class(i)
-
     def _has_class(self, i: int) -> bool:
-        known = self.waits_for[i]
-        return known is None or known.done()
+        verdict = self.waits_for[i]
+        return verdict is None or verdict.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
-        """Have a worker run the kernel of this place; whether it is right is found by a thread beside it."""
-        each, known = self.queue[i], self.waits_for[i]
+        """Have a worker run the kernel of this place; a thread in parallel decides whether it is right."""
+        task, class_verdict = self.queue[i], self.waits_for[i]
         self._look_ahead()
         self._ahead[i].result()
-        if known is not None:
-            known.result()
-        compared = self.judge.returned(each, worker, lambda: self._stopped)
+        if class_verdict is not None:
+            class_verdict.result()
+        compared = self.judge.returned(task, worker, lambda: self._stopped)
 
         def find() -> None:
             try:
                 verdict = compared if isinstance(compared, Verdict) else compared()
                 if i < len(self.classes):
-                    self.judge.note_class(each.kernel, each.signature, verdict)
+                    self.judge.note_class(task.kernel, task.signature, verdict)
             except BaseException as error:
                 self.found[i].set_exception(error)
             else:
@@ -191,14 +188,14 @@ class _Comparison:
         if isinstance(compared, Verdict):
             find()
         else:
-            self._beside.submit(find, 0)
+            self._tasks.submit(find, 0)
 
     def _look_ahead(self) -> None:
-        """Have the oracle asked about some that are left and wait for no class: as many as workers, and one more."""
+        """Have the oracle evaluate some that are left and wait for no class: as many as workers, and one more."""
         with self._changed:
             for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
-                    self._ahead[i] = self._beside.submit(partial(self._ask_ahead, i), 2)
+                    self._ahead[i] = self._tasks.submit(partial(self._ask_ahead, i), 2)
                     self._ahead[i].add_done_callback(self._look_further)
 
     def _ask_ahead(self, i: int) -> None:
@@ -206,18 +203,18 @@ class _Comparison:
         self._ask_the_rest(i)
 
     def _ask_the_rest(self, i: int) -> None:
-        """Have a thread beside ask what later jobs need, unless there is a verdict before."""
+        """Have a thread evaluate what later jobs need, unless there is a verdict before."""
         def ask() -> None:
             self.judge.ask_the_rest(self.queue[i], lambda: self._stopped or self.found[i].done())
 
         with self._changed:
             if not self._stopped:
-                self._beside.submit(ask, 1)
+                self._tasks.submit(ask, 1)
 
     @contextmanager
     def _another(self) -> Iterator[None]:
-        """Another worker, that takes what is next as well. One that is in the middle of something is ended where nobody waits for
-        it any more."""
+        """Context manager: another worker that takes what is next as well; it is ended in the middle where nobody waits any
+        more."""
         def take() -> None:
             while (i := self._next()) is not None:
                 try:
@@ -241,11 +238,11 @@ class _Comparison:
                 thread.join()
 
     def _stop(self) -> None:
-        """Nothing else is begun, and nobody waits for what has not ended."""
+        """Begin nothing else, and cancel what has not ended."""
         with self._changed:
             self._stopped = True
             self._left.clear()
             self._changed.notify_all()
         waited_for: list[Future[Any]] = [*self._ahead.values(), *self.found]
-        for each in waited_for:
-            each.cancel()
+        for future in waited_for:
+            future.cancel()

@@ -1,12 +1,10 @@
-"""doubt: the running errors of the rows for which a kernel would be refused, where those of all rows are too much work.
+"""row_errors: the running errors of the rows for which a kernel would be refused, where those of all rows are too much work.
 
-    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is asked about
+    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is looked at
 
-A running error is not evaluated beyond WORK numbers (running_error.py), and what stands for it knows the size of an element's
-neighbours, but not that it cancelled. So before a kernel of large fixed sizes is refused, the op is evaluated on those rows alone
-in which an element is beyond the limit. Whether rows are independent is seen from the oracle: what comes of the few has to be what
-came of all of them.
-"""
+A running error is not evaluated beyond WORK numbers (running_error.py), and its estimate does not know that an element cancelled.
+So before a kernel of large fixed sizes is refused, the op is evaluated on the rows alone in which an element is beyond the limit.
+Rows are independent if the oracle's result for the few equals its result for all."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
-from tensor_graphs.measure.fewer_bits import running_errors
-from tensor_graphs.measure.points.fixed_rows import Fewer, called, fewer, taken
+from tensor_graphs.measure.operand_precision import running_errors
+from tensor_graphs.measure.points.fixed_rows import Fewer, fewer, row_name, same_rows, taken
 
 log = logging.getLogger(__name__)
 
@@ -33,28 +31,26 @@ AT_ONCE = 1 << 15
 """numbers of the largest operand that rows have together: a hundred steps make as many of them as WORK allows"""
 
 MOST = 16
-"""times that so many rows are evaluated, at most: who is wrong in more of them is not off by what cancels"""
+"""times that this many rows are evaluated, at most: a kernel that is wrong in more of them is not off by cancellation"""
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,
              roundings: float = ROUNDINGS) -> np.ndarray:
-    """Which elements of a float output, be it one number, are off by more than the limit, as `error_measure.measure` has it."""
+    """Return which elements of a float output are off by more than the limit, as `error_measure.measure` defines it."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
         row = -1 if size.ndim else None
-        beside = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=row, keepdims=True)))
+        scale = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=row, keepdims=True)))
         off = np.abs(out.astype(np.float64) - ref)
         explained = np.where(off <= roundings * moves, moves / unit_roundoff(dtype), 0.0)
-        return np.asarray(off > limit * np.maximum(np.maximum(beside, explained), dtype.smallest_normal))
+        return np.asarray(off > limit * np.maximum(np.maximum(scale, explained), dtype.smallest_normal))
 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
                   name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
-    """How far rounding may move each value of an output: `moves`, but the running errors of rows in which an element is in doubt.
-
-    expected: the oracle's outputs. precision: a kernel's. None where nothing is in doubt or too much is, and where the op's rows
-    depend on each other along each axis.
-    """
+    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where
+    nothing is in doubt or too much is, and where the op's rows depend on each other along each axis. expected: the oracle's
+    outputs. precision: a kernel's."""
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
         size = doubt.shape[axis]
@@ -62,28 +58,27 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
         count = min(len(numbers), max(1, AT_ONCE * size // max(1, largest)))
         if 2 * count > size or len(numbers) > MOST * count:
             continue
-        for rows in (called(axis, size), called(axis - doubt.ndim, size)):
+        for rows in (row_name(axis, size), row_name(axis - doubt.ndim, size)):
             few = fewer(graph, rows, count)
             if few is not None and few.outputs[name] == axis:
-                found = moves.copy()
-                if all(_fill(found, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count), precision)
+                refined = moves.copy()
+                if all(_fill(refined, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count), precision)
                        for i in range(0, len(numbers), count)):
-                    return found
+                    return refined
     return None
 
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
           numbers: np.ndarray, precision: Precision | None) -> bool:
-    """Put the running errors of these rows into their places; False where these rows depend on others, or are too much work too."""
+    """Put the running errors of these rows into their places; return False where these rows depend on others, or are too much work
+    too."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
-        made = interpret(few.graph, some, dims=sizes).outputs
+        outputs = interpret(few.graph, some, dims=sizes).outputs
     except (TensorGraphsError, ValueError, IndexError) as e:
         log.debug("no %d rows of %s: %s", len(numbers), name, e)
         return False
-    same = all(np.allclose(made[each].astype(np.float64), wanted[each].astype(np.float64), rtol=1e-9, atol=1e-12, equal_nan=True)
-               for each in wanted)
-    error = running_errors(few.graph, some, sizes, precision)[name] if same else None
+    error = running_errors(few.graph, some, sizes, precision)[name] if same_rows(outputs, wanted) else None
     if error is not None:
         np.moveaxis(moves, few.outputs[name], 0)[numbers] = np.moveaxis(error, few.outputs[name], 0)
     return error is not None

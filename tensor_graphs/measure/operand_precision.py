@@ -1,9 +1,8 @@
-"""fewer_bits: how far rounding moves what a kernel computes that rounds its operands to fewer bits (`Kernel.precision`).
+"""operand_precision: how far rounding moves the result of a kernel that rounds its operands to fewer bits (`Kernel.precision`).
 
-The running error beside which such a kernel is measured is that of its graph with operands that are rounded first. No dtype has
-the bits of TF32; bf16 has its exponent, so operands are rounded to that, and a rounding counts for as much less as TF32's is finer.
-What explains a difference is then, as for other kernels, eight of its roundings; the error over it is one over what was added up.
-"""
+The reference for such a kernel is the running error of its graph with operands that are rounded first. No dtype has the bits of
+TF32; bf16 has its exponent, so operands are rounded to that, and a rounding counts less by the factor by which TF32 is finer. A
+difference is then explained, as for other kernels, by eight of its roundings."""
 
 from __future__ import annotations
 
@@ -22,21 +21,21 @@ from tensor_graphs.meaning.running_error import running_error
 
 
 def widened(dtype: DType, precision: Precision | None) -> float:
-    """How much more a rounding to this precision is than one to the dtype."""
+    """Return the factor by which a rounding to this precision is larger than one to the dtype."""
     return precision.unit / unit_roundoff(dtype) if precision is not None and dtype is f32 else 1.0
 
 
 def running_errors(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int],
                    precision: Precision | None) -> dict[str, np.ndarray | None]:
-    """`running_error`, for a kernel of a precision: what its roundings come to, in units of those of the outputs' dtypes."""
+    """Return `running_error` for a kernel of a precision: its roundings in units of those of the outputs' dtypes."""
     if precision is None:
         return running_error(graph, inputs, binding)
-    found = running_error(graph.with_roots(rebuild(graph.roots, _rounded)), inputs, binding)
-    return {name: None if error is None else error * _in_units(graph.outputs[name].dtype) for name, error in found.items()}
+    errors = running_error(graph.with_roots(rebuild(graph.roots, _rounded)), inputs, binding)
+    return {name: None if error is None else error * _in_units(graph.outputs[name].dtype) for name, error in errors.items()}
 
 
 def neighbours(ref: np.ndarray, dtype: DType, precision: Precision | None) -> np.ndarray:
-    """`neighbours_error`, likewise."""
+    """Return `neighbours_error` for a kernel of a precision."""
     is_coarser = precision is not None and dtype is f32
     return neighbours_error(ref, bf16) * _in_units(dtype) if is_coarser else neighbours_error(ref, dtype)
 

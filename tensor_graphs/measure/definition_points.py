@@ -1,13 +1,12 @@
-"""hazards: points at which an op is asked because of what its definition contains.
+"""definition_points: the points at which an op is compared because of what its definition contains.
 
-    a sum of 2¹³ terms and more   one number for all terms, and numbers that grow slowly: what one accumulator in f32 loses grows
+    a sum of 2¹³ terms and more   one number for all terms, and slowly growing numbers: what one accumulator in f32 loses grows
                                   with the number of terms, and random numbers of both signs hide it
     a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else;
-                                  rows that are far below zero as a whole: whoever begins at a number, however low, meets less
+                                  rows that are far below zero: a maximum that starts at any number, however low, meets less
     a comparison of operands      neighbours of one dtype
 
-Any kernel from outside is run many times under load, at small sizes and at large ones.
-"""
+Any kernel from outside is run many times under load, at small sizes and at large ones."""
 
 from __future__ import annotations
 
@@ -17,39 +16,38 @@ from dataclasses import replace
 
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
-from tensor_graphs.measure.points.cover import EACH_SECONDS, LITTLE, seconds
+from tensor_graphs.measure.definition_analysis import compares_operands, most_terms, one_sided_operands, padded_operands
+from tensor_graphs.measure.points.coverage import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.measure.points.extremes import ONE_SIDED
 from tensor_graphs.measure.points.inputs import Point, is_big
 
 LONG = 1 << 13
-"""terms of a sum in f32 from which on one accumulator may lose more than is allowed: 4096 equal ones lose 4e-5 at most"""
+"""terms of a sum in f32 from which one accumulator may lose more than is allowed: 4096 equal ones lose 4e-5 at most"""
 
 LONGEST_PADDED = 2048
 """size at most of an axis that begins with padding: several blocks of any kernel"""
 
 FEW = (2, 1)
-"""what the dims beside a long one are, where they can be; the second where operands would be too large"""
+"""sizes of the dims next to a long one, where possible; the second where operands would be too large"""
 
 
 def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """The points of a signature; none where its definition has none of these, or where they would take long."""
-    graph, found = signature.graph, long_sums(signature, seed)
+    """Return the points of a signature; none where its definition has none of these, or where they would take long."""
+    graph, points = signature.graph, long_sums(signature, seed)
     padded, longest = padded_operands(graph), None
     if padded.floats or padded.masks:
         longest = _largest(signature, padded.dims, base, LONGEST_PADDED)
         alone = {n: size if n in padded.dims else max(1, d.bounds(graph.dims[n])[0]) for n, size in (longest or {}).items()}
-        found += [Point(_pairs(sizes), seed + 2710 + i, extreme="padded")
+        points += [Point(_pairs(sizes), seed + 2710 + i, extreme="padded")
                   for i, sizes in enumerate((longest, alone)) if sizes and (not i or sizes != longest)]
-    found += one_sided(signature, longest or base, seed)
+    points += one_sided(signature, longest or base, seed)
     if compares_operands(graph):
-        found.append(Point(_pairs(base), seed + 2720, extreme="neighbouring"))
-    return found
+        points.append(Point(_pairs(base), seed + 2720, extreme="neighbouring"))
+    return points
 
 
 def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list[Point]:
-    """The points at which whole rows lie on one side of zero: as many as there have to be for each of ONE_SIDED rows, if that does
-    not take long."""
+    """Return the points at which whole rows lie on one side of zero: as many as each of ONE_SIDED rows needs, if that is quick."""
     operands, inputs = one_sided_operands(signature.graph), signature.graph.inputs
     if not operands.straight and not operands.multiplied:
         return []
@@ -62,7 +60,7 @@ def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list
 
 
 def long_sums(signature: Signature, seed: int) -> list[Point]:
-    """The points of a sum of many terms, as many as are affordable, beside few of all else."""
+    """Return the points of a sum of as many terms as are affordable, with small sizes of all other dims."""
     graph, terms = signature.graph, most_terms(signature.graph)
     dims = frozenset(map(str, d.symbols(terms)))
     for few in FEW:
@@ -74,8 +72,7 @@ def long_sums(signature: Signature, seed: int) -> list[Point]:
 
 
 def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]) -> list[Point]:
-    """Those at which a kernel is run many times, while another thread works: the base, and the largest of these points that
-    has ordinary values."""
+    """Return the points of many runs next to another thread: the base, and the largest of these with ordinary values."""
     def cost(point: Point) -> float:
         return seconds(signature, point.binding, by_rows=True)
 
@@ -85,8 +82,8 @@ def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]
 
 
 def _largest(signature: Signature, dims: frozenset[str], others: Mapping[str, int], most: int) -> dict[str, int] | None:
-    """Sizes at which these dims are as large as is affordable, up to `most`, and the others as given, all within their bounds; None
-    where even their smallest take long."""
+    """Return sizes at which these dims are as large as is affordable, up to `most`, and the others as in `others`, all within their
+    bounds; None where even their smallest take long."""
     bounds = {n: d.bounds(dim) for n, dim in signature.graph.dims.items()}
     while True:
         sizes = {n: min(high, max(low, most if n in dims else others[n])) for n, (low, high) in bounds.items()}

@@ -1,30 +1,28 @@
-"""ahead: what a profile takes beside its budget: an estimate before anything is measured."""
+"""time_left: what a profile takes in addition to its budget, estimated before anything is measured."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
 
 ORACLE_RATE = 1e8
 """bytes per second that a comparison reads: rough, from logs of a server with two cores"""
 
 SEARCH = 2.5
-"""times the seconds until the first questions are known that finding all of them takes, about"""
+"""ratio of the time to find all questions to the time until the first are known, about"""
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """budget: seconds for measuring. device: seconds that measuring the device's constants takes, about; 0 where they are known.
-    search: seconds that finding out what to measure takes, about; 0 where that is under a second. never_compared: how many kernels
-    of the plan have no verdict of the oracle; comparing: seconds that this takes, about. beyond: seconds by which comparing and
-    timing the plan's kernels may exceed the budget."""
+    """Estimate. budget: seconds for measuring. device: seconds for the device's constants; 0 where they are known. search: seconds
+    to find what to measure; 0 where under a second. never_compared: kernels of the plan without a verdict of the oracle; comparing:
+    seconds for these. beyond: seconds by which comparing and timing the plan's kernels may exceed the budget."""
 
     budget: float = 0.0
     device: float = 0.0
@@ -47,18 +45,18 @@ beyond the budget; 41 kernels were never compared with the oracle: about 31 s of
         takes up to about 66 s: 60 s measuring, 6 s finding out what to measure; 1 kernel was never compared with the oracle: \
 about 1 s of this
         """
-        beside = [f"{_seconds(seconds)} {what}" for seconds, what in (
+        further = [f"{_seconds(seconds)} {what}" for seconds, what in (
             (self.device, "for the constants of this device (first use here)"),
             (self.search, "finding out what to measure"),
             (self.beyond, "for the plan's kernels beyond the budget")) if seconds]
         total = f"takes up to about {_seconds(self.total)}: {_seconds(self.budget)} measuring" if self.total < math.inf else "takes"
         kernels = "1 kernel was" if self.never_compared == 1 else f"{self.never_compared} kernels were"
         compared = f"{kernels} never compared with the oracle: about {_seconds(self.comparing)} of this"
-        return "; ".join([*([", ".join((total, *beside))] if beside else []), *([compared] if self.never_compared else [])])
+        return "; ".join([*([", ".join((total, *further))] if further else []), *([compared] if self.never_compared else [])])
 
 
 class Pace:
-    """The machine as it is: seconds that pass for a second of this process's work, since it was made."""
+    """Load of the machine: seconds that pass for a second of this process's work, since it was made."""
 
     def __init__(self) -> None:
         self._started, self._worked = time.perf_counter(), _worked()
@@ -70,13 +68,13 @@ class Pace:
 
     @property
     def slowdown(self) -> float:
-        """1 on an idle machine, 2 where another process has half of the time."""
+        """Factor: 1 on an idle machine, 2 where another process has half of the time."""
         worked = _worked() - self._worked
         return max(1.0, self.seconds / worked) if worked > 0.0 else 1.0
 
 
 def _worked() -> float:
-    """Processor time of this process and of those that it has waited for (compilers)."""
+    """Return the processor time of this process and of children that it has waited for (compilers)."""
     return sum(os.times()[:4])
 
 
@@ -84,23 +82,20 @@ def _seconds(seconds: float) -> str:
     return f"{max(1, round(seconds))} s"
 
 
-def comparing_seconds(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Estimate of how long comparing one kernel with the oracle takes on an idle machine."""
-    moved, _ = work(signature, tuple(sorted((n, int(binding[n])) for n in signature.dim_names)))
-    return COMPARING + moved / ORACLE_RATE
-
-
 def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
-    """Estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing it."""
-    fresh = question.verdict_key not in compared
-    return (comparing_seconds(question.signature, question.binding) if fresh else 0.0,
-            PER_KERNEL if per_kernel is None else per_kernel)
+    """Return estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing
+    it."""
+    comparing, signature = 0.0, question.signature
+    if question.verdict_key not in compared:
+        moved, _ = work(signature, tuple(sorted((n, int(question.binding[n])) for n in signature.dim_names)))
+        comparing = COMPARING + moved / ORACLE_RATE
+    return comparing, PER_KERNEL if per_kernel is None else per_kernel
 
 
 def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_kernel: float | None, *, device: float,
              pace: Pace, budget: float, apart: float, most: float) -> Ahead:
-    """What answering these questions takes beside `budget` [s], `apart` of which is for single kernels: `most` seconds at most.
-    device: as in `Ahead`. pace: since the search for the questions began."""
+    """Return what answering these questions takes in addition to `budget` [s], `apart` of which is for single kernels: `most`
+    seconds at most. device: as in `Ahead`. pace: since the search for the questions began."""
     alone, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
     comparing, search = alone * pace.slowdown, SEARCH * pace.seconds
     never = len({q.verdict_key for q in questions} - compared)

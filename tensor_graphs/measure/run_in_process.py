@@ -1,7 +1,6 @@
-"""alone: one kernel run once in this process, on arrays of a user's: under a debugger, in a test, or at the point where it failed.
+"""run_in_process: runs one kernel once in this process, on a user's arrays: under a debugger, in a test, or where it failed.
 
-Nothing is compared, timed or stored here, and no other process is started: a crash of the kernel is a crash of the caller.
-"""
+Nothing is compared, timed or stored here, and no other process is started: a crash of the kernel is a crash of the caller."""
 
 from __future__ import annotations
 
@@ -20,20 +19,21 @@ from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.measure.points.inputs import Form
-from tensor_graphs.measure.points.single import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.runtime.compiled_graph import bind
 
 
 def run_alone(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """What a kernel computes of these operands: `Kernel.run`."""
+    """Return what a kernel computes from these operands: `Kernel.run`."""
     one_op, inputs = _graph(kernel, arrays, attributes)
-    found = tuple(run_on(kernel, one_op, inputs).values())
-    return found[0] if len(found) == 1 else found
+    outputs = tuple(run_on(kernel, one_op, inputs).values())
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def run_on(kernel: Kernel, one_op: Graph, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0,
            left: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The outputs of a kernel for a graph of one op. form, axis, left: how its operands lie (`views_graph`). Raises KernelError."""
+    """Return the outputs of a kernel for a graph of one op. form, axis, left: layout of its operands (`views_graph`). Raises
+    KernelError."""
     spec = signature_of_graph(one_op).spec
     if not kernel.computes(spec):
         raise KernelError(f"{kernel.name} computes {kernel.op}, and the graph is {spec.op.name}\n  fix: a graph of {kernel.op}")
@@ -50,14 +50,14 @@ def run_on(kernel: Kernel, one_op: Graph, inputs: Mapping[str, np.ndarray], form
 
 
 def _sizes(one_op: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """The size of each dim that is an axis of an input."""
+    """Return the size of each dim that is an axis of an input."""
     return {str(s): size for n, leaf in one_op.inputs.items() for s, size in zip(leaf.shape, inputs[n].shape, strict=True)
             if str(s) in one_op.dims}
 
 
 def _graph(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes: Mapping[str, Any]
            ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The kernel's op on operands of these types. Raises KernelError, and what the op says of operands that do not fit."""
+    """Return a graph of the kernel's op on operands of these types, and its inputs. Raises KernelError, and the op's errors."""
     op = kernel.composite or ATOMIC.get(kernel.op) or LIBRARY.get(kernel.op)
     if kernel.op == ANY_OP or op is None:
         raise KernelError(f"{kernel.name} computes no op of one name\n  fix: tg.compile(graph).run(…) runs it within a graph")
@@ -65,10 +65,10 @@ def _graph(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes
     values = {name: np.asarray(a) for name, a in named.items()}
     operands = {name: leaves.input(name, a.shape, dtype_of(a)) for name, a in values.items()}
     if not isinstance(op, CompositeOp):
-        made = apply(op, list(operands.values()), attributes)
+        result = apply(op, list(operands.values()), attributes)
     else:
-        made = op(**operands, **attributes) if isinstance(arrays, Mapping) else op(*operands.values(), **attributes)
-    outputs: tuple[Node, ...] = made if isinstance(made, tuple) else (made,)
+        result = op(**operands, **attributes) if isinstance(arrays, Mapping) else op(*operands.values(), **attributes)
+    outputs: tuple[Node, ...] = result if isinstance(result, tuple) else (result,)
     one_op = graph({f"y{i}": node for i, node in enumerate(outputs)})
     return one_op, {name: values[name] for name in one_op.inputs}
 

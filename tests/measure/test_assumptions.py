@@ -1,4 +1,4 @@
-"""measure/assumed.py: a kernel that takes something for granted is compared where that holds, and only there."""
+"""measure/assumptions.py: a kernel that takes something for granted is compared where that holds, and only there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import apply
 from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.assumptions import DIVISION, OVERFLOW, ROOT
-from tensor_graphs.measure.assumed import holds
+from tensor_graphs.measure.assumptions import holds
 from tensor_graphs.measure.points.inputs import Point
 
 SIZES = (("n", 4),)

@@ -1,4 +1,4 @@
-"""definitions: what an op's definition contains on which a comparison depends: sums, maxima and comparisons of floats."""
+"""definition_analysis: what an op's definition contains that a comparison depends on: sums, maxima and comparisons of floats."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tensor_graphs.language.node import Node, walk
 
 @lru_cache(maxsize=1024)
 def definition_of(graph: Graph) -> Graph:
-    """The graph in atomic ops; of a loop, what it is made of."""
+    """Return the graph in atomic ops, with what loops are made of."""
     return graph.with_roots(atoms_in(graph.roots))
 
 
 def _varying(whole: Graph) -> set[Node]:
-    """The nodes that depend on an input."""
+    """Return the nodes that depend on an input."""
     varies: set[Node] = set()
     for node in whole.nodes:
         if node in whole.inputs.values() or any(i in varies for i in node.inputs):
@@ -30,7 +30,7 @@ def _varying(whole: Graph) -> set[Node]:
 
 @lru_cache(maxsize=1024)
 def adds_products(graph: Graph) -> bool:
-    """Whether floats that are products of two computed ones, squares among them, are added up anywhere in the definition."""
+    """Return whether the definition adds up floats that are products of two computed ones, squares among them."""
     whole = definition_of(graph)
     varies = _varying(whole)
     floats = [node for node in whole.nodes if node.dtype.kind == "float"]
@@ -38,14 +38,14 @@ def adds_products(graph: Graph) -> bool:
 
 
 def adds_floats(graph: Graph) -> bool:
-    """Whether floats are added up anywhere in a graph's definition."""
+    """Return whether a graph's definition adds up floats."""
     return any(node.op.name == "sum" and node.dtype.kind == "float" for node in definition_of(graph).nodes)
 
 
 @lru_cache(maxsize=1024)
 def most_terms(graph: Graph) -> d.Dim:
-    """The number of terms of the longest sum of floats in the definition, as an expression of the dims; 0 without one. Sums in f64
-    do not count: a narrower accumulator shows in any of them."""
+    """Return the number of terms of the longest sum of floats in the definition, as an expression of the dims; 0 without one. Sums
+    in f64 do not count: a narrower accumulator shows in any of them."""
     whole = definition_of(graph)
     varies = _varying(whole)
     counts = [d.product([node.inputs[0].shape[axis] for axis in node.attrs["axes"]]) for node in whole.nodes
@@ -55,8 +55,8 @@ def most_terms(graph: Graph) -> d.Dim:
 
 @dataclass(frozen=True)
 class Padded:
-    """Operands whose rows may begin with padding: floats with −∞, masks with False. Each with the axis, counted from the right, of
-    the maximum. dims: those that say how long such rows are."""
+    """Operands whose rows may begin with padding: floats with −∞, masks with False. Each with the axis of the maximum, counted from
+    the right. dims: those that give the length of such rows."""
 
     floats: Mapping[str, int] = field(default_factory=dict)
     masks: Mapping[str, int] = field(default_factory=dict)
@@ -65,11 +65,8 @@ class Padded:
 
 @dataclass(frozen=True)
 class OneSided:
-    """Operands of maxima whose rows may lie on one side of zero as a whole, each with the axes (from the right) that make up a row.
-
-    straight: numbers that a maximum is taken of, or that are compared; multiplied: those of which they are products, if there are
-    none of the first kind.
-    """
+    """Operands of maxima whose rows may lie on one side of zero, each with the axes (from the right) of a row. straight: numbers
+    that a maximum is taken of, or that are compared; multiplied: factors of those, if there are none of the first kind."""
 
     straight: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     multiplied: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -77,8 +74,8 @@ class OneSided:
 
 @lru_cache(maxsize=1024)
 def one_sided_operands(graph: Graph) -> OneSided:
-    """The operands of a graph's maxima, along the axes of the maximum; along all axes but the first where their axes become others
-    on the way (the windows of a pooling)."""
+    """Return the operands of a graph's maxima, with the axes of the maximum; with all axes but the first where their axes become
+    others on the way (the windows of a pooling)."""
     whole = definition_of(graph)
     names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
     straight, multiplied = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
@@ -101,17 +98,17 @@ def one_sided_operands(graph: Graph) -> OneSided:
 
 
 def _behind_first(shape: Sequence[d.Dim]) -> tuple[int, ...]:
-    """All axes but the first, from the right; of one axis, that one."""
+    """Return all axes but the first, from the right; of one axis, that one."""
     return tuple(range(-max(1, len(shape) - 1), 0)) if shape else ()
 
 
 @lru_cache(maxsize=1024)
 def padded_operands(graph: Graph) -> Padded:
-    """The operands of a maximum along an axis, as far as they reach it by moves, choices and sums alone (a product of −∞ and 0 is
-    NaN), and the masks by which its values are chosen."""
+    """Return the operands that reach a maximum along an axis by moves, choices and sums alone (a product of −∞ and 0 is NaN), and
+    the masks by which its values are chosen."""
     whole = definition_of(graph)
     names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
-    found: dict[str, dict[str, int]] = {"float": {}, "bool": {}}
+    operands: dict[str, dict[str, int]] = {"float": {}, "bool": {}}
     dims: set[str] = set()
     for top in whole.nodes:
         if top.op.name != "reduce_max" or top not in varies or top.dtype.kind != "float" or len(top.attrs["axes"]) != 1:
@@ -120,15 +117,18 @@ def padded_operands(graph: Graph) -> Padded:
         size, right = operand.shape[axis], axis - len(operand.shape)
         for name, kind in _reached(operand, names, varies):
             shape, dtype = whole.inputs[name].shape, whole.inputs[name].dtype
-            if kind in found and len(shape) >= -right and same_dim(shape[right], size) and (kind == "bool" or dtype.has_infinity):
-                found[kind][name] = right
+            if kind not in operands or len(shape) < -right or not same_dim(shape[right], size):
+                continue
+            if kind == "bool" or dtype.has_infinity:
+                operands[kind][name] = right
                 dims |= set(map(str, d.symbols(size)))
-    return Padded(found["float"], found["bool"], frozenset(dims))
+    return Padded(operands["float"], operands["bool"], frozenset(dims))
 
 
 def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set[tuple[str, str]]:
-    """(input, kind of its dtype): numbers that become the operand without arithmetic but for sums, and bools that choose in it."""
-    found, seen, left = set[tuple[str, str]](), set[Node](), [operand]
+    """Return (input, kind of its dtype) for numbers that become the operand without arithmetic except sums, and bools that choose
+    in it."""
+    inputs, seen, left = set[tuple[str, str]](), set[Node](), [operand]
     while left:
         node = left.pop()
         if node in seen or node not in varies:
@@ -136,19 +136,19 @@ def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set
         seen.add(node)
         facts = node.op.facts
         if node in names:
-            found.add((names[node], node.dtype.kind))
+            inputs.add((names[node], node.dtype.kind))
         elif node.dtype.kind == "bool":
             left += [i for i in node.inputs if i.dtype.kind == "bool"]
         elif facts.exact or (facts.determined and not (facts.rounds or facts.ring or facts.leaps)) or (
                 facts.ring and len(node.inputs) == 2 and (
                     node.op.name == "add" or len(varies.intersection(node.inputs)) == 1)):
             left += node.inputs
-    return found
+    return inputs
 
 
 @lru_cache(maxsize=1024)
 def compares_operands(graph: Graph) -> bool:
-    """Whether the definition compares floats that are numbers of its operands, not computed from them."""
+    """Return whether the definition compares floats that are numbers of its operands, not computed from them."""
     whole = definition_of(graph)
     stored: set[Node] = set()
     for node in whole.nodes:

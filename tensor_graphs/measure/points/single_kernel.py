@@ -1,7 +1,6 @@
-"""single: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the yardstick).
+"""single_kernel: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the baseline).
 
-What is verified and timed here goes through the same lowering and the same executor as what will be deployed.
-"""
+What is verified and timed here goes through the same lowering and the same executor as what will be deployed."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ from tensor_graphs.paths.plan import Plan, Variant
 
 
 def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
-    """The inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed. Raises
-    KernelError where what it declares is no preparation of them."""
+    """Return the inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed. Raises
+    KernelError where its declaration is no preparation of them."""
     if kernel.prepare is None:
         return ()
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
@@ -48,24 +47,19 @@ def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
 
 
 def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
-    """The same graph with these inputs as parameters."""
+    """Return the same graph with these inputs as parameters."""
     swapped = {x: leaves.parameter(name, x.shape, x.dtype) for name, x in graph.inputs.items() if name in names}
     return graph.with_roots(rebuild(graph.roots, lambda node, inputs: swapped.get(node)))
 
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
-    """A plan of the graph in which every node that needs a choice is run by this kernel."""
+    """Return a plan of the graph in which this kernel runs every node that needs a choice."""
     return plan_along(graph, graph.roots, lambda node: kernel, copy_kernels((kernel.backend,)), (kernel.backend,))
 
 
 def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collection[str] = ()) -> Graph:
-    """The same op on operands that are windows of its inputs, as a plan hands them over; `left` are operands as they are.
-
-    views: axes in the other order, a single axis backwards. windows: of arrays with more on each side. strided: every other
-    element. backwards: along an axis. repeated: with stride 0 along an axis. uniform: one number for all elements. gaps: cut along
-    an axis out of wider arrays, each operand of another width. turned: all axes but the last in the other order. Inputs keep their
-    names; `as_stored` makes arrays.
-    """
+    """Return the same op on operands that are windows of its inputs, as a plan hands them over; `left` are unchanged. form: as in
+    `inputs.Form` (views: a single axis backwards). Inputs keep their names; `as_stored` makes arrays."""
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     numbers = _numbers(graph)
     by_input = {i: i if name in left else _window(name, i, form, axis, numbers[name]) for name, i in graph.inputs.items()}
@@ -103,24 +97,24 @@ def _window(name: str, x: Node, form: Form, axis: int, number: int) -> Node:
 
 
 def _before(rank: int) -> tuple[int, ...]:
-    """Elements before a window: one along the last axis, so that it begins where no vector does."""
+    """Return the elements before a window: one along the last axis, so that it begins where no vector does."""
     return (*[2] * (rank - 1), 1)
 
 
 def _around(number: int) -> tuple[int, int]:
-    """Elements before an operand that is cut out of a wider one, and how much wider that is: no two are equal."""
+    """Return the elements before an operand that is cut out of a wider one, and how much wider that is: no two are equal."""
     return number + 1, 2 * number + 3
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
-    """Of each operand a number of its own: the ninth, a cache of 4 MB whose axis has one element, would be cut out of 80 MB, so
-    those whose fixed sizes are the largest come first."""
+    """Return a number for each operand, 0 for the largest fixed sizes: cut as the ninth, a cache of 4 MB whose axis has one element
+    would need 80 MB."""
     fixed = {name: math.prod(s for s in x.shape if isinstance(s, int)) for name, x in graph.inputs.items()}
     return {name: number for number, name in enumerate(sorted(graph.inputs, key=lambda name: -fixed[name]))}
 
 
 def _turned(rank: int) -> tuple[int, ...]:
-    """All axes but the last in the other order; of a matrix both. Its own inverse."""
+    """Return all axes but the last reversed; of a matrix both. Its own inverse."""
     return (*reversed(range(rank - 1)), rank - 1) if rank > 2 else (1, 0)
 
 
@@ -130,7 +124,7 @@ def _some(x: Node, axis: int) -> bool:
 
 def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
               left: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """The arrays whose windows in `views_graph(graph, …)` hold these values; what lies around them is NaN, or all ones."""
+    """Return the arrays whose windows in `views_graph(graph, …)` hold these values; around them lies NaN, or all ones."""
     numbers = _numbers(graph)
     return {n: a if n in left else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis, numbers[n]))
             for n, a in arrays.items()}
@@ -165,27 +159,28 @@ def _stored(x: Node, a: np.ndarray, form: Form, axis: int, number: int) -> np.nd
 
 
 def plain_plan(graph: Graph) -> Plan | None:
-    """The yardstick: numpy's own kernels, the coarsest that accept each op, and definitions; None if they do not compute it."""
+    """Return the baseline: numpy's own kernels, the coarsest that accept each op, and definitions; None if they do not compute
+    it."""
     table = by_op(load_backend("numpy"))
-    found: dict[Node, Kernel] = {}
+    chosen: dict[Node, Kernel] = {}
 
     def has_kernel(node: Node) -> bool:
         kernels = matching(signature_of(node).spec, table) if node.op.kind in ("atomic", "composite") else []
         if kernels:
-            found[node] = kernels[0]
+            chosen[node] = kernels[0]
         return bool(kernels)
 
     roots = expand_all(graph.roots, has_kernel)
     for node in walk(roots):
         if is_step(node) and not has_kernel(node):
             return None
-    return plan_along(graph, roots, lambda node: found[node], (NUMPY_COPY,), ("numpy",))
+    return plan_along(graph, roots, lambda node: chosen[node], (NUMPY_COPY,), ("numpy",))
 
 
 def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copiers: Sequence[Kernel],
                backends: tuple[str, ...], all_steps: str = "") -> Plan:
-    """One variant of a graph whose nodes (after expansion: `roots`) each have a kernel. all_steps: the one that runs all of them at
-    once (`Path.all_steps`)."""
+    """Return one variant of a graph whose nodes (after expansion: `roots`) each have a kernel. all_steps: the one that runs all of
+    them at once (`Path.all_steps`)."""
     used: dict[str, Kernel] = {k.name: k for k in copiers}
     chosen: dict[str, str] = {ALL_STEPS: all_steps} if all_steps else {}
 

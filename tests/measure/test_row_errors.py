@@ -16,8 +16,8 @@ from tensor_graphs.meaning.error_measure import measure, neighbours_error
 from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Judge, Verdict
-from tensor_graphs.measure.points.doubt import MOST, doubtful, moves_of_rows
 from tensor_graphs.measure.points.inputs import Point, point_inputs
+from tensor_graphs.measure.points.row_errors import MOST, doubtful, moves_of_rows
 
 Step = Callable[..., np.ndarray]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.measure.whole_error import WRONG, errors_of, is_measured
+from tensor_graphs.measure.path_errors import WRONG, errors_of, is_measured
 
 N = tg.dim("n", 1, 1 << 26)
 GRAPH = tg.graph({"y": tg.tanh(tg.input("x", (N,)))})

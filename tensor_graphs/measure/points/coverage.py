@@ -1,12 +1,10 @@
-"""cover: what is drawn so that a verdict covers the declared range: sizes of each dim, ways in which operands lie, kinds of values.
+"""coverage: points drawn so that a verdict covers the declared range: sizes of each dim, layouts of operands, kinds of values.
 
-Sizes: each dim in turn goes over its whole range while the others are small, at every other size at their lowest: both ends, and
-one size drawn in each of BINS pieces of its logarithm, so that whoever is wrong on a tenth of that range (of the logarithm) is
-asked there. Then a few points at which all dims vary. What would take long is left out, the largest that is affordable first to be
-kept. Rows of a row-wise op are copies of a few, so that the oracle computes a few only (`rows_are_independent`).
-
-The seed is the judge's secret of a signature, so no kernel knows where it will be asked.
-"""
+Sizes: each dim goes over its whole range while the others are small, at every other size at their lowest: both ends, and one size
+drawn in each of BINS pieces of its logarithm, so that a kernel that is wrong on a tenth of that range (of the logarithm) is run
+there. Then a few points at which all dims vary. Slow points are left out, except the largest that is affordable. Rows of a row-wise
+op are copies of a few, so that the oracle computes a few only (`rows_are_independent`). The seed is the judge's secret of a
+signature, so no kernel knows the points."""
 
 from __future__ import annotations
 
@@ -30,6 +28,7 @@ from tensor_graphs.language.dims import Dim, has_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.measure.points.fixed_rows import same_rows
 from tensor_graphs.measure.points.inputs import (
     SPECIALS,
     Form,
@@ -42,7 +41,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
-from tensor_graphs.measure.points.single import views_graph
+from tensor_graphs.measure.points.single_kernel import views_graph
 from tensor_graphs.paths.copies import apart, dense
 from tensor_graphs.paths.lower import taken
 from tensor_graphs.paths.residency import Whereabouts, pieces_of
@@ -53,33 +52,33 @@ BINS = 20
 """pieces of a dim's range, equal in their logarithm: a band of a tenth of it holds one of them whole"""
 
 SMALL_SIZES = (1, 2, 3, 5, 7)
-"""what the other dims are drawn from"""
+"""values of the other dims"""
 
 TOGETHER = 4
 """pieces of the ranges of several dims, for points at which all of them vary"""
 
 FEW, MANY = (2, 8), (9, 80)
-"""between which dims are drawn where it is about how operands lie: of both for those in which each row lies elsewhere, as a kernel
-may be wrong about many rows and right about a few"""
+"""ranges of dims at points of a layout: both for those in which each row lies elsewhere, as a kernel may be wrong about many rows
+and right about a few"""
 
 SHARE_OF_FEW = 0.1
-"""of the others"""
+"""share of few rows at the others"""
 
 BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
-"""of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""
+"""speeds of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""
 
 EACH_SECONDS, ALL_SECONDS, LITTLE = 0.15, 0.3, 3e-3
-"""what a point may take, what those of one dim may take together, and what is always affordable"""
+"""limits for a point, for those of one dim together, and what is always affordable"""
 
 FEW_ROWS = 24
 """rows that differ, where the others are copies"""
 
 INDEPENDENT: dict[tuple[Signature, str], bool] = {}
-"""(signature, dim) -> whether its rows are independent, as far as was seen"""
+"""(signature, dim) -> whether its rows are independent, as far as known"""
 
 
 def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = False) -> float:
-    """What a comparison at these sizes takes, roughly. by_rows: the oracle computes few rows."""
+    """Return an estimate of the time of a comparison at these sizes. by_rows: the oracle computes few rows."""
     _, flops = work(signature, tuple((n, sizes[n]) for n in signature.dim_names))
     graph = signature.graph
     inputs = {name: node.type.at(sizes) for name, node in graph.inputs.items()}
@@ -90,7 +89,7 @@ def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = Fals
 
 
 def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
-    """Both ends of a dim and a size in each piece of its range, drawn evenly in the logarithm."""
+    """Return both ends of a dim and a size in each piece of its range, drawn evenly in the logarithm."""
     low, high = d.bounds(dim)
     first = max(low, 1)
     reach = math.log(high + 1) - math.log(first)
@@ -99,9 +98,9 @@ def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
 
 
 def size_points(signature: Signature, seed: int) -> list[Point]:
-    """Each dim over its range, the others at their lowest and small, one after the other; per dim the largest that is affordable,
-    small ones, and what time is left for."""
-    draw, found = random.Random(seed), []
+    """Return points of each dim over its range, the others at their lowest and small; per dim the largest that is affordable, small
+    ones, and what time allows."""
+    draw, points = random.Random(seed), []
     dims = signature.graph.dims
     for number, (name, dim) in enumerate(sorted(dims.items())):
         rows_free = rows_are_independent(signature, name)
@@ -111,26 +110,26 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
             sizes[name] = size
             by_rows = rows_free and size > 2 * FEW_ROWS >= 2 * d.bounds(dim)[0]
             every.append((sizes, by_rows, seconds(signature, sizes, by_rows)))
-        affordable = [each for each in every if each[2] <= EACH_SECONDS and is_held(signature.graph, each[0])]
-        kept = affordable[-1:]
-        spent = sum(each[2] for each in kept)
+        affordable = [candidate for candidate in every if candidate[2] <= EACH_SECONDS and is_held(signature.graph, candidate[0])]
+        chosen = affordable[-1:]
+        spent = sum(candidate[2] for candidate in chosen)
         rest = affordable[:-1]
-        for each in [e for e in rest if e[2] <= LITTLE] + draw.sample(dear := [e for e in rest if e[2] > LITTLE], len(dear)):
-            if each[2] <= LITTLE or spent + each[2] <= ALL_SECONDS:
-                kept.append(each)
-                spent += each[2]
-        for i, (sizes, by_rows, _) in enumerate(kept):
+        for candidate in [e for e in rest if e[2] <= LITTLE] + draw.sample(dear := [e for e in rest if e[2] > LITTLE], len(dear)):
+            if candidate[2] <= LITTLE or spent + candidate[2] <= ALL_SECONDS:
+                chosen.append(candidate)
+                spent += candidate[2]
+        for i, (sizes, by_rows, _) in enumerate(chosen):
             rows = (name, FEW_ROWS) if by_rows else None
-            found.append(Point(tuple(sorted(sizes.items())), seed + 100 * (number + 1) + i, rows=rows))
-    return found
+            points.append(Point(tuple(sorted(sizes.items())), seed + 100 * (number + 1) + i, rows=rows))
+    return points
 
 
 def together_points(signature: Signature, seed: int) -> list[Point]:
-    """Points at which all of several dims vary: each is in each of TOGETHER pieces of its range once, in an order of its own. Where
-    that would take long, the largest dim is halved until it does not."""
-    draw, found, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
+    """Return points at which all of several dims vary: each is in each of TOGETHER pieces of its range once, in an order of its
+    own. Where that would take long, the largest dim is halved until it does not."""
+    draw, points, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
     if len(dims) < 2:
-        return found
+        return points
     orders = {name: draw.sample(range(TOGETHER), TOGETHER) for name in sorted(dims)}
     for i in range(TOGETHER):
         sizes = {}
@@ -145,14 +144,14 @@ def together_points(signature: Signature, seed: int) -> list[Point]:
                 break
             sizes[largest] //= 2
         else:
-            found.append(Point(tuple(sorted(sizes.items())), seed + 800 + i))
-    return found
+            points.append(Point(tuple(sorted(sizes.items())), seed + 800 + i))
+    return points
 
 
 def rows_are_independent(signature: Signature, dim: str) -> bool:
-    """Whether rows along a dim, wherever an axis is that dim, do not depend on each other or on where they lie: what comes of
-    chosen rows is the chosen rows of what comes of all. Seen on a few, as it need not be certain: what a kernel is refused for is
-    computed anew for all rows."""
+    """Return whether rows along a dim, wherever an axis is that dim, do not depend on each other or on their place: what comes of
+    chosen rows is the chosen rows of what comes of all. Tested on a few, as it need not be certain: before a kernel is refused all
+    rows are computed."""
     key = signature, dim
     if key not in INDEPENDENT:
         INDEPENDENT[key] = _independent(signature.graph, dim, signature.spec.attrs)
@@ -161,7 +160,7 @@ def rows_are_independent(signature: Signature, dim: str) -> bool:
 
 def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
     def along(node: Node) -> bool | None:
-        """Whether the node has rows along the dim; None: the dim is in it in another way."""
+        """Return whether the node has rows along the dim; None: the dim is in it in another way."""
         exactly = [isinstance(s, d.Expr) and str(s) == dim for s in node.shape]
         within = [dim in map(str, d.symbols(s)) for s in node.shape]
         return None if exactly != within else any(exactly)
@@ -182,11 +181,8 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
             taken = rng.integers(0, counts[0], count)
             rows = {name: take_rows(array, graph.inputs[name], dim, taken) for name, array in every.items()}
             some = interpret(graph, rows, dims=sizes | {dim: count}).outputs
-            for name, node in graph.outputs.items():
-                wanted = take_rows(whole[name], node, dim, taken)
-                a, b = some[name].astype(np.float64), wanted.astype(np.float64)
-                if not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
-                    return False
+            if not same_rows(some, {name: take_rows(whole[name], node, dim, taken) for name, node in graph.outputs.items()}):
+                return False
     except (TensorGraphsError, ValueError, IndexError) as e:
         log.debug("rows of %s are not chosen along %s: %s", graph, dim, e)
         return False
@@ -194,8 +190,9 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
 
 
 def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """Every way in which a plan hands over operands to this kernel: one that asks for contiguous operands gets them, beginning at
-    any element, with gaps, repeated or turned where it takes that, all of them and one at a time, and two in the same memory."""
+    """Return points for every layout in which a plan hands over operands to this kernel: one that requires contiguous operands gets
+    them, beginning at any element, with gaps, repeated or reversed where it takes that, all of them and one at a time, and two in
+    the same memory."""
     graph, draw = signature.graph, random.Random(seed + 1)
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
     ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in ways_in_place(kernel, signature)]
@@ -207,7 +204,7 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
         ways += [("backwards", axis, None) for axis in range(ranks)] if not kernel.positive_strides else []
     elif kernel.strided is not None:
         ways += taken_ways(kernel, graph)
-    found = []
+    points = []
     for i, (form, axis, only) in enumerate(ways):
         few = (form, axis, only) in ways[:i] or (ways.count((form, axis, only)) == 1 and draw.random() < SHARE_OF_FEW)
         for reach in ((FEW,) if few else (MANY, FEW)):              # one row says nothing about what lies between rows
@@ -216,33 +213,33 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
                 break
         else:
             sizes = dict(base)
-        found.append(Point(tuple(sorted(sizes.items())), seed + 900 + i, form=form, axis=axis, only=only))
+        points.append(Point(tuple(sorted(sizes.items())), seed + 900 + i, form=form, axis=axis, only=only))
     pair: Sequence[Form] = ("same", "overlapping")
     sizes_of_pair = tuple(sorted(base.items()))
-    return found + [Point(sizes_of_pair, seed + 950 + i, form=form) for i, form in enumerate(pair) if _has_pair(graph, base)]
+    return points + [Point(sizes_of_pair, seed + 950 + i, form=form) for i, form in enumerate(pair) if _has_pair(graph, base)]
 
 
 def ways_in_place(kernel: Kernel, signature: Signature) -> range:
-    """The numbers of the pairs of an output and an operand that may share memory, and where there are several one more, for all."""
+    """Return the numbers of the pairs of an output and an operand that may share memory, and of several one more, for all."""
     count = len(kernel.sharing(signature.spec).pairs)
     return range(count + (count > 1))
 
 
 def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None]]:
-    """The ways (form, axis, the only operand that lies so) in which this kernel is handed operands that are not contiguous, as
-    lowering decides."""
+    """Return (form, axis, the only operand that lies so) for layouts in which this kernel receives operands that are not
+    contiguous, as lowering decides."""
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
     names = [None, *graph.inputs] if len(graph.inputs) > 1 else [None]
     by_axis: Sequence[Form] = ("gaps", "repeated", "backwards")
     whole: Sequence[Form] = ("turned", "uniform", "windows", "strided")
-    found: list[tuple[Form, int, str | None]] = []
+    ways: list[tuple[Form, int, str | None]] = []
     asked: dict[Lie, bool] = {}
     for form, axis in [(form, axis) for form in by_axis for axis in range(ranks)] + [(form, 0) for form in whole]:
         for only in names:
             left = [n for n in graph.inputs if only not in (None, n)]
             if _handed_over(kernel, views_graph(graph, form, axis, left), asked):
-                found.append((form, axis, only))
-    return found
+                ways.append((form, axis, only))
+    return ways
 
 
 Lie = tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...]
@@ -250,8 +247,8 @@ Lie = tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...]
 
 
 def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
-    """Whether a kernel of one op is handed an operand that is not contiguous. asked: of operands that lie like this, as found so
-    far: many ways are one for operands of fewer axes, and a generated kernel is written anew for each."""
+    """Return whether a kernel of one op receives an operand that is not contiguous. asked: results by layout: many ways are one for
+    operands of fewer axes, and a generated kernel is written again for each."""
     root = next(iter(views.outputs.values()))
     node = root.inputs[0] if root.op is leaves.ITEM else root
     lying = apart(views.alike, _sent(views, device_of(kernel.backend).name))     # 0.2 ms; a plan takes 2, and of a GPU 50
@@ -264,7 +261,7 @@ def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
 
 
 def _sent(graph: Graph, device: str) -> Collection[Node]:
-    """The values of a graph that are copied from the host as they are for a kernel on a device to read them: contiguous there."""
+    """Return the values of a graph that are copied from the host for a kernel on a device to read them: contiguous there."""
     if device == HOST.name:
         return ()
     where = Whereabouts(pieces_of(graph.nodes))
@@ -285,26 +282,26 @@ def _has_pair(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def special_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """NaN and infinities in every float operand in turn; integers of full range, and at the ends of tables."""
+    """Return points with NaN and infinities in every float operand; integers of full range, and at the ends of tables."""
     sizes, inputs = tuple(sorted(base.items())), signature.graph.inputs
     floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
-    found = []
+    points = []
     for i, name in enumerate(floats):
         apart = min((int(n) for n in inputs[name].type.at(base).shape), default=1) >= len(SPECIALS)
-        found += [Point(sizes, seed + 2500 + 10 * i + k, special=True, only=name, axis=k)
+        points += [Point(sizes, seed + 2500 + 10 * i + k, special=True, only=name, axis=k)
                   for k in ((0,) if apart else range(1, len(SPECIALS) + 1))]
     if any(node.dtype.is_integer for node in inputs.values()):
-        found += [Point(sizes, seed + 2600 + i, integers=True) for i in range(2)]
-    return found
+        points += [Point(sizes, seed + 2600 + i, integers=True) for i in range(2)]
+    return points
 
 
 def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
-    """What a verdict on these points covers, in few words, as it is stored: sizes, values, ways in which operands lie."""
+    """Return what a verdict on these points covers, as it is stored: sizes, values, layouts of operands."""
     sizes = {}
     for name, dim in signature.graph.dims.items():
-        found = sorted({p.binding[name] for p in points})
+        counts = sorted({p.binding[name] for p in points})
         low, high = d.bounds(dim)
-        sizes[name] = f"{len(found)} sizes {found[0]}–{found[-1]}" + ("" if found[-1] == high else f" of {low}–{high}")
+        sizes[name] = f"{len(counts)} sizes {counts[0]}–{counts[-1]}" + ("" if counts[-1] == high else f" of {low}–{high}")
     kinds: set[str] = {p.extreme for p in points if p.extreme is not None}
     kinds |= {"NaN and ±inf"} if any(p.special for p in points) else set()
     kinds |= {"integers of full range"} if any(p.integers for p in points) else set()

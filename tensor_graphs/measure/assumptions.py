@@ -1,4 +1,4 @@
-"""assumed: at which points a kernel that takes something for granted (`assuming=`) is compared: those at which that holds."""
+"""assumptions: the points at which a kernel with assumptions (`assuming=`) is compared: those at which they hold."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tensor_graphs.measure.points.inputs import Point, point_inputs
 from tensor_graphs.rewrites.conditions import broken
 
 SHARE = 0.5
-"""of the logarithm of a dtype's largest number, up to which operands count as far from an overflow: 44 for f32, 5.5 for f16. Sums
-of exponentials, squares and products of such numbers stay in range"""
+"""share of the logarithm of a dtype's largest number, up to which operands count as far from an overflow: 44 for f32, 5.5 for f16.
+Sums of exponentials, squares and products of such numbers stay in range"""
 
 
 def holds(assuming: Sequence[str], signature: Signature, point: Point) -> bool:
-    """Whether all that is assumed holds at a point. No overflow: all floats of the operands are finite and at most SHARE of the
+    """Return whether all assumptions hold at a point. No overflow: all floats of the operands are finite and at most SHARE of the
     logarithm of their dtype's largest number. Any other condition: no op of the definition breaks it there."""
     graph, inputs = signature.graph, point_inputs(signature.graph, point)
     if OVERFLOW in assuming:
@@ -37,4 +37,4 @@ def holds(assuming: Sequence[str], signature: Signature, point: Point) -> bool:
         places = broken(over(graph.roots, operands, sized), dict(zip(sized, inputs.values(), strict=True)), written_out=True)
     except TensorGraphsError:                                       # nothing is known of it there
         return False
-    return not any(name in found for found in places for name in others)
+    return not any(name in broken_there for broken_there in places for name in others)

@@ -8,7 +8,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.definitions import compares_operands, most_terms, one_sided_operands, padded_operands
+from tensor_graphs.measure.definition_analysis import compares_operands, most_terms, one_sided_operands, padded_operands
 
 N, M = tg.dim("n", 1, 4096), tg.dim("m", 1, 4096)
 X, Y = tg.input("x", (N, M), tg.f32), tg.input("y", (N, M), tg.f32)

@@ -18,12 +18,12 @@ from tensor_graphs.costs.filing import VERIFIER, environment_of, verdict_key
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.measure.ahead import compare
-from tensor_graphs.measure.isolation.blame import PACKAGE, JudgeFault, is_judges, judges_own, real_file
+from tensor_graphs.measure.comparison_pipeline import compare
+from tensor_graphs.measure.isolation.fault_origin import PACKAGE, JudgeFault, is_judges, judges_own, real_file
 from tensor_graphs.measure.isolation.process_state import StateError, StateGuard
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.isolation.worker_process import JudgeError
-from tensor_graphs.measure.judge import Asked, Judge, Verdict
+from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.inputs import Point
 from tensor_graphs.measure.queue.questions import Question, answer
 from tensor_graphs.records import queries
@@ -100,8 +100,8 @@ class Faulty(Judge):
         points = super()._candidates(kernel, signature, typical)
         return [points[0], replace(points[0], rows=("[0]=512", 3))] if kernel is HONEST else points
 
-    def _of_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
-        return [p for p in points if p.rows is not None or self._kept(signature, p) is not None]
+    def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
+        return [p for p in points if p.rows is not None or self._stored_answer(signature, p) is not None]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_worker_whose_own_code_fails_gives_no_verdict_and_the_next_kernel_gets
     assert faulty.examine(BY_NAME["trial.one_percent_off"].kernel, RELU, SIZES).status == "INCORRECT_NUMERICAL"
 
 
-@pytest.mark.parametrize("place", ["_compare", "_candidates", "_right"])
+@pytest.mark.parametrize("place", ["_compare", "_candidates", "_passed_verdict"])
 def test_a_judge_whose_own_code_fails_gives_no_verdict(shared: Database, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def fail(*args: Any, **options: Any) -> Any:
         raise ZeroDivisionError("in the judge")
@@ -140,7 +140,7 @@ def test_a_judge_whose_own_code_fails_gives_no_verdict(shared: Database, monkeyp
         verdict = judge.examine(HONEST, RELU, SIZES)
         assert verdict.status == JUDGE_ERROR and "ZeroDivisionError: in the judge" in verdict.log
         softmax = signature_of(tg.softmax(tg.input("x", (tg.dim("n", 1, 64), 32), tg.f32)))
-        ((_, told),) = compare(judge, [Asked(kernel_named("numpy.softmax"), softmax, SIZES)])
+        ((_, told),) = compare(judge, [JudgeTask(kernel_named("numpy.softmax"), softmax, SIZES)])
         assert told.status == JUDGE_ERROR
         monkeypatch.undo()
         assert judge.examine(HONEST, RELU, SIZES).status == "PASSED"
@@ -164,7 +164,7 @@ def test_a_question_that_the_judge_failed_over_has_no_row_and_is_not_timed_unver
 
 def test_a_graph_compiles_without_the_kernel_that_the_judge_failed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Judge):
-        def returned(self, asked: Asked, *more: Any) -> Any:
+        def returned(self, asked: JudgeTask, *more: Any) -> Any:
             if asked.kernel.name == "numpy.softmax":
                 return Verdict(JUDGE_ERROR, None, None, None, None, "the judge itself failed over numpy.softmax: as here")
             return super().returned(asked, *more)

@@ -26,8 +26,8 @@ from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.isolation.memory_guards import guarded
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.adversarial import adversarial_points, hangs_on_special
-from tensor_graphs.measure.points.cover import (
+from tensor_graphs.measure.points.adversarial import adversarial_points, depends_on_special
+from tensor_graphs.measure.points.coverage import (
     BINS,
     covered,
     layout_points,
@@ -47,7 +47,7 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
-from tensor_graphs.measure.points.single import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.measure.points.single_kernel import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.measure.timing.bench import Bench
 from tensor_graphs.records import queries
 from tensor_graphs.runtime.compiled_graph import bind
@@ -244,7 +244,7 @@ def test_a_number_that_matters_to_no_result_may_be_nan_there() -> None:
     where = signature_of(tg.where(tg.input("c", (N, 6), tg.bool_), X, Y))
     point = Point((("n", 30),), 3, special=True, only="x1")
     inputs = point_inputs(where.graph, point)
-    asked = hangs_on_special(where, point)["y0"]
+    asked = depends_on_special(where, point)["y0"]
     np.testing.assert_array_equal(asked, inputs["x0"] & ~np.isfinite(inputs["x1"]))
 
 

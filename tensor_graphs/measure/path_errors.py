@@ -1,8 +1,7 @@
-"""whole_error: the error of whole paths beside the float64 oracle, on the inputs of their timed runs.
+"""path_errors: measures the error of whole paths relative to the float64 oracle, on the inputs of their timed runs.
 
-A path that is written out rounds at every step, so the errors of its kernels say little about its own. The oracle is asked after
-all runs have ended: no candidate runs in a process that holds the expected output.
-"""
+A path that is written out rounds at every step, so its kernels' errors do not give its own. The oracle runs after all runs have
+ended: no candidate runs in a process that holds the expected output."""
 
 from __future__ import annotations
 
@@ -15,19 +14,36 @@ import numpy as np
 
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import is_step
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.measure.points.inputs import make_inputs
 
 log = logging.getLogger(__name__)
 
+SEED = 20_011
+"""of the random inputs of `least_error`"""
+
 MOST_BYTES, MOST_FLOPS = 1 << 27, 1 << 31
-"""that the steps of a graph move and compute, beyond which the oracle takes too long beside a profile: no error is measured"""
+"""bytes and flops of a graph's steps, beyond which the oracle takes too long for a profile: no error is measured"""
 
 WRONG = 1e6
-"""the error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
+"""error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
+
+
+def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
+    """Return the least relative error that any output of its dtype can have on random inputs: that of the oracle's result after
+    one rounding to the dtype; 0 where the sizes do not fit together."""
+    graph = signature.graph
+    try:
+        exact = interpret(graph, make_inputs(graph, binding, SEED), dims=binding).outputs
+    except (TensorGraphsError, ValueError, IndexError):
+        return 0.0
+    with np.errstate(all="ignore"):
+        return max(measure(value.astype(node.dtype.numpy), value, node.dtype).max_relative_error
+                   for value, node in zip(exact.values(), graph.outputs.values(), strict=True))
 
 
 def is_measured(graph: Graph, dims: Mapping[str, int]) -> bool:

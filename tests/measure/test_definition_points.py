@@ -12,7 +12,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.hazards import LONG, LONGEST_PADDED, concurrent_points, hazard_points, one_sided
+from tensor_graphs.measure.definition_points import LONG, LONGEST_PADDED, concurrent_points, hazard_points, one_sided
 from tensor_graphs.measure.points.extremes import ONE_SIDED, begins_late, extreme_values, one_sided_values, rising_values
 from tensor_graphs.measure.points.inputs import Point, point_inputs
 

@@ -1,10 +1,9 @@
-"""blame: whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own, which is none.
+"""fault_origin: whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own.
 
 An exception is the judge's where no frame of it belongs to a candidate: not its file, not a file outside of this package, and none
-of the rooms that run a candidate (CANDIDATES). Frames of libraries belong to who called them. So is a failed `assert` of any room
-but those that hold kernels or write them: an assert is for a bug of this package. Where a room of CANDIDATES works for the judge
-alone, as on the plain path, `judges_own` says so.
-"""
+of the rooms that run a candidate (CANDIDATES). Frames of libraries belong to their callers. A failed `assert` is the judge's too,
+in any room except those that hold or write kernels. Where a room of CANDIDATES works for the judge alone, as on the plain path,
+`judges_own` marks it."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from types import FrameType
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 CANDIDATES = frozenset({"codegen", "devices", "kernels", "paths", "runtime"})
-"""rooms whose code runs for a candidate: what it declares is read there, it is built there, and called"""
+"""rooms whose code runs for a candidate: its declarations are read there, it is built there, and called"""
 
 KERNELS = frozenset({"codegen", "kernels"})
 """rooms whose code is a candidate"""
 
 
 class JudgeFault(Exception):
-    """The judge's own code has failed; the cause says how."""
+    """Failure of the judge's own code; the cause is attached."""
 
 
 @contextmanager
@@ -38,7 +37,7 @@ def judges_own() -> Iterator[None]:
 
 
 def is_judges(error: BaseException, own: Collection[str] = ()) -> bool:
-    """Whether an exception was raised by the judge's own code. own: files that declare the candidates."""
+    """Return whether the judge's own code raised an exception. own: files that declare the candidates."""
     if isinstance(error, JudgeFault):
         return True
     if not isinstance(error, Exception):                            # SystemExit, KeyboardInterrupt: nothing of ours raises them
@@ -54,19 +53,19 @@ def is_judges(error: BaseException, own: Collection[str] = ()) -> bool:
 
 
 def _is_generated(frame: FrameType) -> bool:
-    """Whether a frame is of a method that `dataclass` has written for a class of this package."""
+    """Return whether a frame is of a method that `dataclass` has written for a class of this package."""
     return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tensor_graphs.")
 
 
 def real_file(file: str) -> str:
-    """A file by its real name; what is no file, like <stdin>, as it is."""
+    """Return a file by its real name; what is no file, like <stdin>, unchanged."""
     return file if file.startswith("<") else os.path.realpath(file)
 
 
 LIBRARIES = ("<frozen ", *(real_file(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "purelib", "platlib")))
-"""how the names of files begin that belong to who calls them"""
+"""prefixes of files that belong to their callers"""
 
 
 def _room(file: str) -> str:
-    """The room of this package in which a file lies; "" for another file."""
+    """Return the room of this package in which a file lies; "" for another file."""
     return file[len(PACKAGE) + 1:].partition(os.sep)[0] if file.startswith(PACKAGE + os.sep) else ""
