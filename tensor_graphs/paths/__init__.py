@@ -1,6 +1,6 @@
-"""paths: every way to run a graph. Which kernel runs which part, in which order, and which bytes each value gets.
+"""paths: every way to run a graph: kernels, their order, and the bytes of each value.
 
-In: a Graph, kernels that may be used, a price for each.  Out: `Path`s (what is chosen, serialisable) and, for one path, a `Plan`:
+In: a Graph, kernels that may be used, a cost for each.  Out: `Path`s (choices, serialisable) and, for one path, a `Plan`:
 a flat list of instructions over a memory map.  Nothing here runs a kernel.
 May import: language, meaning, devices, kernels, codegen, records, costs, rewrites.
 Read first: kernels/signature.py (equal nodes are one question), path.py (choices and their enumeration), lower.py (path →

@@ -1,4 +1,4 @@
-"""bind_time: which values made of parameters a program keeps, which are freed again, and how many bytes binding takes at its peak.
+"""bind_time: the values made of parameters that a program keeps, those that are freed again, and the peak of bytes of binding.
 
 A value is kept when an instruction of a run reads it, or a view of it. Every other value is made while a kept value needs it, and
 is freed after its last reader: of a weight of 4 bits the unpacked codes go, and what the product reads stays.
@@ -40,31 +40,31 @@ class BindTime:
         return self.program.buffers[home].kind == "bound"
 
     def kept_outs(self, index: int) -> tuple[int, ...]:
-        """The outputs of an instruction that are kept."""
+        """Return the outputs of an instruction that are kept."""
         return tuple(home for home in self.outs[index] if home in self.kept)
 
     def stale(self, changed: Collection[str] | None = None) -> list[int]:
-        """The instructions whose outputs change with these parameters, by index; all of them by default."""
+        """Return the instructions whose outputs change with these parameters, by index; all of them by default."""
         if changed is None:
             return list(range(len(self.outs)))
         moved = {i for i, b in enumerate(self.program.buffers) if b.kind == "parameter" and b.name in changed}
-        found = []
+        stale = []
         for index, (outs, ins) in enumerate(zip(self.outs, self.ins, strict=True)):
             if not moved.isdisjoint(ins):
                 moved.update(outs)
-                found.append(index)
-        return found
+                stale.append(index)
+        return stale
 
     def missing(self, stale: Collection[int], there: Container[Hashable]) -> set[int]:
-        """The kept values that stale instructions make and that nobody else has made. there: keys (`key_of`) of those who have."""
+        """Return the kept values of stale instructions that do not exist yet. there: keys (`key_of`) of values that do."""
         return {home for index in stale if (homes := self.kept_outs(index)) and not self.all_in(homes, there) for home in homes}
 
     def all_in(self, homes: Collection[int], there: Container[Hashable]) -> bool:
         return all((key := self.key_of(home)) is not None and key in there for home in homes)
 
-    def steps(self, wanted: Collection[int]) -> list[BindStep]:
-        """The instructions that make these kept values, with what they need that is not kept, in order."""
-        needed, todo = list[int](), set(wanted)
+    def steps(self, homes: Collection[int]) -> list[BindStep]:
+        """Return the instructions that make these kept values, with those that make what they need and is not kept, in order."""
+        needed, todo = list[int](), set(homes)
         for index in reversed(range(len(self.outs))):
             if not todo.isdisjoint(self.outs[index]):
                 needed.append(index)
@@ -77,53 +77,49 @@ class BindTime:
         return [BindStep(index, tuple(freed.get(index, ()))) for index in reversed(needed)]
 
     def key_of(self, home: int) -> Hashable | None:
-        """What a value is made of: equal keys, equal values, whatever the program. None: it is nobody else's."""
+        """Return the key of a value: equal keys, equal values, whatever the program. None: no other program has it."""
         return self._keys[home]
 
     @cached_property
     def _keys(self) -> list[Hashable | None]:
         p = self.program
-        found: list[Hashable | None] = [
+        keys: list[Hashable | None] = [
             ("parameter", b.name) if b.kind == "parameter" else
             ("constant", b.dtype, encode_attribute(b.value)) if b.kind == "constant" else None for b in p.buffers]
         makers = Counter(home for homes in self.outs for home in homes)
-        for made in p.bind_instructions:                            # in an order in which operands come first
-            inner = [found[p.home(o.buffer)] for o in made.ins]
-            ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, made.ins, strict=True))
-            attrs = tuple((name, encode_attribute(value)) for name, value in sorted(made.attrs.items()))
-            for number, o in enumerate(made.outs):
-                if None not in inner and makers[p.home(o.buffer)] == 1:
-                    found[p.home(o.buffer)] = _interned((made.kernel, made.op, made.call, attrs, ins, number))
-        return found
+        for step, outs in zip(p.bind_instructions, self.outs, strict=True):     # in an order in which operands come first
+            inner = [keys[p.home(o.buffer)] for o in step.ins]
+            ins = tuple((i, o.offset, o.shape, o.strides, o.dtype) for i, o in zip(inner, step.ins, strict=True))
+            attrs = tuple((name, encode_attribute(value)) for name, value in sorted(step.attrs.items()))
+            for number, home in enumerate(outs):
+                if None not in inner and makers[home] == 1:
+                    keys[home] = _derivations.setdefault((step.kernel, step.op, step.call, attrs, ins, number), _Derivation())
+        return keys
 
     def nbytes(self, home: int) -> int:
         b = self.program.buffers[home]
         return aligned(int(d.evaluate(b.nbytes, {})), b.device)
 
 
-class _Made:
-    """How a value is made. Equal ones are one object while somebody has it: a value that is read twice by each of sixty steps would
-    stand 2^60 times in a key that is written out."""
+class _Derivation:
+    """Derivation of a value from parameters and constants. Equal ones are one object while it is referenced: a value that is read
+    twice by each of sixty steps would occur 2^60 times in a key that is written out."""
 
 
-_known_made: WeakValueDictionary[Hashable, _Made] = WeakValueDictionary()
-
-
-def _interned(how: Hashable) -> _Made:
-    return _known_made.setdefault(how, _Made())
+_derivations: WeakValueDictionary[Hashable, _Derivation] = WeakValueDictionary()
 
 
 def bytes_of(programs: Sequence[Program]) -> tuple[Counter[str], Counter[str]]:
-    """(bytes that stay, most bytes at one moment of binding) of values made of parameters, by device. The programs are bound one
-    after the other, and what several of them make alike is made once."""
+    """Return (bytes that stay, most bytes at one moment of binding) of values made of parameters, by device. The programs are bound
+    one after the other, and equal values of several of them are made once."""
     live, peak, there = Counter[str](), Counter[str](), set[Hashable]()
-    times = [BindTime(program) for program in programs]             # held together: a key is alive while somebody has it
+    times = [BindTime(program) for program in programs]             # all alive: so are their keys
     for b in times:
-        known = set[int]()
+        allocated = set[int]()
         for step in b.steps(b.missing(b.stale(), there)):
             for home in b.outs[step.index]:
-                if home not in known:
-                    known.add(home)
+                if home not in allocated:
+                    allocated.add(home)
                     live[b.program.buffers[home].device] += b.nbytes(home)
             peak |= live
             for home in step.frees:

@@ -33,11 +33,11 @@ class Cell:
         return Cell(tuple((name, low, high) for name, (low, high) in ranges.items()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {said(low, high)}" for name, low, high in self.ranges)
+        return ", ".join(f"{name} = {_span(low, high)}" for name, low, high in self.ranges)
 
     @property
     def where(self) -> str:
-        """What a line about it begins with: "n = 1..4: "; "" for all sizes."""
+        """Start of a line about the cell: "n = 1..4: "; "" for all sizes."""
         return f"{self}: " if self.ranges else ""
 
     @property
@@ -45,25 +45,25 @@ class Cell:
         return tuple(name for name, _, _ in self.ranges)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether these sizes lie in it; a dim that they do not name may have any."""
+        """Return whether these sizes lie in the cell; a dim that they do not name may have any."""
         return all(low <= sizes[name] <= high for name, low, high in self.ranges if name in sizes)
 
     def distance(self, sizes: Mapping[str, int]) -> float:
-        """0 within it; else the logarithms of the factors to its border, added up."""
+        """Return 0 within the cell; else the sum of the logarithms of the factors to its border."""
         return sum(abs(math.log((sizes[name] + 1) / (min(max(sizes[name], low), high) + 1))) for name, low, high in self.ranges)
 
     def meet(self, other: Cell) -> Cell | None:
-        """What two cells of the same dims have in common; None where that is nothing."""
+        """Return the intersection of two cells of the same dims; None where it is empty."""
         theirs = {name: (low, high) for name, low, high in other.ranges}
         both = Cell(tuple((name, max(low, theirs[name][0]), min(high, theirs[name][1])) for name, low, high in self.ranges))
         return both if all(low <= high for _, low, high in both.ranges) else None
 
     def largest(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The largest sizes within it, of dims that are not larger than these."""
+        """Return the largest sizes within the cell, of dims not larger than these."""
         return {**sizes, **{name: max(low, min(high, sizes[name])) for name, low, high in self.ranges}}
 
     def joined(self, other: Cell) -> Cell | None:
-        """Both as one, where they lie side by side."""
+        """Return both cells as one, where they are adjacent."""
         apart = [i for i, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True)) if a != b]
         if len(apart) != 1:
             return None
@@ -76,7 +76,7 @@ class Cell:
         return {name: [low, high] for name, low, high in self.ranges}
 
 
-def said(low: int, high: int) -> str:
+def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}..{high}"
 
 
@@ -116,28 +116,26 @@ class Cells:
 
     @property
     def box(self) -> Cell:
-        """What they fill."""
+        """Box that the cells fill."""
         return Cell(tuple((name, starts[0], max(c.ranges[i][2] for c in self.cells))
                           for i, (name, starts) in enumerate(zip(self.dims, self.starts, strict=True))))
 
     def index(self, sizes: Mapping[str, int]) -> int:
-        """Number of the cell that holds these sizes; of one at the border where they are outside of the box."""
-        at = 0
-        for name, starts, step in zip(self.dims, self.starts, self._steps, strict=True):
-            at += max(0, bisect_right(starts, sizes[name]) - 1) * step
-        return self._grid[at]
+        """Return the number of the cell that holds these sizes; of one at the border where they are outside of the box."""
+        return self._grid[sum(max(0, bisect_right(starts, sizes[name]) - 1) * step
+                              for name, starts, step in zip(self.dims, self.starts, self._steps, strict=True))]
 
     @property
     def pictured(self) -> bool:
-        """Whether there is a picture of them: several cells of two dims."""
+        """True where `map` has a picture: several cells of two dims."""
         return len(self.dims) == 2 and len(self.cells) > 1
 
     def where(self, cell: Cell) -> str:
-        """What a line about a cell begins with: its letter where there is a picture, and its sizes."""
+        """Return the start of a line about a cell: its letter where there is a picture, and its sizes."""
         return f"{LETTERS[self.cells.index(cell)]}: {cell.where}" if self.pictured else cell.where
 
     def map(self) -> list[str]:
-        """A picture of a box of two dims with several cells: a letter for each cell, the first dim downwards; else nothing.
+        """Return a picture of several cells of two dims: a letter for each cell, the first dim downwards; else nothing.
 
         >>> cells = Cells((Cell.of({"b": (1, 1), "n": (1, 64)}), Cell.of({"b": (2, 8), "n": (1, 64)})))
         >>> print(*cells.map(), sep="\\n")
@@ -147,9 +145,8 @@ class Cells:
         """
         if not self.pictured:
             return []
-        spans = [[said(low, high - 1) for low, high in itertools.pairwise((*starts, box[2] + 1))]
-                 for starts, box in zip(self.starts, self.box.ranges, strict=True)]
-        down, across = ([f"{name} = {span}" for span in each] for name, each in zip(self.dims, spans, strict=True))
+        down, across = ([f"{name} = {_span(low, high - 1)}" for low, high in itertools.pairwise((*starts, most + 1))]
+                        for starts, (name, _, most) in zip(self.starts, self.box.ranges, strict=True))
         width = max(map(len, down))
         rows = ["  ".join([" " * width, *across]).rstrip()]
         for i, head in enumerate(down):

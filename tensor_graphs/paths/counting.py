@@ -1,8 +1,8 @@
-"""counting: how many paths there are, without listing them.
+"""counting: the number of paths, without listing them.
 
-A path is a choice for each signature that it reaches, so a signature has Σ over its ways Π over what lies within of paths, where
-nothing of that is shared. Signatures that share what lies within them are counted together, by what is decided so far; beyond
-MOST_STATES of such states the number is a bound: shared signatures count once for each place then.
+A path is a choice for each signature that it reaches, so a signature has Σ over its ways Π over the signatures within of paths,
+where these share none. Those that share some are counted together, by what is decided so far; beyond MOST_STATES of such states the
+number is an upper limit: shared signatures then count once for each place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ State = tuple[frozenset[Signature], frozenset[Signature]]
 
 @dataclass(frozen=True)
 class PathCount:
-    """number: of paths. exact: False where it is the most that there may be."""
+    """A number of paths. exact: False where it is an upper limit."""
 
     number: int
     exact: bool = True
@@ -36,7 +36,7 @@ def _in_digits(number: int) -> str:
 
 
 def count_paths(paths: Paths) -> PathCount:
-    """The number of paths that `paths` lists."""
+    """Return the number of paths that `paths` lists."""
     counter = _Counter(paths)
     top = frozenset(s for s, _ in paths.top)
     try:
@@ -54,31 +54,31 @@ class _Counter:
         self.paths = paths
         self._reach: dict[Signature, frozenset[Signature]] = {}
         self._most: dict[Signature, int] = {}
-        self._known: dict[State, int] = {}
+        self._counts: dict[State, int] = {}
 
     def ways(self, s: Signature) -> Iterable[frozenset[Signature]]:
-        """The signatures within s in each of its ways."""
+        """Yield the signatures within s in each of its ways."""
         for way in self.paths.alternatives(s):
             yield frozenset() if way.kernel is not None else frozenset(i for i, _ in self.paths.inner(s, way))
 
     def reach(self, s: Signature) -> frozenset[Signature]:
-        """s, and all that lies within it in some way."""
+        """Return s and all signatures within it in some way."""
         if s not in self._reach:
             self._reach[s] = frozenset((s,)).union(*(self.reach(i) for inner in self.ways(s) for i in inner))
         return self._reach[s]
 
     def most(self, s: Signature) -> int:
-        """The number of ways of s where nothing is shared."""
+        """Return the number of ways of s where nothing is shared."""
         if s not in self._most:
             self._most[s] = sum(math.prod(map(self.most, inner)) for inner in self.ways(s))
         return self._most[s]
 
     def count(self, waiting: frozenset[Signature], decided: frozenset[Signature]) -> int:
-        """The number of choices for what waits and all that these reach, beside what is decided."""
+        """Return the number of choices for the undecided signatures among those that wait and all that these reach."""
         return math.prod(self._together(group, decided) for group in self._groups(waiting - decided, decided))
 
     def _groups(self, waiting: frozenset[Signature], decided: frozenset[Signature]) -> list[frozenset[Signature]]:
-        """What waits, apart where nothing undecided is reached from two groups."""
+        """Return the signatures that wait in groups, no two of which reach the same undecided one."""
         groups: list[tuple[frozenset[Signature], frozenset[Signature]]] = []
         for s in waiting:
             own, reached = frozenset((s,)), self.reach(s) - decided
@@ -94,10 +94,9 @@ class _Counter:
     def _together(self, group: frozenset[Signature], decided: frozenset[Signature]) -> int:
         reached = frozenset[Signature]().union(*map(self.reach, group))
         state = group, decided & reached
-        if state not in self._known:
-            if len(self._known) >= MOST_STATES:
+        if state not in self._counts:
+            if len(self._counts) >= MOST_STATES:
                 raise _TooManyError
             first = min(group, key=lambda s: (len(self.reach(s)), s.key))
-            rest, known = group - {first}, state[1] | {first}
-            self._known[state] = sum(self.count(rest | inner, known) for inner in self.ways(first))
-        return self._known[state]
+            self._counts[state] = sum(self.count(group - {first} | inner, state[1] | {first}) for inner in self.ways(first))
+        return self._counts[state]

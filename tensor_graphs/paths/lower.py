@@ -1,8 +1,8 @@
-"""lower: one path of a graph as a flat list of instructions over buffers. Views cost nothing where strides can say them.
+"""lower: one path of a graph as a flat list of instructions over buffers. Views cost nothing where strides can express them.
 
-Before: a graph and, for each of its signatures, a kernel (or "expand"). After: instructions in an order in which every operand
-is written before it is read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory, and copies
-between devices where a kernel reads what is not on its own (residency.py).
+Before: a graph and a kernel for each of its nodes. After: instructions in an order in which every operand is written before it is
+read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory, and copies between devices where a
+kernel reads what is not on its own (residency.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, consumers, walk
 from tensor_graphs.paths.memory import Interval
-from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, viewed
+from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, under_views, viewed
 
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 
@@ -55,13 +55,13 @@ class Operand:
 
 @functools.lru_cache(1 << 12)
 def _sized(t: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
-    """Bytes of a contiguous value, and its strides."""
+    """Return the bytes of a contiguous value, and its strides."""
     return t.nbytes(), contiguous_strides(t.shape)
 
 
 @functools.lru_cache(1 << 12)
 def _contiguous(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
-    """As `is_contiguous`: the values of equal layers lie alike."""
+    """Return `is_contiguous`, cached: equal layers have equal layouts."""
     return is_contiguous(shape, strides)
 
 
@@ -86,7 +86,7 @@ class Instruction:
 
 @dataclass
 class Buffer:
-    """Where a value lives: in the memory of `device`. first/last: the instructions between which it is alive (arena only)."""
+    """Memory of a value, on `device`. first/last: the instructions between which it is alive (arena only)."""
 
     kind: BufferKind
     name: str
@@ -120,48 +120,44 @@ class Program:
         return self.buffers[operand.buffer].device
 
     def home(self, buffer: int) -> int:
-        """The buffer whose memory this one uses."""
+        """Return the buffer whose memory this one uses."""
         while (alias := self.buffers[buffer].alias) is not None:
             buffer = alias
         return buffer
 
 
 def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    """Strides that view the same memory under a new shape, or None when it needs a copy."""
+    """Return the strides that view the same memory under a new shape, or None when it needs a copy."""
     if is_contiguous(shape, strides):
         return contiguous_strides(new)
     old = [(s, st) for s, st in zip(shape, strides, strict=True) if s != 1]
     out: list[Dim] = [0] * len(new)
-    wanted = [(axis, s) for axis, s in enumerate(new) if s != 1]
+    axes = [(axis, s) for axis, s in enumerate(new) if s != 1]
     i = j = 0
-    while i < len(old) and j < len(wanted):
+    while i < len(old) and j < len(axes):
         oi, nj = i + 1, j + 1
-        a, b = old[i][0], wanted[j][1]
+        a, b = old[i][0], axes[j][1]
         while not same_dim(a, b):
             grow_old = dim_ge(b, a)
-            if grow_old is None:
+            if grow_old is None or (oi >= len(old) if grow_old else nj >= len(axes)):
                 return None
             if grow_old:
-                if oi >= len(old):
-                    return None
                 a, oi = a * old[oi][0], oi + 1
             else:
-                if nj >= len(wanted):
-                    return None
-                b, nj = b * wanted[nj][1], nj + 1
+                b, nj = b * axes[nj][1], nj + 1
         for k in range(i, oi - 1):                       # the merged old axes must be one run of memory
             if old[k][1] != old[k + 1][1] * old[k + 1][0]:
                 return None
         step: Dim = old[oi - 1][1]
         for k in range(nj - 1, j - 1, -1):
-            out[wanted[k][0]] = step
-            step = step * wanted[k][1]
+            out[axes[k][0]] = step
+            step = step * axes[k][1]
         i, j = oi, nj
-    return tuple(out) if i == len(old) and j == len(wanted) else None
+    return tuple(out) if i == len(old) and j == len(axes) else None
 
 
 def window_of(node: Node, x: Operand) -> Operand | None:
-    """A view's value as another window into x's buffer; None when strides cannot say it."""
+    """Return a view's value as another window into x's buffer; None when strides cannot express it."""
     name = node.op.name
     if name == "copy_to":
         return x
@@ -172,32 +168,31 @@ def window_of(node: Node, x: Operand) -> Operand | None:
         strides = tuple(0 if not same_dim(a, b) else st for a, b, st in zip(x.shape, node.shape, x.strides, strict=True))
         return replace(x, shape=node.shape, strides=strides)
     if name == "slice":
-        offset, stepped = x.offset, list[Dim]()
-        for (start, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True):
+        offset = x.offset
+        for (start, _, _), st in zip(node.attrs["bounds"], x.strides, strict=True):
             offset = offset + start * st * x.dtype.itemsize
-            stepped.append(st * step)
-        return replace(x, offset=offset, shape=node.shape, strides=tuple(stepped))
-    if name == "reshape":
-        strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
-        return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
-    raise AssertionError(name)
+        steps = tuple(st * step for (_, _, step), st in zip(node.attrs["bounds"], x.strides, strict=True))
+        return replace(x, offset=offset, shape=node.shape, strides=steps)
+    assert name == "reshape", name
+    strides_or_none = reshape_strides(x.shape, x.strides, node.shape)
+    return None if strides_or_none is None else replace(x, shape=node.shape, strides=strides_or_none)
 
 
-def taken(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, list[bool]]:
-    """Which operands a kernel reads as they lie, where the others are copied first; and its call, where that is not the one of
-    contiguous operands. Of those with gaps, or repeated, as many as it takes, from the first on."""
+def read_in_place(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, list[bool]]:
+    """Return the call, where it is not the one of contiguous operands, and whether the kernel reads each operand in place; others
+    are copied first. Of operands with gaps, or repeated, as many as the kernel takes, from the first on."""
     call: Call | None = None
-    found = {i for i, x in enumerate(ins) if not kernel.contiguous or x.contiguous}
-    apart = [i for i in range(len(ins)) if i not in found]
-    if kernel.strided is not None and apart:
-        for more in (set(apart), *({i} for i in apart)):
-            if not more <= found:
-                strides = [x.strides if i in found | more else contiguous_strides(x.shape) for i, x in enumerate(ins)]
+    direct = {i for i, x in enumerate(ins) if not kernel.contiguous or x.contiguous}
+    rest = [i for i in range(len(ins)) if i not in direct]
+    if kernel.strided is not None and rest:
+        for more in (set(rest), *({i} for i in rest)):
+            if not more <= direct:
+                strides = [x.strides if i in direct | more else contiguous_strides(x.shape) for i, x in enumerate(ins)]
                 other = kernel.strided(spec, strides)
-                call, found = (call, found) if other is None else (other, found | more)
+                call, direct = (call, direct) if other is None else (other, direct | more)
     if kernel.positive_strides:
-        found -= {i for i, x in enumerate(ins) if any(dim_ge(s, 0) is not True for s in x.strides)}
-    return call, [i in found for i in range(len(ins))]
+        direct -= {i for i, x in enumerate(ins) if any(dim_ge(s, 0) is not True for s in x.strides)}
+    return call, [i in direct for i in range(len(ins))]
 
 
 NOTHING_SHARED = Sharing()
@@ -207,16 +202,15 @@ ChooseKernel = Callable[[Node], Kernel]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What is the same for all nodes that are alike. kernel: that computes them, for a signature, on a device; constant: its
-    attributes and the shapes of what it reads and makes have no dims."""
+class _Question:
+    """The kernel, signature and device of all nodes that are alike. constant: their attributes, operands and results have no dims.
+    calls: shapes and strides of the operands -> the call, and for each operand whether it is read in place."""
 
     kernel: Kernel
     signature: Signature
     device: str
     constant: bool
-    taken: dict[tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...], tuple[Call, list[bool]]] = field(default_factory=dict)
-    """shapes and strides of the operands -> the call, and which of them it reads as they lie"""
+    calls: dict[tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...], tuple[Call, list[bool]]] = field(default_factory=dict)
 
     @functools.cached_property
     def preparations(self) -> tuple[Preparation, ...]:
@@ -227,12 +221,12 @@ class _Asked:
         return self.kernel.sharing(self.signature.spec)
 
     def reads(self, ins: Sequence[Operand]) -> tuple[Call, list[bool]]:
-        """The call for operands that lie like these, and which of them it reads as they lie; the others are copied first."""
+        """Return the call for operands of these layouts, and for each whether it is read in place; the others are copied first."""
         key = tuple([(x.shape, x.strides) for x in ins])
-        if key not in self.taken:
-            call, found = taken(self.kernel, self.signature.spec, ins)
-            self.taken[key] = call or self.kernel.build(self.signature.spec), found
-        return self.taken[key]
+        if key not in self.calls:
+            call, in_place = read_in_place(self.kernel, self.signature.spec, ins)
+            self.calls[key] = call or self.kernel.build(self.signature.spec), in_place
+        return self.calls[key]
 
 
 class _Lowering:
@@ -243,19 +237,16 @@ class _Lowering:
         self.where, self.arriving = Whereabouts(), dict[Node, str]()
         self.counts: dict[str, int] = {}
         self.roots = dict(zip([("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates], roots, strict=True))
-        self.state_devices = {n: self.made_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
+        self.state_devices = {n: self.computed_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
         self.names: dict[tuple[str, str, str], int] = {}
-        self.bound: set[int] = set()
         self.sharing: dict[str, Sharing] = {}                       # of an instruction, by its label
         self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
         self.same: dict[Node, Node] = {}
-        self.asked: dict[Node, _Asked] = {}                         # of the first of those that are alike
+        self.questions: dict[Node, _Question] = {}                  # of the first of those that are alike
 
-    def made_on(self, root: Node) -> str:
-        """The device of the kernel that makes a value: a state lives where its new value is made."""
-        node = root
-        while node.op.facts.view:
-            node = node.inputs[0]
+    def computed_on(self, root: Node) -> str:
+        """Return the device of the kernel that computes a value: a state lives where its new value is computed."""
+        node = under_views(root)
         return HOST.name if node.op.kind == "leaf" else device_of(self.choose(node).backend).name
 
     # ---- buffers ----
@@ -274,18 +265,15 @@ class _Lowering:
     def fresh(self, t: TensorType, label: str, bind: bool, device: str) -> Operand:
         nbytes, strides = _sized(t)
         index = self.buffer("bound" if bind else "arena", label, nbytes, device, dtype=t.dtype)
-        if bind:
-            self.bound.add(index)
         return Operand(index, 0, t.shape, strides, t.dtype)
 
     def is_bound(self, operand: Operand) -> bool:
-        b = self.program.buffers[operand.buffer]
-        return b.kind in ("parameter", "constant", "bound")
+        return self.program.buffers[operand.buffer].kind in ("parameter", "constant", "bound")
 
     # ---- nodes ----
 
     def constant(self, node: Node, device: str) -> Operand:
-        """A constant, or the value of a dim, in memory of a device."""
+        """Return a constant, or the value of a dim, in memory of a device."""
         value, t = node.attrs["value"], node.type
         if isinstance(value, d.Expr):
             return self.named("dims", f"{t.dtype.name} {d.format_dim(value)}", t, device, value=value)
@@ -297,17 +285,16 @@ class _Lowering:
             raise PlanError(f"a graph to run may not hold a bare {node.op.name}")
         name = str(node.attrs["name"])
         device = self.state_devices.get(name, HOST.name) if node.op is leaves.STATE else self.arriving.get(node, HOST.name)
-        self.made(node, device, (self.named(kinds[node.op], name, node.type, device),))
+        self.put(node, device, (self.named(kinds[node.op], name, node.type, device),))
 
-    def made(self, node: Node, device: str, operands: tuple[Operand, ...]) -> None:
+    def put(self, node: Node, device: str, operands: tuple[Operand, ...]) -> None:
         self.values[node, device] = operands
         self.where.put(node, device)
 
     def at(self, node: Node, device: str) -> Operand:
-        """A node's value on a device; what is not there is copied there, once."""
-        found = self.values.get((node, device))
-        if found is not None:
-            return found[0]
+        """Return a node's value on a device; what is not there is copied there, once."""
+        if (node, device) in self.values:
+            return self.values[node, device][0]
         if node.op is leaves.CONSTANT:
             value = self.constant(node, device)
         else:
@@ -327,12 +314,10 @@ class _Lowering:
         return value
 
     def window(self, node: Node, x: Operand) -> Operand:
-        """A view's value, where strides cannot say it of a copy."""
-        found = window_of(node, x)
-        if found is None:
-            found = window_of(node, self.copy(x, why="contiguous"))
-            assert found is not None
-        return found
+        """Return a view's value, of a contiguous copy where strides cannot express it."""
+        result = window_of(node, x) or window_of(node, self.copy(x, why="contiguous"))
+        assert result is not None
+        return result
 
     def label(self, op: str) -> str:
         self.counts[op] = self.counts.get(op, -1) + 1
@@ -347,7 +332,7 @@ class _Lowering:
         self.sharing[label] = sharing
 
     def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
-        """An explicit contiguous copy (into a given operand, or a new transient one)."""
+        """Emit an explicit contiguous copy, into an operand or a new transient one, and return that."""
         t = TensorType(x.shape, x.dtype)
         if bind is None:
             bind = self.is_bound(x) and into is None and not d.has_dims((*x.shape, *x.strides, x.offset))
@@ -363,7 +348,7 @@ class _Lowering:
                         "  fix: a backend there with copy_kernel() (docs/backends.md)")
 
     def transfer(self, x: Operand, device: str, written_at: str) -> Operand:
-        """A copy of a value on another device; contiguous."""
+        """Emit a contiguous copy of a value on another device, and return it."""
         source = self.program.device(x)
         bind = self.is_bound(x) and not d.has_dims((*x.shape, *x.strides, x.offset))
         whole = x if x.contiguous else self.copy(x, why="contiguous")
@@ -382,42 +367,42 @@ class _Lowering:
             elif node.op is leaves.ITEM:
                 device = self.where.first(node.inputs[0])
                 assert device is not None
-                self.made(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
+                self.put(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
             elif node.op.facts.view:
-                wanted = device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
-                if wanted is not None:                      # a view of a constant is made where it is read
-                    self.at(node, wanted)
+                target = device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
+                if target is not None:                      # a view of a constant is made where it is read
+                    self.at(node, target)
             else:
                 self.kernel_node(node)
 
-    def asked_of(self, node: Node) -> _Asked:
-        """What computes a node; asked once for all that are alike."""
+    def question(self, node: Node) -> _Question:
+        """Return the question of a node; one for all that are alike."""
         first = self.same[node]
-        if first not in self.asked:
+        if first not in self.questions:
             kernel = self.choose(first)
             constant = all(d.is_static(s) for t in (*first.types, *(i.type for i in first.inputs)) for s in t.shape)
-            self.asked[first] = _Asked(kernel, signature_of(first), device_of(kernel.backend).name,
-                                       bool(first.inputs) and constant and not d.has_dims(first.attrs))
-        return self.asked[first]
+            self.questions[first] = _Question(kernel, signature_of(first), device_of(kernel.backend).name,
+                                              bool(first.inputs) and constant and not d.has_dims(first.attrs))
+        return self.questions[first]
 
     def kernel_node(self, node: Node) -> None:
-        asked = self.asked_of(node)
-        kernel, signature, device = asked.kernel, asked.signature, asked.device
+        question = self.question(node)
+        kernel, signature, device = question.kernel, question.signature, question.device
         ins = tuple([self.at(i, device) for i in node.inputs])
-        bind = asked.constant and all(self.is_bound(i) for i in ins)
-        call, as_they_lie = asked.reads(ins)
-        prepared = [x if lies else self.copy(x, why="contiguous") for x, lies in zip(ins, as_they_lie, strict=True)]
+        bind = question.constant and all(self.is_bound(i) for i in ins)
+        call, in_place = question.reads(ins)
+        prepared = [x if direct else self.copy(x, why="contiguous") for x, direct in zip(ins, in_place, strict=True)]
         written_at = str(node.location or "")
-        for p in asked.preparations:
+        for p in question.preparations:
             prepared += self.prepared(node.op.name, kernel, p, prepared, signature.key, written_at)
         outs = tuple([self.fresh(t, node.op.name, bind, device) for t in node.types])
         self.program.signatures[signature.key] = signature
-        self.emit(node.op.name, kernel, call, node.attrs, outs, tuple(prepared), signature.key, written_at, bind, asked.sharing)
-        self.made(node, device, outs)
+        self.emit(node.op.name, kernel, call, node.attrs, outs, tuple(prepared), signature.key, written_at, bind, question.sharing)
+        self.put(node, device, outs)
 
     def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,
                  written_at: str) -> tuple[Operand, ...]:
-        """What a kernel prepares from these operands; once for all nodes that prepare the same."""
+        """Return the results of a kernel's preparation of these operands; once for all nodes that prepare the same."""
         ins = tuple(operands[i] for i in p.operands)
         key = (kernel.name, p, ins)
         if key not in self.preparations:
@@ -435,14 +420,10 @@ class _Lowering:
         # outputs are read where the graph says, states live where they are made
         finals = {(kind, name): self.at(root, handed_out(root) if kind == "output" else self.state_devices[name])
                   for (kind, name), root in roots.items()}
-        last_use: dict[int, int] = {}
-        for at, ins in enumerate(p.instructions):
-            for o in (*ins.ins, *ins.outs):
-                last_use[o.buffer] = at
+        last_use = {o.buffer: at for at, ins in enumerate(p.instructions) for o in (*ins.ins, *ins.outs)}
         self._in_place(last_use, finals)
         self._copy_before_updates()
         # final values into outputs and states
-        taken: set[int] = set()
         late: list[tuple[Operand, Operand]] = []
         for (kind, name), root in roots.items():
             value = finals[kind, name]
@@ -451,9 +432,8 @@ class _Lowering:
             b = p.buffers[home]
             whole = value.contiguous and value.offset == 0 and same_dim(b.nbytes, t.nbytes())
             if kind == "output":
-                if b.kind == "arena" and whole and home not in taken:
+                if b.kind == "arena" and whole:             # no other output has it
                     b.kind, b.name = "output", name
-                    taken.add(home)
                     p.outputs[name] = value
                 else:
                     out = self.named("output", name, t, handed_out(root))
@@ -477,7 +457,7 @@ class _Lowering:
     def _in_place(self, last_use: Mapping[int, int], finals: Mapping[tuple[str, str], Operand]) -> None:
         """Let outputs share memory with operands that die at this very instruction: first with the states that they become."""
         becomes = {name: value.buffer for (kind, name), value in finals.items() if kind == "state"}
-        kept = {value.buffer for value in finals.values()}
+        final = {value.buffer for value in finals.values()}
         for t, ins in enumerate(self.program.instructions):
             pairs = self.sharing[ins.label].pairs if ins.label in self.sharing else ()
             for own in (True, False):
@@ -486,15 +466,15 @@ class _Lowering:
                         x, out = ins.ins[in_index], ins.outs[out_index]
                         b = self.program.buffers[x.buffer]
                         if (b.kind == "state" and becomes.get(b.name) == out.buffer) == own and self._may_lie_in(
-                                x, out, ins, last_use[x.buffer] > t or x.buffer in kept, becomes):
+                                x, out, ins, last_use[x.buffer] > t or x.buffer in final, becomes):
                             self.program.buffers[out.buffer].alias = self.program.home(x.buffer)   # not a chain to walk
 
     def _may_lie_in(self, x: Operand, out: Operand, ins: Instruction, lives_on: bool, updated: Collection[str]) -> bool:
-        """Whether an output may be written over an operand that it is paired with."""
+        """Return whether an output may be written over an operand that it is paired with."""
         p = self.program
         home = p.home(x.buffer)
-        b, made = p.buffers[home], p.buffers[out.buffer]
-        if lives_on or made.kind != "arena" or made.alias is not None or not same_dim(b.nbytes, made.nbytes):
+        b, target = p.buffers[home], p.buffers[out.buffer]
+        if lives_on or target.kind != "arena" or target.alias is not None or not same_dim(b.nbytes, target.nbytes):
             return False
         if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
             return False
@@ -503,7 +483,7 @@ class _Lowering:
         return b.kind == "arena" or (b.kind == "state" and b.name in updated)   # one that is never updated keeps its value
 
     def _copy_before_updates(self) -> None:
-        """A kernel that only changes part of an output needs the old value there, when it does not write in place."""
+        """Copy the old value to each output of which a kernel changes only some elements, where it does not write in place."""
         p = self.program
         for program in (p.instructions, p.bind_instructions):
             listed = list(program)
@@ -524,35 +504,24 @@ class _Lowering:
                 b.last = t
 
     def _waits(self) -> None:
-        """Data dependences by memory: read after write, write after read, write after write."""
+        """Set the data dependences by memory: read after write, write after read, write after write."""
         p = self.program
         writer: dict[int, int] = {}
         readers: dict[int, list[int]] = {}
-        done: list[Instruction] = []
         for t, ins in enumerate(p.instructions):
-            waits: set[int] = set()
-            for o in ins.ins:
-                home = p.home(o.buffer)
-                if home in writer:
-                    waits.add(writer[home])
-            for o in ins.outs:
-                home = p.home(o.buffer)
-                waits.update(readers.get(home, ()))
-                if home in writer:
-                    waits.add(writer[home])
-            for o in ins.ins:
-                readers.setdefault(p.home(o.buffer), []).append(t)
-            for o in ins.outs:
-                writer[p.home(o.buffer)] = t
-                readers[p.home(o.buffer)] = []
-            waits.discard(t)
-            done.append(replace(ins, waits=tuple(sorted(waits))))
-        p.instructions = done
+            reads, writes = ({p.home(o.buffer) for o in operands} for operands in (ins.ins, ins.outs))
+            waits = {writer[home] for home in reads | writes if home in writer}
+            waits.update(*(readers.get(home, ()) for home in writes))
+            for home in reads - writes:
+                readers.setdefault(home, []).append(t)
+            for home in writes:
+                writer[home], readers[home] = t, []
+            p.instructions[t] = replace(ins, waits=tuple(sorted(waits)))
 
 
 def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyType({})) -> list[Node]:
-    """An order in which operands come first, and readers of a state come before what overwrites it (where that is possible).
-    states: what is made of each."""
+    """Return an order in which operands come first, and readers of a state before what overwrites it (where that is possible).
+    states: the new value of each."""
     order = walk(roots)
     users = consumers(roots)
     index = {n: i for i, n in enumerate(order)}
@@ -567,11 +536,10 @@ def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyTyp
     for node in order:
         if node.op is not leaves.STATE or len(set(users[node])) < 2:
             continue
-        anew = states.get(node.attrs["name"])
-        while anew is not None and anew.op.facts.view:
-            anew = anew.inputs[0]
-        writers = [u for u in set(users[node]) if u is anew or ((rows := u.op.facts.writes) and u.inputs[rows.of] is node)]
-        readers: list[Node] = []                        # who reads the state's memory, through views too
+        new = states.get(node.attrs["name"])
+        new = None if new is None else under_views(new)
+        writers = [u for u in set(users[node]) if u is new or ((rows := u.op.facts.writes) and u.inputs[rows.of] is node)]
+        readers: list[Node] = []                        # of the state's memory, through views too
         stack = [u for u in set(users[node]) if u not in writers]
         while stack:
             u = stack.pop()
@@ -604,7 +572,7 @@ def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyTyp
 
 
 def device_asked(node: Node) -> str:
-    """The name of the device to which a node copies. Raises PlanError where it is not here."""
+    """Return the name of the device to which a node copies. Raises PlanError where it is not here."""
     try:
         return device_named(node.attrs["device"]).name
     except UnknownDevice as e:
@@ -612,9 +580,9 @@ def device_asked(node: Node) -> str:
 
 
 def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> Program:
-    """The program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel.
+    """Return the program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel.
 
-    copiers: the kernels behind explicit copies, those that are tried first coming first (registry.copy_kernels).
+    copiers: the kernels behind explicit copies, in the order in which they are tried (registry.copy_kernels).
     Raises PlanError: a copy to a device that is not here, or within one where nothing copies.
     """
     lowering = _Lowering(graph, roots, choose, copiers)
@@ -623,10 +591,10 @@ def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Se
 
 
 def arena_buffers(program: Program) -> list[int]:
-    """The buffers that own arena memory, in table order (aliases use their home's)."""
+    """Return the buffers that own arena memory, in table order (aliases use their home's)."""
     return [i for i, b in enumerate(program.buffers) if b.kind == "arena" and b.alias is None and b.last >= 0]
 
 
 def intervals_of(program: Program) -> list[Interval]:
-    """When each of the `arena_buffers` is alive, and where."""
+    """Return the lifetime of each of the `arena_buffers`, and its device."""
     return [Interval(b.first, b.last, b.nbytes, b.name, b.device) for b in (program.buffers[i] for i in arena_buffers(program))]

@@ -1,8 +1,4 @@
-"""lowered: a path with its kernels as a program and a memory layout. The compiler asks for it, and a plan that was read from bytes.
-
-In: a graph, a path of it, and the kernel behind each of the path's choices.  Out: instructions, and where each value lies at the
-largest sizes.
-"""
+"""lowered: a path with its kernels as a program and a memory layout, for the compiler and for a plan that was read from bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from tensor_graphs.phases import phase
 
 @dataclass(frozen=True)
 class Lowered:
-    """kernels: those of the program's instructions, by name."""
+    """A program and its memory layout. kernels: those of its instructions, by name."""
 
     program: Program
     layout: ArenaLayout
@@ -32,7 +28,7 @@ class Lowered:
 @phase("lower")
 def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backends: Sequence[str],
             largest: Mapping[str, int]) -> Lowered:
-    """kernel_of: signature key -> the kernel that the path chose for it. largest: the sizes for which memory is laid out."""
+    """Return the program of a path. kernel_of: signature key -> chosen kernel. largest: sizes for which memory is laid out."""
     kernels: dict[str, Kernel] = {}
 
     def choose(node: Node) -> Kernel:
@@ -46,9 +42,8 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
 
 
 def chosen_here(path: Path) -> Callable[[str], Kernel]:
-    """signature key -> the kernel of this process that the path means. Raises PlanError: none here, of other code, or one that
-    requires what the device lacks."""
-
+    """Return signature key -> the kernel of this process that the path chose. Raises PlanError: none here, of other code, or one
+    that requires what the device lacks."""
     if path.all_steps:
         try:
             kernel_of_all_steps(path)
@@ -68,12 +63,11 @@ def chosen_here(path: Path) -> Callable[[str], Kernel]:
                             + (f": the backend {backend} is missing: {reason}" if reason else "")
                             + f"\n  fix: {'make the backend available' if reason else str(e).partition('fix: ')[2]}, "
                               "or compile the graph again here") from None
-        meant = path.identities.get(name)
-        if meant is not None and meant != kernel.identity:
-            raise PlanError(f"the plan runs another {name}: {meant[:12]}, here it is {kernel.identity[:12]}: its code, a library "
-                            "or the processor is another one\n  fix: compile the graph again here")
-        missing = lacking(kernel)
-        if missing is not None:
+        identity = path.identities.get(name, kernel.identity)
+        if identity != kernel.identity:
+            raise PlanError(f"the plan runs another {name}: {identity[:12]}, here it is {kernel.identity[:12]}: its code, a "
+                            "library or the processor is another one\n  fix: compile the graph again here")
+        if (missing := lacking(kernel)) is not None:
             raise PlanError(f"the plan runs the kernel {name}: {missing}\n  fix: compile the graph again here")
         return kernel
 

@@ -1,7 +1,7 @@
-"""memory: which bytes each transient value gets. Greedy by size into one arena per device; offsets stay functions of the dims.
+"""memory: the bytes of each transient value. Greedy by size into one arena per device; offsets stay functions of the dims.
 
-Buffers that are alive together never share bytes, at any size in range: the placement is found at the largest sizes and kept as
-an order ("above which of my neighbours do I lie"); for other sizes offsets are evaluated along that order.
+Buffers that are alive together never share bytes, at any size in range: the placement is found at the largest sizes and stored as
+an order (above which neighbours a buffer lies); for other sizes offsets are evaluated along that order.
 Source of the heuristic: greedy by size for offset calculation, Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
 Net Inference", 2020.
 """
@@ -27,11 +27,11 @@ class Interval:
     device: str = HOST.name
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether the two may not share bytes."""
+        """Return whether the two may not share bytes."""
         return self.device == other.device and self.first <= other.last and other.first <= self.last
 
     def size(self, binding: Mapping[str, int]) -> int:
-        """Bytes that it takes in its arena."""
+        """Return the bytes that it takes in its arena."""
         return aligned(int(d.evaluate(self.nbytes, binding)), self.device)
 
 
@@ -42,37 +42,30 @@ def aligned(nbytes: int, device: str = HOST.name) -> int:
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Where each interval lies. order: placement order; above[i]: the intervals (placed earlier) that i must lie above."""
+    """Placement of intervals. order: in which they are placed; above[i]: the intervals (placed earlier) that i must lie above."""
 
     intervals: tuple[Interval, ...]
     order: tuple[int, ...]
     above: tuple[tuple[int, ...], ...]
 
     def offsets(self, binding: Mapping[str, int], apart: int = 0, shift: int = 0) -> tuple[list[int], dict[str, int]]:
-        """(byte offset of each interval, size of the arena of each device) at concrete dims. apart: bytes that are left free
-        before, between and behind them (a multiple of every alignment); shift: bytes by which each lies behind its alignment."""
+        """Return (byte offset of each interval, size of the arena of each device) at concrete dims. apart: free bytes before,
+        between and behind them (a multiple of every alignment); shift: bytes by which each lies behind its alignment."""
         sizes = [i.size(binding) for i in self.intervals]
         out = [0] * len(sizes)
         total: dict[str, int] = {}
         for i in self.order:
-            at = apart + shift
-            for j in self.above[i]:
-                end = out[j] + sizes[j] + apart
-                if end > at:
-                    at = end
-            out[i] = at
+            out[i] = max([apart + shift, *(out[j] + sizes[j] + apart for j in self.above[i])])
             device = self.intervals[i].device
-            total[device] = max(total.get(device, 0), at + sizes[i] + apart)
+            total[device] = max(total.get(device, 0), out[i] + sizes[i] + apart)
         return out, total
 
     def largest_live_set(self, binding: Mapping[str, int], device: str = HOST.name) -> tuple[int, list[Interval]]:
-        """The lower bound of any arena of a device: the most bytes alive at one instruction, and what is alive there."""
+        """Return the most bytes alive at one instruction, a lower limit of the device's arena, and the intervals alive there."""
         ours = [(i, i.size(binding)) for i in self.intervals if i.device == device]
-        best, at = 0, -1
-        for t in sorted({i.first for i, _ in ours}):
-            alive = sum(s for i, s in ours if i.first <= t <= i.last)
-            if alive > best:
-                best, at = alive, t
+        alive = {t: sum(s for i, s in ours if i.first <= t <= i.last) for t in sorted({i.first for i, _ in ours})}
+        best = max(alive.values(), default=0)
+        at = next((t for t, total in alive.items() if total == best > 0), -1)
         members = [i for i, _ in ours if i.first <= at <= i.last]
         return best, sorted(members, key=lambda i: -int(d.evaluate(i.nbytes, binding)))
 
@@ -93,18 +86,18 @@ def place(intervals: Sequence[Interval], at: Mapping[str, int]) -> ArenaLayout:
 
 
 def _neighbours(intervals: Sequence[Interval]) -> list[list[int]]:
-    """Of each interval those that it may not share bytes with, in order; found in the order in which they begin, beside those alone
-    that have not ended."""
-    found: list[list[int]] = [[] for _ in intervals]
+    """Return for each interval those that it may not share bytes with, in order; compared, in the order in which they begin, with
+    those alone that have not ended."""
+    neighbours: list[list[int]] = [[] for _ in intervals]
     alive: list[int] = []
     for i in sorted(range(len(intervals)), key=lambda i: intervals[i].first):
         alive = [j for j in alive if intervals[j].last >= intervals[i].first]
         for j in alive:
             if intervals[i].overlaps(intervals[j]):
-                found[i].append(j)
-                found[j].append(i)
+                neighbours[i].append(j)
+                neighbours[j].append(i)
         alive.append(i)
-    return [sorted(each) for each in found]
+    return list(map(sorted, neighbours))
 
 
 def _greedy(intervals: Sequence[Interval], sizes: list[int], neighbours: list[list[int]], order: list[int]) -> ArenaLayout:

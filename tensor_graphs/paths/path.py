@@ -1,20 +1,17 @@
-"""path: for each signature of a graph, how it is computed; best first, the rest lazily.
+"""path: for each signature of a graph, how it is computed; cheapest first, the rest lazily.
 
 A path is a choice per signature (18 equal layers are one question): the name of a kernel, "expand" (run the definition, whose
-signatures are chosen in turn), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
-choice; what parameters alone decide needs one, and costs nothing: it is computed once, when the graph is bound. Enumeration starts
-at the cheapest path and swaps one choice at a time, by worth: the cheapest first, and those with a swap that moves less than SMALL
-of the time last, or the first thousand paths of a model would differ in nothing that counts. It is complete and repeats none.
-Where kernels of several devices are candidates, a path's price has in it the copies between them that lowering will insert
-(placement.py), and the cheapest path is followed by those that are all on one device: small steps in every mixture of devices are
-more than anybody lists, and were all cheaper than the steps of tanh on a GPU.
+signatures are then chosen), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
+choice; what parameters alone decide needs one and costs nothing, as it is computed once, when the graph is bound. Enumeration
+starts at the cheapest path and swaps one choice at a time: the cheapest paths first, those with a swap that moves less than SMALL
+of the time last. It is complete and repeats none. The cost of a path includes the copies between devices that lowering inserts
+(placement.py); the cheapest path is followed by those on one device alone, as mixtures of devices are too many to list before.
 
-Why the order is right: take any path but the cheapest, and of its signatures that are not computed in the cheapest way one whose
-definition holds no other such. Computing it in the cheapest way gives a path that costs no more and has no more small swaps, and
-one swap leads back. In a graph with parts, or on several devices, that is near to right only: what two parts have in common is
-computed once where both are expanded, and a value is copied to a device once for all that read it there, so prices do not add up;
-each path is priced by the nodes that it runs. So is a graph where parameters alone decide more of a composite at one place than at
-another: one of its calls then costs what it costs where least is known.
+Why the order is right: any path but the cheapest has a signature that is not computed in the cheapest way and whose definition
+holds no other such; computing it in the cheapest way costs no more, adds no small swap, and one swap leads back. With parts, with
+several devices, or where parameters alone decide more of a composite at one place than at another, this holds only nearly: what
+two parts share is computed once, a value is copied to a device once, so costs do not add up; each path is costed by the nodes
+that it runs.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, alike, apply, is_step, walk
 from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
+from tensor_graphs.paths.residency import under_views
 from tensor_graphs.paths.signature_counts import tally_of
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ class NoPathError(TensorGraphsError):
 
 
 class StalePathError(NoPathError):
-    """A path chooses what is not here, or may not be used here. title: of the part; key: its signature's; name: what is chosen."""
+    """A path chooses what is not here, or may not be used here. title, key: of the signature; name: what is chosen."""
 
     def __init__(self, path: Path, title: str, key: str, name: str | None, why: str) -> None:
         self.path, self.title, self.key, self.name = path, title, key, name
@@ -68,10 +66,10 @@ class StalePathError(NoPathError):
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one call. measured: by a row of the database; else an estimate. error: measured max relative error, None if unknown.
-    in_place: measured where the kernel runs in its graph, with the copies of operands that it needs there. margin: factor by which
-    an estimate is raised. learned: an estimate of the model that was fitted to this machine's rows. whole: seconds to expect of a
-    part that was measured as a whole, without its steps; None: `seconds` without the margin."""
+    """Cost of one call [s]. measured: by a row of the database; else an estimate. error: measured max relative error, None if
+    unknown. in_place: measured in its graph, with the copies of operands needed there. margin: factor by which an estimate is
+    raised. learned: estimated by the model fitted to this machine's rows. whole: seconds to expect of a part that was measured as a
+    whole, without its steps; None: `seconds` without the margin."""
 
     seconds: float
     measured: bool = False
@@ -90,8 +88,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to compute a signature: a kernel with its price, or (kernel None) its definition, or a recipe in place of it.
-    copies: seconds for each call, of operands that do not lie as the kernel reads them."""
+    """One way to compute a signature: a kernel with its cost, or (kernel None) its definition, or a recipe in place of it.
+    copies: seconds per call, of operands with other strides than the kernel reads. charge: seconds to gain for the memory it takes,
+    included in the cost."""
 
     name: str
     kernel: Kernel | None
@@ -99,26 +98,24 @@ class Alternative:
     recipe: PartRecipe | None = None
     copies: float = 0.0
     charge: float = 0.0
-    """seconds that it has to gain for the memory it takes, part of its price"""
 
     @property
     def seconds(self) -> float:
-        """Of one call, without the steps of a definition."""
+        """Seconds of one call, without the steps of a definition."""
         return self.cost.seconds + self.copies + self.charge
 
     @property
     def expected(self) -> float:
-        """Seconds of one call to expect, without the steps of a definition: no margin, no charge for memory."""
+        """Seconds of one call without the steps of a definition, margin, and charge for memory."""
         return self.cost.expected + self.copies
 
     def written(self, spec: Spec) -> Definition:
-        """What runs in place of a composite."""
+        """Return the definition that runs in place of a composite."""
         assert isinstance(spec.op, CompositeOp)
         return (spec.op if self.recipe is None else self.recipe.op).define(spec.inputs, spec.attrs)
 
-
     def target(self, s: Signature) -> Signature:
-        """What runs in place of a part, as one op: the recipe, or the part itself where its own words run."""
+        """Return what runs in place of a part, as one op: the recipe, or the part itself where its definition runs."""
         if self.recipe is None:
             return s
         return signature_of(apply(self.recipe.op, [leaves.argument(i, t) for i, t in enumerate(s.spec.inputs)], s.spec.attrs))
@@ -126,24 +123,24 @@ class Alternative:
 
 WORTH, MUCH = 0.01, 0.1
 """A way that makes more than MUCH of the bytes of a composite's parameters has to gain time for that memory: a recipe WORTH of what
-its part takes, a definition MUCH of what the cheapest kernel takes, which reads the parameters as they are; for less than
-LITTLE bytes none."""
+its part takes, a definition MUCH of what the cheapest kernel takes."""
 
 LITTLE = 64 << 10
+"""bytes made by a definition for which nothing is charged"""
 
 DEFINITION = Alternative(EXPAND, None, Cost(0.0))
 
 Steps = tuple[tuple[str, Kernel], ...]
-"""which kernels compute a part in one of its ways, each with the key of its signature"""
+"""the kernels that compute a part in one of its ways, each with the key of its signature"""
 
 WholeOf = Callable[[Signature, Alternative, Steps], Cost | None]
-"""What a part takes as a whole that way, where that was measured."""
+"""Measured cost of a part as a whole that way, if there is one."""
 
-Made = tuple[dict[Signature, Alternative], dict[Signature, int]]
+Choices = tuple[dict[Signature, Alternative], dict[Signature, int]]
 """the choices that a path reaches, and how many calls each has"""
 
 CostOf = Callable[[Kernel, Signature], Cost | None]
-"""The price of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
+"""Cost of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,9 +148,12 @@ class Path:
     """A choice for each signature that is reached; `print(path)` shows it.
 
     choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them
-    at once (`at_once`). seconds: what a run is expected to take, around its calls too. cost: seconds of its calls by which paths
-    are chosen, estimates raised by their margins. recipes: those that are chosen, by name. identities: kernel name -> its
-    identity; a kernel that is not in it (in a path made by hand) is the one that has the name.
+    at once (`at_once`). seconds: expected time of a run, around its calls too. cost: seconds of its calls by which paths
+    are chosen, estimates raised by their margins. recipes: the chosen ones, by name. identities: kernel name -> its
+    identity; a kernel that is not in it (in a path made by hand) is the one that has the name. copies: "cpu -> cuda:0" -> (values
+    that a run copies there, seconds of all of them). measured_share: of its kernels' expected time, the share that rests on
+    measurements, 0 to 1. small: number of choices other than the first listed path's that move less than SMALL of the time, of
+    signatures that do not take MOST of it.
     """
 
     graph_key: str
@@ -166,13 +166,9 @@ class Path:
     identities: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[str, PartOp] = field(default_factory=dict, compare=False)
     copies: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
-    """"cpu -> cuda:0" -> how many values a run copies there, and the seconds of all of them"""
     seconds: float = field(default=0.0, compare=False)
     measured_share: float = field(default=0.0, compare=False)
-    """of what its kernels are expected to take, the share that rests on measurements, 0 to 1"""
     small: int = field(default=0, compare=False)
-    """of what it does otherwise than the first path that was listed, how much moves less than SMALL of the time, in signatures
-    that do not take MOST of it"""
 
     def __repr__(self) -> str:
         cost = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
@@ -183,19 +179,17 @@ class Path:
 
         return fitted(self.lines(), "steps")
 
-    def lines(self, beside: Path | None = None) -> list[str]:
-        """Price and error, then what runs which op, how often; a line each. Of a saved path, which has no price: its kernels.
-
-        beside: another path; then only what this one does otherwise.
-        """
+    def lines(self, other: Path | None = None) -> list[str]:
+        """Return cost and error, then the kernels with their ops and calls, one a line; of a saved path, which has no cost, its
+        kernels. other: a path; then only what this one does otherwise."""
         if self.choices and not self.calls:
             kernels = sorted(set(self.choices.values()) - {EXPAND})
             return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
         steps = [f"      {'its definition' if s['kernel'] == EXPAND else s['kernel']:20s} × {s['calls']:<3d} {s['op']}"
                  for s, key in zip(self.steps(), self.choices, strict=True)
-                 if (s["kernel"] != EXPAND if beside is None else s["kernel"] != beside.choices.get(key))]
-        steps += [] if beside is not None and self.copies == beside.copies else [
+                 if (s["kernel"] != EXPAND if other is None else s["kernel"] != other.choices.get(key))]
+        steps += [] if other is not None and self.copies == other.copies else [
             f"      {way:20s} × {n:<3d} copies, {seconds * 1e6:.1f} µs" for way, (n, seconds) in self.copies.items()]
         return [f"{self.id}  {self.seconds * 1e6:10.1f} µs  {'measured' if self.measured else 'estimate':8s} {error}", *steps]
 
@@ -206,48 +200,48 @@ class Path:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """What identifies the path (path_reader.py reads it); prices belong to a machine, and are asked for again (`priced`)."""
+        """Return what identifies the path (path_reader.py reads it), without costs: those belong to a machine (`Paths.costed`)."""
         return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items())),
                 "identities": dict(sorted(self.identities.items()))}
 
     @property
     def kernel_calls(self) -> int:
-        """In a run."""
+        """Kernel calls in a run."""
         return sum(n for key, n in self.calls.items() if not is_way_on(self.choices[key]))
 
     @property
     def all_steps(self) -> str:
-        """The kernel that runs all steps at once, at sizes where it does that (`at_once`); "" where the path chooses none."""
+        """Name of the kernel that runs all steps at once, at sizes where it does (`at_once`); "" where the path chooses none."""
         return self.choices.get(ALL_STEPS, "")
 
     def at_once(self, kernel: Kernel) -> Path:
-        """The same path, whose steps a kernel runs at once at the sizes that it takes (`Kernel.whole`); elsewhere they run."""
+        """Return the same path with a kernel that runs all steps at once at the sizes that it takes (`Kernel.whole`)."""
         return replace(self, choices={**self.choices, ALL_STEPS: kernel.name}, titles={**self.titles, ALL_STEPS: ALL_STEPS},
                        identities={**self.identities, kernel.name: kernel.identity})
 
     def steps(self) -> list[dict[str, Any]]:
-        """For people and machines: what runs which op, how often."""
+        """Return the kernel and the calls of each op, for people and machines."""
         return [{"op": self.titles.get(k, k), "kernel": v, "calls": self.calls.get(k, 0)} for k, v in self.choices.items()]
 
 
 def is_way_on(name: str) -> bool:
-    """Whether a choice is no kernel: the definition, or a recipe, whose own steps are chosen in turn."""
+    """Return whether a choice is no kernel: the definition, or a recipe, whose own steps are chosen then."""
     return name == EXPAND or name.startswith(RECIPE)
 
 
 class Paths:
     """The alternatives of a graph's signatures, and the paths made of them.
 
-    Signatures of one key (the same question in other dims of the graph) are one choice, priced in the dims of the first of them.
+    Signatures of one key (the same question in other dims of the graph) are one choice, costed in the dims of the first of them.
     """
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], cost_of: CostOf, *, expand: bool = True,
                  copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None,
                  link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0, around: float = 0.0) -> None:
-        """around: seconds that a run takes beside its calls. link: seconds that a copy of a value takes from one device to
-        another. copied: within one. A kernel that has operands copied first pays for that; what a recipe hands on with gaps to
-        readers that have it copied counts as the recipe's own price. whole: what was measured of a part in one of its ways: what
-        it takes beside its steps is then the way's own price, so that prices still add up."""
+        """around: seconds that a run takes around its calls. link: seconds of a copy of a value from one device to another; copied:
+        within one. A kernel pays for the copies of its operands; a recipe pays for the copies that readers need of its results with
+        gaps. whole: measured cost of a part in one of its ways: what exceeds its steps is then the way's own cost, so that costs
+        still add up."""
         self.graph, self.cost_of, self.may_expand, self.copied, self.whole = graph, cost_of, expand, copied, whole
         self.table, self.link, self.around = table, link, around
         self._device: dict[str, str] = {name: device_of(name).name for name in {k.backend for ks in table.values() for k in ks}}
@@ -266,40 +260,38 @@ class Paths:
             s = todo.pop()
             if isinstance(s.spec.op, PartOp) and s not in self.parts:
                 self.parts.append(s)
-                todo += [i for i, _ in reversed(self.inner(s))]     # somebody's parts in one that is said otherwise
-        # a part that is only said otherwise is taken out of the graph whole; what is in somebody's may be computed beside it too
+                todo += [i for i, _ in reversed(self.inner(s))]
+        # what a somebody's part computes inside may be needed outside of it too; other parts are taken out of the graph whole
         self.somebodys = [s for s in self.parts if isinstance(s.spec.op, PartOp) and (s.spec.op.somebodys or s.spec.op.of_kernels)]
         self.overlap = bool(self._counted.varies or self.somebodys)
 
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
-        """The signatures inside a composite's definition, or a recipe (one level)."""
+        """Return the signatures inside a composite's definition, or a recipe (one level), with their numbers of calls."""
         way = way or DEFINITION
         key = s, way.name
         if key not in self._inner:
             written = way.written(s.spec)
-            known = [written.arguments[i] for i in self._counted.bound(s)]
-            self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), known).items())
+            bound = [written.arguments[i] for i in self._counted.bound(s)]
+            self._inner[key] = list(self._tally.add(alike(walk(written.outputs)), bound).items())
         return self._inner[key]
 
     def within(self, s: Signature) -> list[tuple[Signature, int]]:
-        """The signatures that a composite comes to, for who asks why nothing computes it: those of its definition, or of the turns
-        of a loop, which is made of no others."""
+        """Return the signatures that explain why nothing computes a composite: those of its definition, or, for a loop, of one
+        iteration."""
         loop = any(is_loop(i.spec.op) for i, _ in self.inner(s))
         return self.inner(s, next((a for a in self.alternatives(s) if loop and a.recipe is not None), None))
 
     def seconds(self, s: Signature, way: Alternative) -> float:
-        """Of one call, its own steps in their cheapest ways; inf where one has none."""
-        if way.kernel is not None:
-            return way.seconds
+        """Return the seconds of one call with its steps in their cheapest ways; inf where one has none."""
         total = way.seconds
-        for i, n in self.inner(s, way):
+        for i, n in self.inner(s, way) if way.kernel is None else ():
             if (best := self.best(i)[0]) == math.inf:               # also where it is computed when bound: something must do that
                 return best
             total += n * best
         return total
 
     def expected(self, s: Signature, way: Alternative) -> float:
-        """Seconds of one call to expect: as `seconds`, without margins and charges."""
+        """Return the expected seconds of one call: as `seconds`, without margins and charges."""
         total = way.expected
         for i, n in self.inner(s, way) if way.kernel is None else ():
             if i not in self._expected:
@@ -309,45 +301,41 @@ class Paths:
         return total
 
     def alternatives(self, s: Signature) -> list[Alternative]:
-        """Every way to compute a signature, kernels first. The order is deterministic."""
+        """Return every way to compute a signature, kernels first. The order is deterministic."""
         if s not in self._alternatives:
-            found = []
-            for kernel in matching(s.spec, self.table):
-                cost = self.cost_of(kernel, s)
-                if cost is not None:
-                    found.append(Alternative(kernel.name, kernel, cost, copies=0.0 if cost.in_place else self._copies(kernel, s)))
+            ways = [Alternative(kernel.name, kernel, cost, copies=0.0 if cost.in_place else self._copies(kernel, s))
+                    for kernel in matching(s.spec, self.table) if (cost := self.cost_of(kernel, s)) is not None]
             if self.may_expand and isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque:
-                ways = [replace(DEFINITION, cost=Cost(sum(map(self.copied, self._counted.copied_inside(s)))))]
+                written = [replace(DEFINITION, cost=Cost(sum(map(self.copied, self._counted.copied_inside(s)))))]
                 for r in s.spec.op.recipes if isinstance(s.spec.op, PartOp) else ():
-                    ways.append(Alternative(r.name, None, Cost(self._handed_on(s, r)), r))
-                found += [self._measured(s, way) for way in ways] if len(ways) > 1 else ways
-                own = min((self.seconds(s, way) for way in found if way.recipe is None), default=math.inf)
-                kernels = min((way.seconds for way in found if way.kernel is not None), default=math.inf)
-                found = [replace(way, charge=charge) if (charge := self._charge(s, way, own, kernels)) else way for way in found]
-            self._alternatives[s] = found
+                    written.append(Alternative(r.name, None, Cost(self._handed_on(s, r)), r))
+                ways += [self._measured(s, way) for way in written] if len(written) > 1 else written
+                own = min((self.seconds(s, way) for way in ways if way.recipe is None), default=math.inf)
+                kernels = min((way.seconds for way in ways if way.kernel is not None), default=math.inf)
+                ways = [replace(way, charge=charge) if (charge := self._charge(s, way, own, kernels)) else way for way in ways]
+            self._alternatives[s] = ways
         return self._alternatives[s]
 
     def _charge(self, s: Signature, way: Alternative, own: float, kernels: float) -> float:
-        """Seconds that a way has to gain for the memory that it makes of parameters. own: what its part takes without recipes;
-        kernels: what the cheapest kernel takes."""
+        """Return the seconds that a way has to gain for the memory that it makes of parameters. own: seconds of its part without
+        recipes; kernels: of the cheapest kernel."""
         if way.recipe is not None:
             return WORTH * own if own < math.inf and takes_memory(s.spec.op, way.recipe) else 0.0
         bound = self._counted.bound(s)
         if way.kernel is not None or kernels == math.inf or not bound:
             return 0.0
         written = way.written(s.spec)
-        given = sum(int(written.arguments[i].type.nbytes()) for i in bound)
-        return MUCH * kernels if _made(written, bound) > max(MUCH * given, LITTLE) else 0.0
+        return MUCH * kernels if _bytes_made(written, bound) > max(MUCH * _bytes_read(written, bound), LITTLE) else 0.0
 
     def _copies(self, kernel: Kernel, s: Signature) -> float:
-        """Seconds of the copies that a kernel needs for one call, on average over the nodes that are known so far."""
-        lies = self._tally.lies.get(s, Counter())
-        seconds = sum(n * copies.copied(kernel, s.spec, dict(each), self.copied) for each, n in lies.items() if each)
-        return seconds / max(1, sum(lies.values()))
+        """Return the seconds of the copies that a kernel needs for one call, on average over the nodes counted so far."""
+        layouts = self._tally.layouts.get(s, Counter())
+        seconds = sum(n * copies.copied(kernel, s.spec, dict(strided), self.copied) for strided, n in layouts.items() if strided)
+        return seconds / max(1, sum(layouts.values()))
 
     def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
-        """Seconds of the copies that readers, each in its cheapest way, need of what a recipe hands on, for one part, on average
-        over its places."""
+        """Return the seconds of the copies that readers, each in its cheapest way, need of a recipe's results, on average over the
+        places of the part."""
         if (reading := self._counted.handed_on(s, recipe)) is None:
             return 0.0
         total = sum(n * self.copied(t) for t, n in reading.copied.items())
@@ -360,53 +348,50 @@ class Paths:
         return total / reading.places
 
     def _measured(self, s: Signature, way: Alternative) -> Alternative:
-        """The way with what it takes beside its steps, where it was measured as a whole with the steps that are the cheapest."""
+        """Return the way with the cost that exceeds its steps, where it was measured as a whole with its cheapest steps."""
         steps = self.steps(s, way, lambda i: self.best(i)[1])
-        known = None if steps is None else self.whole(s, way, steps)
-        if known is None:
+        cost = None if steps is None else self.whole(s, way, steps)
+        if cost is None:
             return way
-        return replace(way, cost=replace(known, seconds=known.seconds - self.seconds(s, way) + way.cost.seconds,
-                                          whole=known.seconds - self.expected(s, way) + way.cost.expected))
+        return replace(way, cost=replace(cost, seconds=cost.seconds - self.seconds(s, way) + way.cost.seconds,
+                                         whole=cost.seconds - self.expected(s, way) + way.cost.expected))
 
     def steps(self, s: Signature, way: Alternative, chosen: Callable[[Signature], Alternative | None]) -> Steps | None:
-        """The kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how what
-        is inside is computed."""
-        found: dict[str, Kernel] = {}
+        """Return the kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how
+        the signatures inside are computed."""
+        kernels: dict[str, Kernel] = {}
         todo = [(s, way)]
-        for each in todo:                                           # which grows meanwhile
-            for i, n in self.inner(*each):
+        for composite in todo:                                      # which grows meanwhile
+            for i, n in self.inner(*composite):
                 if (its := chosen(i)) is None:
                     return None
                 if its.kernel is None:
                     if (i, its) not in todo:
                         todo.append((i, its))
                 elif n:
-                    found[i.key] = its.kernel
-        return tuple(sorted(found.items(), key=lambda step: step[0]))
+                    kernels[i.key] = its.kernel
+        return tuple(sorted(kernels.items(), key=lambda step: step[0]))
 
     def reworded(self, path: Path, other: Mapping[Signature, Alternative]) -> Path | None:
-        """The path with some parts computed otherwise, and their steps in their cheapest ways; None when that is impossible."""
+        """Return the path with some parts computed otherwise, their steps in their cheapest ways; None when that is impossible."""
         chosen = self.kernels(path)
-        made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen} | dict(other))
-        return None if made is None else self._path(*made)
+        choices = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen} | dict(other))
+        return None if choices is None else self._path(*choices)
 
     def known(self) -> list[Signature]:
-        """Every signature that was looked at so far: the graph's own, and those inside definitions that were priced."""
+        """Return every signature that was looked at so far: the graph's own, and those inside definitions that were costed."""
         return list(dict.fromkeys([*(s for s, _ in self.top), *(i for inner in self._inner.values() for i, _ in inner)]))
 
     def best(self, s: Signature) -> tuple[float, Alternative | None]:
-        """(seconds, alternative) of the cheapest way; (inf, None) when there is none."""
+        """Return (seconds, alternative) of the cheapest way; (inf, None) when there is none."""
         if s not in self._best:
             self._best[s] = (math.inf, None)            # definitions are finite, so this is never read while it is computed
-            found: tuple[float, Alternative | None] = (math.inf, None)
-            for a in self.alternatives(s):
-                if (cost := self.seconds(s, a)) < found[0]:
-                    found = (cost, a)
-            self._best[s] = found
+            costed = [(cost, a) for a in self.alternatives(s) if (cost := self.seconds(s, a)) < math.inf]
+            self._best[s] = min(costed, key=lambda way: way[0], default=(math.inf, None))
         return self._best[s]
 
-    def _assemble(self, picks: Mapping[Signature, Alternative]) -> Made | None:
-        """The choices that are reached under `picks` (best elsewhere) and how many calls each has; None when impossible."""
+    def _assemble(self, picks: Mapping[Signature, Alternative]) -> Choices | None:
+        """Return the choices that are reached under `picks` (best elsewhere) and their calls; None when impossible."""
         chosen: dict[Signature, Alternative] = {}
         opened: list[Signature] = []                                # each once, or nested definitions take 2^depth steps
         stack = [(s, False) for s, _ in reversed(self.top)]
@@ -429,18 +414,18 @@ class Paths:
         return chosen, calls
 
     def _calls(self, chosen: Mapping[Signature, Alternative]) -> dict[Signature, int]:
-        """How many nodes of each signature there are once the definitions are expanded: parts may have nodes in common."""
+        """Return the number of nodes of each signature once the definitions are expanded: parts may have nodes in common."""
         calls = dict.fromkeys(chosen, 0)
         expanding: dict[Signature, set[Node]] = {}
         order = walk(self._expanded(chosen, expanding))
-        known = known_when_bound(order)
+        bound = known_when_bound(order)
         for node in order:
-            if is_step(node) and node not in known:
+            if is_step(node) and node not in bound:
                 calls[self._tally.first[signature_of(node).key]] += 1
         return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
     def _expanded(self, chosen: Mapping[Signature, Alternative], expanding: dict[Signature, set[Node]]) -> list[Node]:
-        """The graph's roots as these choices have them. expanding: receives the nodes that were replaced."""
+        """Return the graph's roots with these choices. expanding: receives the nodes that were replaced."""
         def keep(node: Node) -> bool:
             s = self._tally.first[signature_of(node).key]
             if chosen[s].kernel is None:
@@ -449,19 +434,19 @@ class Paths:
             return True
 
         def written(node: Node) -> Definition:
-            s = self._tally.first[signature_of(node).key]
-            return chosen[s].written(signature_of(node).spec)
+            s = signature_of(node)
+            return chosen[self._tally.first[s.key]].written(s.spec)
 
         return expand_all(self.graph.roots, keep, written)
 
     # ---- devices ----
 
     def device_of(self, way: Alternative) -> str:
-        """Where a kernel computes; of a way on, the host."""
+        """Return the device on which a kernel computes; the host for a definition or recipe."""
         return HOST.name if way.kernel is None else self._device[way.kernel.backend]
 
     def placement(self, chosen: Mapping[Signature, Alternative]) -> Placement:
-        """The nodes that these choices run; the same for all that expand alike."""
+        """Return the nodes that these choices run; one object for all choices that expand alike."""
         key = frozenset((s.key, a.name) for s, a in chosen.items() if a.kernel is None)
         if key not in self._placements:
             from tensor_graphs.paths.placement import Placement  # a door: most graphs run on one device
@@ -470,19 +455,17 @@ class Paths:
         return self._placements[key]
 
     def crossings(self, chosen: Mapping[Signature, Alternative]) -> list[Crossing]:
-        """The copies between devices in a run of these choices."""
-        if not self._asks and all(self.device_of(a) == HOST.name for a in chosen.values()):
-            return []
+        """Return the copies between devices in a run of these choices."""
         on = {s.key: self.device_of(a) for s, a in chosen.items()}
-        return self.placement(chosen).crossings(on)
+        return self.placement(chosen).crossings(on) if self._asks or set(on.values()) - {HOST.name} else []
 
     def _within(self, device: str) -> dict[Signature, Alternative]:
-        """For each signature the cheapest way that stays on a device; none where there is no such way."""
-        found: dict[Signature, tuple[float, Alternative | None]] = {}
+        """Return for each signature the cheapest way that stays on a device; none where there is no such way."""
+        cheapest: dict[Signature, tuple[float, Alternative | None]] = {}
 
         def best(s: Signature) -> tuple[float, Alternative | None]:
-            if s not in found:
-                found[s] = (math.inf, None)
+            if s not in cheapest:
+                cheapest[s] = (math.inf, None)
                 costed = []
                 for a in self.alternatives(s):
                     if a.kernel is None:
@@ -490,43 +473,42 @@ class Paths:
                         costed.append((a.seconds + sum(inner), a))
                     elif self.device_of(a) == device:
                         costed.append((a.seconds, a))
-                found[s] = min(costed, key=lambda each: each[0], default=(math.inf, None))
-            return found[s]
+                cheapest[s] = min(costed, key=lambda way: way[0], default=(math.inf, None))
+            return cheapest[s]
 
         for s, _ in self.top:
             best(s)
-        return {s: a for s, (seconds, a) in found.items() if a is not None and seconds < math.inf}
+        return {s: a for s, (seconds, a) in cheapest.items() if a is not None and seconds < math.inf}
 
-    def _placed(self, made: Made) -> Made:
-        """The cheapest found when parts of a path are moved to other devices: from all on one device each, and from where each is
-        computed best, signatures are moved one by one, with those that they hand values to or get them from, and by op."""
-        seeds = [made, *(seed for device in self.devices if (seed := self._assemble(self._within(device))) is not None)]
-        found = [self._moved(seed) for seed in seeds]
-        return min(found, key=lambda each: self._cost(*each))
+    def _placed(self, choices: Choices) -> Choices:
+        """Return the cheapest of the local optima of device placement that start at these choices, and at all on one device each:
+        signatures move one by one, with those that they hand values to or get them from, and by op."""
+        seeds = [choices, *(seed for device in self.devices if (seed := self._assemble(self._within(device))) is not None)]
+        return min(map(self._moved, seeds), key=lambda moved: self._cost(*moved))
 
-    def _alone(self) -> Iterator[Made]:
-        """What is all on one device, where there are several: of each device the cheapest, and the cheapest of the definitions (or
-        recipes) in place of the graph's own ops."""
+    def _alone(self) -> Iterator[Choices]:
+        """Yield the choices that are all on one device, where there are several: of each device the cheapest, and the cheapest of
+        the definitions (or recipes) in place of the graph's own ops."""
         for device in self.devices if len(self.devices) > 1 else ():
             within = self._within(device)
             opened = {s: way for s, _ in self.top for way in reversed(self.alternatives(s))
                       if way.kernel is None and all(i in within for i, _ in self.inner(s, way))}
             for picks in (within, within | opened):
-                made = self._assemble(picks)
-                if made is not None and all(a.kernel is None or self.device_of(a) == device for a in made[0].values()):
-                    yield made
+                choices = self._assemble(picks)
+                if choices is not None and all(a.kernel is None or self.device_of(a) == device for a in choices[0].values()):
+                    yield choices
 
-    def _moved(self, made: Made) -> Made:
-        cost, better = self._cost(*made), True
+    def _moved(self, choices: Choices) -> Choices:
+        cost, better = self._cost(*choices), True
         while better:
             better = False
-            for picks in self._moves(made[0]):
-                other = self._assemble(made[0] | picks)
+            for picks in self._moves(choices[0]):
+                other = self._assemble(choices[0] | picks)
                 if other is None or self._kernel_seconds(*other) >= cost:
                     continue                                        # without looking at its copies
                 if (new := self._cost(*other)) < cost * (1 - 1e-9):
-                    made, cost, better = other, new, True
-        return made
+                    choices, cost, better = other, new, True
+        return choices
 
     def _moves(self, chosen: Mapping[Signature, Alternative]) -> Iterator[dict[Signature, Alternative]]:
         for s in chosen:
@@ -536,19 +518,17 @@ class Paths:
         groups: dict[str, list[Signature]] = {}
         for s in chosen:
             groups.setdefault(s.spec.op.name, []).append(s)
-        beside: dict[Signature, dict[Signature, None]] = {}
+        neighbours: dict[Signature, dict[Signature, None]] = {}
         for node in self.placement(chosen).order:
             if is_step(node):
-                taker = self._tally.first[signature_of(node).key]
-                for each in node.inputs:
-                    while each.op.facts.view:
-                        each = each.inputs[0]
-                    if is_step(each):
-                        giver = self._tally.first[signature_of(each).key]
-                        beside.setdefault(taker, {taker: None})[giver] = None
-                        beside.setdefault(giver, {giver: None})[taker] = None
-        pairs = [[s, other] for s, others in beside.items() for other in others if other is not s]
-        for group in (*(g for g in groups.values() if len(g) > 1), *pairs, *beside.values()):
+                reader = self._tally.first[signature_of(node).key]
+                for operand in map(under_views, node.inputs):
+                    if is_step(operand):
+                        writer = self._tally.first[signature_of(operand).key]
+                        neighbours.setdefault(reader, {reader: None})[writer] = None
+                        neighbours.setdefault(writer, {writer: None})[reader] = None
+        pairs = [[s, other] for s, others in neighbours.items() for other in others if other is not s]
+        for group in (*(g for g in groups.values() if len(g) > 1), *pairs, *neighbours.values()):
             for device in self.devices:
                 there = {s: way for s in group
                          if (way := self._cheapest_on(s, device)) is not None and way.name != chosen[s].name}
@@ -557,14 +537,17 @@ class Paths:
 
     def _cheapest_on(self, s: Signature, device: str) -> Alternative | None:
         there = [a for a in self.alternatives(s) if a.kernel is not None and self.device_of(a) == device]
-        return min(there, key=lambda each: each.seconds, default=None)
+        return min(there, key=lambda way: way.seconds, default=None)
 
     def _path(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int], small: int = 0) -> Path:
         paid = [a.cost for a in chosen.values() if a.kernel is not None]
         takes = [(a.expected * calls[s], a.cost.measured) for s, a in chosen.items() if a.kernel is not None]
         kernels = sum(seconds for seconds, _ in takes)
         errors = [p.error for p in paid]
-        copied = self._copied_between(chosen)
+        copied: dict[str, tuple[int, float]] = {}
+        for node, source, target in self.crossings(chosen):
+            n, seconds = copied.get(f"{source} -> {target}", (0, 0.0))
+            copied[f"{source} -> {target}"] = n + 1, seconds + self.link(source, target, node.type)
         return Path(self.graph.structural_key, {s.key: a.name for s, a in chosen.items()},
                     self._cost(chosen, calls), all(p.measured for p in paid),
                     None if any(e is None for e in errors) else max((e for e in errors if e is not None), default=0.0),
@@ -572,32 +555,24 @@ class Paths:
                     {a.name: a.kernel.identity for a in chosen.values() if a.kernel is not None},
                     {a.name: a.recipe.op for a in chosen.values() if a.recipe is not None}, copied,
                     sum(a.expected * calls[s] for s, a in chosen.items()) + sum(seconds for _, seconds in copied.values())
-                    + self.around, sum(seconds for seconds, known in takes if known) / kernels if kernels else 1.0, small)
-
-    def _copied_between(self, chosen: Mapping[Signature, Alternative]) -> dict[str, tuple[int, float]]:
-        """As `Path.copies`."""
-        found: dict[str, tuple[int, float]] = {}
-        for node, source, target in self.crossings(chosen):
-            n, seconds = found.get(f"{source} -> {target}", (0, 0.0))
-            found[f"{source} -> {target}"] = n + 1, seconds + self.link(source, target, node.type)
-        return found
+                    + self.around, sum(seconds for seconds, measured in takes if measured) / kernels if kernels else 1.0, small)
 
     def cheapest(self) -> Path:
-        """The best path. Raises NoPathError naming the ops that nothing computes."""
-        made = self._assemble({})
-        if made is None:
+        """Return the best path. Raises NoPathError naming the ops that nothing computes."""
+        choices = self._assemble({})
+        if choices is None:
             raise NoPathError(self._why_none())
-        return self._path(*self._descended(made))
+        return self._path(*self._descended(choices))
 
-    def _descended(self, made: Made) -> Made:
-        """The cheapest found when parts are computed otherwise, one kind and all of one name at a time. What a part computes may be
-        needed beside it too, so that a price for each part alone says too much for its definition."""
+    def _descended(self, choices: Choices) -> Choices:
+        """Return the local optimum reached when parts are computed otherwise, one kind and all of one name at a time. What a part
+        computes may be needed outside of it too, so that its definition costs less than its parts alone add up to."""
         if len(self.devices) > 1:
-            made = self._placed(made)
+            choices = self._placed(choices)
         if not self.overlap:
-            return made                                             # prices add up, but for the copies
+            return choices                                          # costs add up, but for the copies
         without = self._assemble({s: a for s in self.somebodys for a in self.alternatives(s) if a.name == EXPAND})
-        made = made if without is None else min(made, without, key=lambda each: self._cost(*each))
+        choices = choices if without is None else min(choices, without, key=lambda one: self._cost(*one))
         groups = [[s] for s in [*self.parts, *(self._tally.first[key] for key in sorted(self._counted.varies))]]
         for name in dict.fromkeys(s.spec.op.name for s in self.parts):
             groups.append([s for s in self.parts if s.spec.op.name == name])
@@ -607,13 +582,13 @@ class Paths:
             better = False
             for group in groups:
                 for way in dict.fromkeys(a.name for s in group for a in self.alternatives(s)):
-                    other = self._assemble(made[0] | {s: a for s in group for a in self.alternatives(s) if a.name == way})
-                    if other is not None and self._cost(*other) < self._cost(*made):
-                        made, better = other, True
-        return made
+                    other = self._assemble(choices[0] | {s: a for s in group for a in self.alternatives(s) if a.name == way})
+                    if other is not None and self._cost(*other) < self._cost(*choices):
+                        choices, better = other, True
+        return choices
 
     def _cost(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
-        """Seconds of the kernels, their copies, and the copies between devices."""
+        """Return the seconds of the kernels, their copies, and the copies between devices."""
         return self._kernel_seconds(chosen, calls) + sum(
             self.link(source, target, node.type) for node, source, target in self.crossings(chosen))
 
@@ -638,8 +613,8 @@ class Paths:
         return "no kernel that may be used computes " + "; ".join(dict.fromkeys(culprits))
 
     def __iter__(self) -> Iterator[Path]:
-        """All paths by worth, each once: the cheapest first (exactly by price when prices add up), on several devices those that
-        are all on one next, those with small swaps last."""
+        """Yield all paths, each once: the cheapest first (exactly by cost when costs add up), then those on one device alone, those
+        with small swaps last."""
         first = self._assemble({})
         if first is None:
             return
@@ -655,12 +630,14 @@ class Paths:
                 return False
             return abs(self.seconds(s, way) * calls - takes) < moves
 
-        def push(made: Made, early: bool = False) -> None:
-            key = frozenset((s.key, a.name) for s, a in made[0].items())
+        def push(choices: Choices | None, early: bool = False) -> None:
+            if choices is None:
+                return
+            key = frozenset((s.key, a.name) for s, a in choices[0].items())
             if key not in seen:
                 seen.add(key)
-                small = sum(is_small(s, a, made[1][s]) for s, a in made[0].items())
-                heapq.heappush(heap, (not early, small, self._cost(*made), next(tie), *made))
+                small = sum(is_small(s, a, choices[1][s]) for s, a in choices[0].items())
+                heapq.heappush(heap, (not early, small, self._cost(*choices), next(tie), *choices))
 
         push(first)
         while heap:
@@ -671,12 +648,10 @@ class Paths:
             for s, current in chosen.items():
                 for other in self.alternatives(s):
                     if other.name != current.name:
-                        made = self._assemble({**chosen, s: other})
-                        if made is not None:
-                            push(made)
+                        push(self._assemble({**chosen, s: other}))
 
     def kernels(self, path: Path) -> dict[str, Alternative]:
-        """signature key -> the alternative a path chose, for every signature it reaches. Raises NoPathError for a stale path."""
+        """Return signature key -> chosen alternative, for every signature a path reaches. Raises NoPathError for a stale path."""
         if path.graph_key != self.graph.structural_key:
             raise NoPathError(f"the path {path.id} is of another graph: {path.graph_key[:12]}, "
                               f"this is {self.graph.structural_key[:12]}")
@@ -686,34 +661,32 @@ class Paths:
             if (s := stack.pop()).key in out:
                 continue
             name = path.choices.get(s.key)
-            found = next((a for a in self.alternatives(s) if a.name == name), None)
-            if found is None:
+            way = next((a for a in self.alternatives(s) if a.name == name), None)
+            if way is None:
                 raise StalePathError(path, s.title(), s.key, name, f"chooses {name!r} for {s.title()}, which is not available here")
-            pinned = path.identities.get(found.name)
-            if found.kernel is not None and pinned is not None and pinned != found.kernel.identity:
+            pinned = path.identities.get(way.name)
+            if way.kernel is not None and pinned is not None and pinned != way.kernel.identity:
                 raise StalePathError(path, s.title(), s.key, name,
-                                     f"means another {found.name} for {s.title()}: {pinned[:12]}, here it is "
-                                     f"{found.kernel.identity[:12]}: its code, a library or the processor is another one today\n"
+                                     f"means another {way.name} for {s.title()}: {pinned[:12]}, here it is "
+                                     f"{way.kernel.identity[:12]}: its code, a library or the processor is another one today\n"
                                      "  fix: choose again (tg plan --pin, tg list-paths), or bring back the code that was saved")
-            out[s.key] = found
-            if found.kernel is None:
-                stack.extend(i for i, _ in self.inner(s, found))
+            out[s.key] = way
+            if way.kernel is None:
+                stack.extend(i for i, _ in self.inner(s, way))
         return out
 
     def charge(self, path: Path) -> float:
-        """Seconds that the path has to gain for the memory that its recipes take. Raises NoPathError."""
+        """Return the seconds that the path has to gain for the memory that its recipes take. Raises NoPathError."""
         return sum(way.charge * path.calls.get(key, 1) for key, way in self.kernels(path).items())
 
     def costed(self, path: Path) -> Path:
-        """A path (a saved one) with today's prices and titles, and without what it does not reach. Raises NoPathError."""
-        chosen = self.kernels(path)
-        made = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen})
-        assert made is not None                         # every signature that the path reaches was picked
-        costed = self._path(*made)
+        """Return a path (a saved one) with today's costs and titles, and without what it does not reach. Raises NoPathError."""
+        costed = self.reworded(path, {})
+        assert costed is not None                       # every signature that the path reaches was picked
         return costed.at_once(kernel_of_all_steps(path)) if path.all_steps else costed
 
     def still(self, path: Path) -> Path | None:
-        """`priced`; None where what the path chose is gone, or may not be used any more."""
+        """Return the path `costed`; None where what it chose is gone, or may not be used any more."""
         try:
             return self.costed(path)
         except NoPathError:
@@ -721,8 +694,8 @@ class Paths:
 
 
 def kernel_of_all_steps(path: Path) -> Kernel:
-    """The kernel of this process that a path means where it runs all steps at once. Raises StalePathError where there is none, or
-    one of other code."""
+    """Return the kernel of this process that runs all steps of a path at once. Raises StalePathError where there is none, or one of
+    other code."""
     try:
         kernel = kernel_named(path.all_steps)
     except KernelError:
@@ -737,11 +710,12 @@ def kernel_of_all_steps(path: Path) -> Kernel:
     return kernel
 
 
-def expanded(nodes: Sequence[Node], path: Path, kept: Callable[[Node], bool] = lambda node: False) -> list[Node]:
-    """Nodes of a graph, every composite for which the path chooses no kernel replaced by what it chooses; but for those `kept`."""
+def expanded(nodes: Sequence[Node], path: Path, whole: Callable[[Node], bool] = lambda node: False) -> list[Node]:
+    """Return nodes of a graph, every composite for which the path chooses no kernel replaced by what it chooses. whole: those that
+    are not replaced."""
 
     def keep(node: Node) -> bool:
-        return not is_way_on(path.choices.get(signature_of(node).key, "")) or kept(node)
+        return not is_way_on(path.choices.get(signature_of(node).key, "")) or whole(node)
 
     def written(node: Node) -> Definition:
         recipe = path.recipes.get(path.choices[signature_of(node).key])
@@ -751,20 +725,19 @@ def expanded(nodes: Sequence[Node], path: Path, kept: Callable[[Node], bool] = l
 
 
 def takes_memory(part: Op, recipe: PartRecipe) -> bool:
-    """Whether a recipe makes so many more bytes of the part's parameters than the part's own words that it has to be worth it."""
+    """Return whether a recipe makes more than MUCH of the bytes of the part's parameters on top of what its definition makes."""
     assert isinstance(part, PartOp)
-    given = sum(int(part.written.arguments[i].type.nbytes()) for i in part.bound)
-    return _made(recipe.op.written, part.bound) - _made(part.written, part.bound) > MUCH * given
+    more = _bytes_made(recipe.op.written, part.bound) - _bytes_made(part.written, part.bound)
+    return more > MUCH * _bytes_read(part.written, part.bound)
 
 
-def _made(written: Definition, bound: Collection[int]) -> int:
-    """Bytes that are made of bound operands and kept: what is read by a step that is not computed when bound, or handed on."""
+def _bytes_read(written: Definition, bound: Collection[int]) -> int:
+    return sum(int(written.arguments[i].type.nbytes()) for i in bound)
+
+
+def _bytes_made(written: Definition, bound: Collection[int]) -> int:
+    """Return the bytes made of bound operands and kept: read by a step that is not computed when bound, or handed on."""
     order = walk(written.outputs)
-    known = known_when_bound(order, [written.arguments[i] for i in bound])
-    kept: set[Node] = set()
-    for node in (*written.outputs, *(x for n in order if n not in known for x in n.inputs)):
-        while node.op.facts.view:
-            node = node.inputs[0]
-        if node in known and node.op.kind != "leaf":
-            kept.add(node)
-    return sum(int(t.nbytes()) for node in kept for t in node.types)
+    early = known_when_bound(order, [written.arguments[i] for i in bound])
+    read = {under_views(x) for x in (*written.outputs, *(x for n in order if n not in early for x in n.inputs))}
+    return sum(int(t.nbytes()) for node in read if node in early and node.op.kind != "leaf" for t in node.types)

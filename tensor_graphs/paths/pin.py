@@ -1,7 +1,7 @@
-"""pin: what a plan chose, as a file: which path at which sizes, by identity. `compile_graph(graph, path=pin)` runs it again.
+"""pin: the choices of a plan as a file: a path for each cell of sizes, by identity. `compile_graph(graph, path=pin)` runs it again.
 
-A pin holds no prices: those belong to a machine. Dims are named in the graph's canonical order, so that a graph with the same words
-and other names of dims takes the pin too.
+A pin holds no costs: those belong to a machine. Dims are named in the graph's canonical order, so that an equal graph with other
+names of dims takes the pin too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tensor_graphs.regular_file import read_text
 FORMAT = "tensor_graphs pin 2"
 
 MOST_BYTES = 1 << 26
-"""of a pin: a path of a large model is some 100 kB"""
+"""of a pin; a path of a large model takes some 100 kB"""
 
 A_FILE = "the path of a file, as \"softmax.pin\""
 
@@ -49,9 +49,9 @@ class Pinned:
 class Pin:
     """The paths of a plan, one for each cell of sizes.
 
-    written: structural key of the graph as it was given. dims: their names, in the canonical order of the graph that the paths are
-    of. source: what the graph was made of, for people ("" where nobody said). prepared: what was recognised and said otherwise
-    before the paths were chosen. devices: on which they run. titles: signature key -> what it computes, for people.
+    written: structural key of the graph as given. dims: their names, in the canonical order of the paths' graph. source: what the
+    graph was made of, for people. prepared: what was recognised and rewritten before the paths were chosen. devices: those they
+    run on. titles: signature key -> what it computes, for people.
     """
 
     written: str
@@ -69,15 +69,15 @@ class Pin:
 
     @property
     def graph_key(self) -> str:
-        """Of the graph that the paths are of."""
+        """Key of the graph that the paths are of."""
         return self.variants[0].path.graph_key
 
     def made_of(self, source: str) -> Pin:
-        """The same pin, which says what its graph was made of."""
+        """Return the same pin with the source of its graph."""
         return replace(self, source=source)
 
     def points(self, graph: Graph, at: Mapping[str, int]) -> list[tuple[Cell, dict[str, int], Path]]:
-        """(cell, sizes to price at, path) of each: the sizes of the pin, and of `at` those that lie in the cell.
+        """Return (cell, sizes to cost at, path) of each variant: the sizes of the pin, or those of `at` that lie in the cell.
 
         graph: the one that the paths are of. Raises PinError where the pin does not cover the graph's sizes.
         """
@@ -106,18 +106,17 @@ class Pin:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT, "source": self.source, "written": self.written, "prepared": self.prepared, "dims": list(self.dims),
-            "tolerance": self.tolerance, "backends": list(self.backends),
-            "devices": list(self.devices),
+            "tolerance": self.tolerance, "backends": list(self.backends), "devices": list(self.devices),
             "variants": [{"cell": v.cell.to_json(), "at": dict(v.at), "path": v.path.to_json()} for v in self.variants],
             "titles": dict(sorted(self.titles.items())),
         }
 
     @staticmethod
     def from_json(data: Any) -> Pin:
-        """The pin that `to_json` wrote. Raises PinError, and NoPathError where a path in it was changed by hand."""
-        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, Mapping) else None
-            raise PinError(f"this is no pin: its format is {found!r}, not {FORMAT!r}\n  fix: tg plan GRAPH --pin FILE writes one")
+        """Return the pin that `to_json` wrote. Raises PinError, and NoPathError where a path in it was changed by hand."""
+        format = data.get("format") if isinstance(data, Mapping) else None
+        if format != FORMAT:
+            raise PinError(f"this is no pin: its format is {format!r}, not {FORMAT!r}\n  fix: tg plan GRAPH --pin FILE writes one")
         try:
             pin = _read(data)
         except ValueError as e:
@@ -128,8 +127,7 @@ class Pin:
         return pin
 
     def save(self, file: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it. Raises PinError where there is a file already (unless it may be replaced), or none can be
-        written; ArgumentError for what is no path."""
+        """Write the pin. Raises PinError where the file exists (unless overwrite) or cannot be written, ArgumentError."""
         place("file", file, A_FILE)
         text = json.dumps(self.to_json(), indent=1) + "\n"
         try:
@@ -142,7 +140,7 @@ class Pin:
 
     @staticmethod
     def load(file: str | os.PathLike[str]) -> Pin:
-        """The pin in a file. Raises PinError and NoPathError, naming the file; ArgumentError."""
+        """Return the pin in a file. Raises PinError and NoPathError, naming the file; ArgumentError."""
         place("file", file, A_FILE)
         try:
             data = json.loads(read_text(file, MOST_BYTES))
@@ -157,11 +155,11 @@ class Pin:
 
 
 def _read(data: Mapping[str, Any]) -> Pin:
-    """Raises ValueError, in words, for what is missing or is not what it should be; NoPathError for a path."""
+    """Return the pin of a document. Raises ValueError for what is missing or malformed; NoPathError for a path."""
     def texts(key: str) -> tuple[str, ...]:
-        return tuple(of_kind(f"an entry of {key!r}", each, str) for each in entry("it", data, key, list))
+        return tuple(of_kind(f"an entry of {key!r}", text, str) for text in entry("it", data, key, list))
 
-    variants = tuple(_variant(f"path {i}", each) for i, each in enumerate(entry("it", data, "variants", list), 1))
+    variants = tuple(_variant(f"path {i}", variant) for i, variant in enumerate(entry("it", data, "variants", list), 1))
     if len({v.path.graph_key for v in variants}) != 1:
         raise ArgumentError("it holds paths of several graphs" if variants else "it holds no path")
     if not (backends := texts("backends")):
@@ -177,14 +175,14 @@ def _read(data: Mapping[str, Any]) -> Pin:
 
 
 def _variant(of: str, data: Any) -> Pinned:
-    """of: which one, in words. Raises as `_read`."""
+    """Return one variant, named `of` in errors. Raises as `_read`."""
     cell, at = entry(of, data, "cell", dict), entry(of, data, "at", dict)
     ranges = {}
     for name in cell:
         ends = entry(f"'cell' of {of}", cell, name, list)
         if len(ends) != 2:
             raise ArgumentError(f"{name!r} in 'cell' of {of} is {ends!r}, and the least and the most size are needed")
-        low, high = (of_kind(f"{name!r} in 'cell' of {of}", each, int) for each in ends)
+        low, high = (of_kind(f"{name!r} in 'cell' of {of}", end, int) for end in ends)
         ranges[name] = low, high
     return Pinned(Cell.of(ranges), {name: entry(f"'at' of {of}", at, name, int) for name in at},
                   path_from_json(entry(of, data, "path", dict)))

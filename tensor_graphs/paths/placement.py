@@ -14,7 +14,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.part import known_when_bound
 from tensor_graphs.paths.lower import schedule
-from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of
+from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, under_views
 
 Crossing = tuple[Node, str, str]
 """a value, the device that it is on, and the one that it is copied to"""
@@ -30,14 +30,14 @@ class Placement:
         self.known = known_when_bound(self.order)
         self.pieces, self.arriving = pieces_of(self.order), arriving(self.order, roots)
         self.keys = {n: signature_of(n).key for n in self.order if n.op.kind != "leaf" and not n.op.facts.view}
-        self.made = {(kind, name): _maker(root) for (kind, name), root in self.roots}
+        self.makers = {(kind, name): under_views(root) for (kind, name), root in self.roots}
 
     def crossings(self, on: Mapping[str, str]) -> list[Crossing]:
-        """Every copy between devices in a run. What parameters alone decide is copied when the graph is bound, and not among them.
+        """Return the copies between devices in a run, without those made when the graph is bound, of what parameters alone decide.
 
         on: the device of the kernel that computes a signature, by its key.
         """
-        where, found = Whereabouts(self.pieces), list[Crossing]()
+        where, copies = Whereabouts(self.pieces), list[Crossing]()
 
         def bring(node: Node, device: str) -> None:
             carrier = where.carrier(node, device)
@@ -46,9 +46,9 @@ class Placement:
                 assert source is not None
                 where.put(carrier, device)
                 if carrier not in self.known:
-                    found.append((carrier, source, device))
+                    copies.append((carrier, source, device))
 
-        at = {key: HOST.name if maker is None else on[self.keys[maker]] for key, maker in self.made.items()}
+        at = {key: HOST.name if maker.op.kind == "leaf" else on[self.keys[maker]] for key, maker in self.makers.items()}
         for node in self.order:
             if node.op.kind == "leaf":
                 if node.op is not leaves.CONSTANT:
@@ -62,16 +62,9 @@ class Placement:
                 bring(node, str(node.attrs["device"]))
             elif not node.op.facts.view:
                 device = on[self.keys[node]]
-                for each in node.inputs:
-                    bring(each, device)
+                for operand in node.inputs:
+                    bring(operand, device)
                 where.put(node, device)
         for (kind, name), root in self.roots:
             bring(root, at[kind, name] if kind == "state" else handed_out(root))
-        return found
-
-
-def _maker(root: Node) -> Node | None:
-    """The node whose kernel makes a value; None for a leaf."""
-    while root.op.facts.view:
-        root = root.inputs[0]
-    return None if root.op.kind == "leaf" else root
+        return copies

@@ -1,5 +1,4 @@
-"""plan: the chosen path of a graph, lowered for cells of sizes, with its memory plan. Frozen; `print(plan)` shows the most
-expensive steps on one screen, `explain` all that is known about them.
+"""plan: the chosen path of a graph, lowered for cells of sizes, with its memory plan.
 
 A graph with a symbolic dim compiles to one plan for every size in range; where other kernels win at other sizes, the plan holds
 several variants, each for a cell of sizes (cells.py). All share parameters, states and one arena.
@@ -30,25 +29,26 @@ if TYPE_CHECKING:
 
 
 def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
-    """Sizes of dims as a caller gives them, each of a dim of the graph and within its range; what: the argument they came in, for
-    people. Raises PlanError."""
-    if not isinstance(sizes or {}, Mapping):
+    """Return a caller's sizes of dims. Raises PlanError where one is of no dim of the graph or outside of its range; what: the
+    argument's name, for people."""
+    sizes = sizes or {}
+    if not isinstance(sizes, Mapping):
         raise PlanError(f"{what} is {sizes!r}\n  fix: sizes by name, {{{', '.join(f'{n!r}: …' for n in graph.dims)}}}")
-    given = dict(sizes or {})
-    unknown = sorted(map(str, set(given) - set(graph.dims)))
-    if unknown:
+    if unknown := sorted(map(str, set(sizes) - set(graph.dims))):
         raise PlanError(d.unknown_dims(unknown, graph.dims))
-    for name, size in given.items():
-        why = d.why_no_size(name, size, graph.dims[name])
-        if why is not None:
+    for name, size in sizes.items():
+        if (why := d.why_no_size(name, size, graph.dims[name])) is not None:
             raise PlanError(f"{what} {why}")
-    return {name: int(size) for name, size in given.items()}
+    return {name: int(size) for name, size in sizes.items()}
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on one device. parameters are the caller's (mapped from files where the dtype allows); the rest is allocated here.
-    elsewhere: what a plan's other devices hold, each on its own; it counts in no number of this one."""
+    """Bytes on one device. parameters: the caller's (mapped from files where the dtype allows); the rest is allocated here. bound:
+    made of parameters at bind time, and read by runs (packed and quantised copies, folded constants). scratch: kept by kernels for
+    themselves, of the largest call. inputs: room for inputs that a run takes on this device from the host. bind_peak: most bytes
+    made of parameters at one moment of binding, those freed again included. elsewhere: the plan's other devices, counted in
+    no number of this one."""
 
     device: str
     parameters: int
@@ -57,23 +57,19 @@ class MemoryUse:
     outputs: int
     constants: int
     bound: int = 0
-    """made of parameters at bind time, and read by runs: packed and quantised copies, folded constants"""
     scratch: int = 0
-    """what the kernels keep for themselves: the largest call's"""
     inputs: int = 0
-    """room for inputs that a run takes on this device, where they are given on the host"""
     bind_peak: int = 0
-    """most bytes made of parameters at one moment of binding: those that stay (`bound`), and those that are freed again"""
     elsewhere: tuple[MemoryUse, ...] = ()
 
     @property
     def devices(self) -> tuple[MemoryUse, ...]:
-        """This device's, then the others'."""
+        """Memory of this device, then of the others."""
         return (self, *self.elsewhere)
 
     @property
     def allocated(self) -> int:
-        """What a run adds to the process beside the parameters."""
+        """Bytes that a run adds to the process, without the parameters."""
         return self.states + self.arena + self.outputs + self.constants + self.bound + self.scratch + self.inputs
 
     @property
@@ -82,7 +78,7 @@ class MemoryUse:
 
     @property
     def most(self) -> int:
-        """The most that is held at once: by a run, or while the plan is bound."""
+        """Most bytes held at once: by a run, or while the plan is bound."""
         return max(self.total, self.parameters + self.constants + self.bind_peak)
 
     def to_json(self) -> dict[str, int]:
@@ -92,7 +88,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why one signature is computed the way it is."""
+    """Reasons for the way in which one signature is computed."""
 
     title: str
     signature: str
@@ -110,7 +106,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """What a path took as a whole, beside others. seconds: of a run; trace: the row that says so; among: how many paths ran."""
+    """Measurement of a path as a whole, interleaved with others. seconds: of a run; trace: its row; among: number of paths."""
 
     seconds: float
     trace: int
@@ -119,7 +115,8 @@ class WholeRun:
 
 @dataclass(frozen=True, repr=False)
 class Variant:
-    """One lowered path, for the sizes of a cell (all sizes where the plan has no table)."""
+    """One lowered path, for the sizes of a cell (all sizes where the plan has no table). around: seconds of a run around its
+    calls. whole: where the path was run as a whole."""
 
     cell: Cell
     path: Path
@@ -129,24 +126,21 @@ class Variant:
     evidence: tuple[Evidence, ...]
     at: Mapping[str, int]
     around: float = 0.0
-    """seconds that a run costs around its calls"""
     whole: WholeRun | None = None
-    """where the path was run as a whole"""
 
     def __repr__(self) -> str:
         return f"<variant {self.cell.where}path {self.path.id}, {self.calls}>"
 
     @property
     def calls(self) -> str:
-        """For people: the kernel calls of a run, and the calls that copy or prepare operands for them."""
+        """The kernel calls of a run, and the calls that copy or prepare operands for them, for people."""
         copies = len(self.program.instructions) - self.path.kernel_calls
         return counted(self.path.kernel_calls, "kernel call") + (
             "" if copies < 1 else " and 1 copy" if copies == 1 else f" and {copies} copies")
 
     @property
     def predicted(self) -> float:
-        """Seconds that a run at these sizes is expected to take: the time of the whole, where it was run; else the calls' and
-        what a run costs around them."""
+        """Expected seconds of a run at these sizes: measured as a whole, where it was; else of its calls, and around them."""
         return self.path.seconds
 
     @property
@@ -161,10 +155,15 @@ RUN = frozenset({"run", "prepared", "session", "trace", "tap", "time", "first_na
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """Everything that was decided before the first kernel runs.
+    """Everything that was decided before the first kernel runs. `print(plan)` shows the most expensive steps on one screen.
 
-    It can be pickled: what travels are the graph, the choices and what they rest on. Where it is read, the kernels of these names
-    are looked up, their identities compared, and the program is lowered again; PlanError says which kernel is missing there.
+    A pickle holds the graph, the choices and what they rest on. Where it is read, the kernels of these names are looked up, their
+    identities compared, and the program is lowered again; PlanError names the kernel that is missing there.
+
+    intermediates: in which dtype values are kept between ops, and why. written: the graph as given, where `graph` is the same with
+    float64 intermediates. prepared: what was recognised or simplified before anything was chosen, for people. images: nodes before
+    parts were formed -> nodes of `graph`. given: the graph to compile, before anything was recognised in it; neither is pickled.
+    rests_on: generation of the database's rows (records/generation.py) that the choice rests on.
     """
 
     graph: Graph
@@ -177,17 +176,11 @@ class Plan:
     capacity: int | None = None
     unmeasured: tuple[str, ...] = field(default=())
     intermediates: str = ""
-    """in which dtype values are kept between ops, and why"""
     written: Graph | None = None
-    """the graph as it was given, when `graph` is the same with float64 intermediates"""
     prepared: str = ""
-    """what was recognised or simplified before anything was chosen, for people"""
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
-    """what nodes before parts were formed have become in `graph`; left behind where a plan is pickled"""
     given: Graph | None = field(default=None, repr=False, compare=False)
-    """the graph that was to be compiled, before anything was recognised in it; left behind where a plan is pickled"""
     rests_on: str = field(default="", repr=False, compare=False)
-    """the generation of the database's rows (records/generation.py) that it was chosen by"""
 
     def __repr__(self) -> str:
         calls = [v.path.kernel_calls for v in self.variants]
@@ -204,35 +197,34 @@ class Plan:
         return self
 
     def __deepcopy__(self, memo: object) -> Plan:
-        """Itself: nothing in a plan changes."""
-        return self
+        return self                                                  # nothing in a plan changes
 
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
-        made = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
-        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], made)
+        origins = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
+        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], origins)
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
-            """Only names that are not there come here: most often those of what `bind` makes."""
-            bound = "tg.bind(plan, parameters)"
-            meant = {"bind": bound, "path": "plan.pin (at all sizes), or plan.variants[0].path (of one range)"}
-            meant |= dict.fromkeys(RUN, f"{bound}.{name}(…): a plan is run once its parameters are given")
-            raise no_attribute("a plan", name, dir(type(self)), meant.get(name, ""), "plan.")
+            """Raise AttributeError with a hint: most often the name is one of what `bind` returns."""
+            bind = "tg.bind(plan, parameters)"
+            hints = {"bind": bind, "path": "plan.pin (at all sizes), or plan.variants[0].path (of one range)"}
+            hints |= dict.fromkeys(RUN, f"{bind}.{name}(…): a plan is run once its parameters are given")
+            raise no_attribute("a plan", name, dir(type(self)), hints.get(name, ""), "plan.")
 
     @property
     def pin(self) -> Pin:
-        """What was chosen, at all sizes, as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
+        """The choices at all sizes as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
         from tensor_graphs.paths.pin import Pin, Pinned  # a door: most plans are run, and not kept
 
-        made = self.given or self.written or self.graph
+        source = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}
-        return Pin(made.structural_key, self.graph.dim_order, self.tolerance, self.backends,
+        return Pin(source.structural_key, self.graph.dim_order, self.tolerance, self.backends,
                    tuple(Pinned(v.cell, dict(v.at), v.path) for v in self.variants), prepared=self.prepared,
                    devices=(HOST.name, *self.elsewhere), titles=titles)
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
-        """The one that serves these sizes of dims, by name; a dim that is not given is taken at its largest. Raises PlanError."""
+        """Return the variant for these sizes of dims, by name; a dim that is not given has its largest size. Raises PlanError."""
         return self._serving({**self.largest, **given_sizes(self.graph, sizes, "sizes")})
 
     def _serving(self, binding: Mapping[str, int]) -> Variant:
@@ -240,7 +232,7 @@ class Plan:
 
     @cached_property
     def cells(self) -> Cells:
-        """Which variant serves which sizes."""
+        """Cells of sizes, by the number of the variant that serves them."""
         return Cells([v.cell for v in self.variants])
 
     @property
@@ -248,16 +240,16 @@ class Plan:
         """The dims over which kernels are tabled."""
         return self.variants[0].cell.dims
 
-    def memory(self, *given: object, **dims: int) -> MemoryUse:
-        """Bytes on the host at these dims, with those on the plan's other devices in `elsewhere`; a dim that is not given is taken
-        at its largest. Raises PlanError."""
-        if given:
+    def memory(self, *positional: object, **dims: int) -> MemoryUse:
+        """Return the bytes on the host at these dims, with those on other devices in `elsewhere`; a dim that is not given
+        has its largest size. Raises PlanError."""
+        if positional:
             sizes = ", ".join(f"{n}=…" for n in self.graph.dims)
-            raise PlanError(f"memory takes sizes by name, and was given {given[0]!r}\n  fix: memory({sizes}), or memory(**sizes)")
+            raise PlanError(f"memory takes sizes by name, and was given {positional[0]!r}\n"
+                            f"  fix: memory({sizes}), or memory(**sizes)")
         binding = self.binding(dims)
-        names = dict.fromkeys(name for v in self.variants for name in v.program.devices)
-        found = [self._on_device(name, binding) for name in names]
-        return replace(found[0], elsewhere=tuple(found[1:]))
+        host, *others = (self._on_device(name, binding) for name in (HOST.name, *self.elsewhere))
+        return replace(host, elsewhere=tuple(others))
 
     def _on_device(self, device: str, binding: Mapping[str, int]) -> MemoryUse:
         v = self._serving(binding)
@@ -275,7 +267,7 @@ class Plan:
 
     @cached_property
     def _bound(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Bytes made of parameters, by device: those that stay, and the most at one moment of binding."""
+        """Bytes made of parameters by device: those that stay, and the most at one moment of binding."""
         from tensor_graphs.paths.bind_time import bytes_of  # a door: who only chooses does not ask
 
         stay, peak = bytes_of([v.program for v in self.variants])
@@ -288,7 +280,7 @@ class Plan:
         return stay, peak | stay
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """A value for every dim of the graph: given ones checked against their range, others at their largest."""
+        """Return a size for every dim of the graph: the given ones, checked against their ranges, others at their largest."""
         return {**self.largest, **given_sizes(self.graph, dims, "dim")}
 
     def check_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> None:
@@ -298,7 +290,7 @@ class Plan:
             raise PlanError(f"{text}\n  fix: smaller dims, a shorter cache, or a higher memory limit")
 
     def over_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> str | None:
-        """What is too much on a device at these dims, and the largest live set there; None when all fits. capacity: of the host."""
+        """Return the excess on a device and its largest live set in words; None when all fits. capacity: of the host."""
         limits = {HOST.name: capacity if capacity is not None else self.capacity}
         if limits[HOST.name] is None and not self.elsewhere:
             return None
@@ -334,22 +326,22 @@ class Plan:
 def restored(stored: Mapping[str, Any],
              variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]],
              remade: Collection[Origin] = ()) -> Plan:
-    """The plan that was pickled, with this process's kernels; those that were made for one question are made anew. Raises
-    PlanError when one is missing here or has other code, and when an op of the graph is defined otherwise."""
+    """Return a pickled plan with this process's kernels; those made for one question are made again. Raises PlanError when
+    one is missing here or has other code, and when an op of the graph is defined otherwise."""
     graph: Graph = stored["graph"]
     for origin in remade:
         load(origin)
-    made = []
+    lowered_variants = []
     for cell, path, evidence, at, around, whole in variants:
         if path.graph_key != graph.structural_key:
             raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
                             "it is defined otherwise\n  fix: compile the graph again here")
         new = lowered(graph, path, chosen_here(path), stored["backends"], cell.largest(stored["largest"]))
-        made.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
-    return Plan(variants=tuple(made), **stored)
+        lowered_variants.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
+    return Plan(variants=tuple(lowered_variants), **stored)
 
 
 def midpoint(symbol: Any) -> int:
-    """A typical size of a dim for pricing: the geometric middle, at most 256."""
+    """Return a typical size of a dim for costs: the geometric middle, at most 256."""
     lo, hi = d.bounds(symbol)
     return d.clamp(min(256, round(float(max(lo, 1) * hi) ** 0.5)), symbol)

@@ -1,4 +1,4 @@
-"""plan_screen: what `print(plan)` shows: one screen, whatever the plan is of."""
+"""plan_screen: the text of `print(plan)`: one screen, whatever the plan is of."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def on_one_screen(plan: Plan) -> str:
-    """What is computed, its variants, the most expensive steps of the most expensive one, and the memory at the largest sizes."""
+    """Return inputs and outputs, the variants, the most expensive steps of the most expensive one, and the memory at the largest
+    sizes."""
     g = plan.graph
     lines = [repr(plan)]
     for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
-        listed = [f"{name} {node.type}" for name, node in nodes.items()]
-        if listed:
+        if listed := [f"{name} {node.type}" for name, node in nodes.items()]:
             lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
     lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
     lines += [f"  {plan.prepared}"] if plan.prepared else []
@@ -58,17 +58,17 @@ def dearest_steps(v: Variant) -> list[Evidence]:
 
 
 def beyond(plan: Plan) -> list[str]:
-    """A note where a run may have larger sizes than those that kernels were chosen for."""
+    """Return a note where a run may have larger sizes than those that kernels were chosen for."""
     ends = {name: (high, d.bounds(plan.graph.dims[name])[1]) for name, _, high in plan.cells.box.ranges}
     short = {name: most for name, (high, most) in ends.items() if high < most}
     if not short:
         return []
-    said = " and ".join(f"{name} = {ends[name][0] + 1}..{most}" for name, most in short.items())
-    return [f"runs at {said} take the kernels chosen below that, and may be slow; largest={short} plans for them"]
+    spans = " and ".join(f"{name} = {ends[name][0] + 1}..{most}" for name, most in short.items())
+    return [f"runs at {spans} take the kernels chosen below that, and may be slow; largest={short} plans for them"]
 
 
 def while_binding(use: MemoryUse) -> str:
-    """What binding a plan holds of values made of parameters at its peak, where that is more than what stays."""
+    """Return the peak of bytes made of parameters while a plan is bound, where it is more than what stays, for people."""
     if use.bind_peak <= use.bound:
         return ""
     return f"; {human(use.bind_peak)} made of parameters while it is bound, {human(use.bound)} after"
@@ -94,14 +94,13 @@ def added_up(v: Variant) -> list[str]:
 
 
 def at_once(v: Variant) -> list[str]:
-    """The line that says that one kernel runs all steps, where it does."""
-    if not v.path.all_steps:
-        return []
-    return [f"  one kernel in place of all launches for runs of one token: {v.path.all_steps}; what is listed runs at other sizes"]
+    """Return the line that says that one kernel runs all steps, where it does."""
+    return [f"  one kernel in place of all launches for runs of one token: {name}; what is listed runs at other sizes"
+            for name in [v.path.all_steps] if name]
 
 
 def expected(v: Variant) -> str:
-    """What a run of a variant is expected to take, for people."""
+    """Return the expected time of a run of a variant, for people."""
     if v.whole is None:
         return f"{duration(v.predicted)} predicted"
     return f"{duration(v.whole.seconds)} measured as a whole (trace {v.whole.trace}, of {v.whole.among} paths)"

@@ -1,7 +1,7 @@
-"""residency: on which devices each value lies, and what must be copied for a kernel to read it on its own.
+"""residency: the devices on which each value lies, and what must be copied for a kernel to read it on its own.
 
-One rule for lowering, which inserts the copies, and for the price of a path, which counts them. A value is copied to a device at
-most once. A view of a value is there wherever the value is; so what came from a device is never copied back to it.
+Lowering inserts the copies by this rule, and the cost of a path counts them by it. A value is copied to a device at most once. A
+view of a value is wherever the value is; so what came from a device is never copied back to it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from tensor_graphs.language.node import Node
 
 
 def viewed(node: Node) -> Node | None:
-    """The value of which a node is a window; None for what has memory of its own (an output of several, too)."""
+    """Return the value of which a node is a window; None for what has memory of its own (an output of several, too)."""
     return node.inputs[0] if node.op.facts.view and node.op is not leaves.ITEM else None
 
 
+def under_views(node: Node) -> Node:
+    """Return the leaf, or the node that a kernel computes, of which a node is a view."""
+    while node.op.facts.view:
+        node = node.inputs[0]
+    return node
+
+
 def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
-    """Of nodes, those cut from a value that several of them show as a whole."""
+    """Return the nodes cut from a value that several of them cover."""
     asked = {node.inputs[0] for node in nodes if node.op is leaves.COPY_TO}
     cut: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -30,22 +37,21 @@ def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
 
 
 def handed_out(root: Node) -> str:
-    """The device on which a run hands out an output: the host, where the graph does not say copy_to."""
+    """Return the device on which a run hands out an output: the host, where the graph does not say copy_to."""
     return str(root.attrs["device"]) if root.op is leaves.COPY_TO else HOST.name
 
 
 def arriving(nodes: Sequence[Node], roots: Iterable[Node]) -> dict[Node, str]:
-    """The inputs that a run takes on another device than the host: those that nobody reads but copies to that one."""
+    """Return the inputs that a run takes on another device than the host: those only read by copies to that one."""
     asked: dict[Node, set[str]] = {root: {HOST.name} for root in roots}
     for node in nodes:
-        for each in node.inputs:
-            asked.setdefault(each, set()).add(handed_out(node))
+        for operand in node.inputs:
+            asked.setdefault(operand, set()).add(handed_out(node))
     return {n: min(where) for n, where in asked.items() if n.op is leaves.INPUT and len(where) == 1 and HOST.name not in where}
 
 
 class Whereabouts:
-    """Which values are where so far. Constants are everywhere: each device has its own. pieces: as `pieces_of` has them, of all
-    nodes that there will be."""
+    """The devices of the values so far; constants are on all. pieces: `pieces_of` all nodes that there will be."""
 
     def __init__(self, pieces: Collection[Node] = ()) -> None:
         self._on: dict[Node, dict[str, None]] = {}
@@ -55,7 +61,7 @@ class Whereabouts:
         self._on.setdefault(node, {})[device] = None
 
     def has(self, node: Node, device: str) -> bool:
-        """Whether it can be read there without a copy between devices."""
+        """Return whether a node can be read there without a copy between devices."""
         at: Node | None = node
         while at is not None:
             if device in self._on.get(at, ()) or at.op is leaves.CONSTANT:
@@ -64,7 +70,7 @@ class Whereabouts:
         return False
 
     def first(self, node: Node) -> str | None:
-        """The device on which it was made, or for which the graph asks; None for a constant."""
+        """Return the device on which a node was computed, or for which the graph asks; None for a constant."""
         at: Node | None = node
         while at is not None:
             if at.op is leaves.COPY_TO and self.has(at, at.attrs["device"]):
@@ -75,12 +81,11 @@ class Whereabouts:
         return None
 
     def carrier(self, node: Node, device: str) -> Node | None:
-        """The value to copy so that a node can be read on a device; None where nothing has to be.
+        """Return the value to copy so that a node can be read on a device; None where none has to be.
 
-        A cut is copied as it is. Where several cuts of a value have as many elements as the value, it is copied whole, once, unless
-        one of them is the operand of a copy_to. Of the other views, what they show is copied: it has no more elements, and may be
-        shown in other ways too.
-        """
+        A slice is copied as it is; but where several slices have as many elements as their value, that is copied, once, unless one
+        of them is the operand of a copy_to. Of another view the viewed value is copied: it has no more elements, and maybe more
+        views."""
         if self.has(node, device):
             return None
         at = node
@@ -90,6 +95,6 @@ class Whereabouts:
 
 
 def _cover(whole: Node, pieces: Sequence[Node]) -> bool:
-    """Whether several pieces have as many elements as what they are cut from."""
+    """Return whether several pieces have as many elements as what they are cut from."""
     size, have = whole.type.size(), sum((piece.type.size() for piece in pieces[1:]), pieces[0].type.size())
     return len(pieces) > 1 and (have >= size if isinstance(size, int) and isinstance(have, int) else have == size)

@@ -1,4 +1,4 @@
-"""strided_readers: who reads what a recipe hands on with gaps, all over a graph, and has it copied. Loaded where there is any."""
+"""strided_readers: the readers, all over a graph, of results that a recipe hands on with gaps. Loaded where there are any."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from tensor_graphs.paths.lower import Operand
 
 @dataclass
 class Reading:
-    """Who reads values that lie with gaps, at so many places.
-
-    copied: values that are copied whole, and how many; by kernels: (signature, the positions, how the value lies), and how many.
-    """
+    """Reads of values with gaps, at `places` places. copied: values that are copied whole, counted; by_kernels: (signature, operand
+    positions, layout of the value), counted."""
 
     places: int
     copied: Counter[TensorType] = field(default_factory=Counter)
@@ -26,7 +24,7 @@ class Reading:
 
 
 class Readers:
-    """Of a graph, whose nodes have each the first that is alike. first: signature of each key, of those that the graph asks."""
+    """The readers in a graph. same: its nodes with the first that is alike. first: signature of each key of the graph."""
 
     def __init__(self, roots: Sequence[Node], same: Mapping[Node, Node], first: Mapping[str, Signature]) -> None:
         self.roots, self.alike, self.users = set(roots), same, consumers(roots)
@@ -35,40 +33,40 @@ class Readers:
             if isinstance(node.op, PartOp):
                 self.places.setdefault(first[signature_of(node).key], []).append(node)
 
-    def of(self, s: Signature, outputs: Sequence[Node], lies: Mapping[Node, Operand]) -> Reading:
-        """Of all places of a part, one of whose recipes gives these outputs. lies: how its values lie that are not contiguous."""
-        lie, places = [lies.get(o) for o in outputs], self.places.get(s, [])
+    def of(self, s: Signature, outputs: Sequence[Node], layouts: Mapping[Node, Operand]) -> Reading:
+        """Return the reads at all places of a part, one of whose recipes gives these outputs. layouts: of those not contiguous."""
+        results, places = [layouts.get(o) for o in outputs], self.places.get(s, [])
         if not places:
-            return Reading(1, Counter(o.type for o, x in zip(outputs, lie, strict=True) if x is not None))
-        made = Reading(len(places))
-        known: dict[tuple[Node, int], Operand | None] = {}          # how a view of what lies like this lies, by the alike and id
+            return Reading(1, Counter(o.type for o, x in zip(outputs, results, strict=True) if x is not None))
+        reading = Reading(len(places))
+        views: dict[tuple[Node, int], Operand | None] = {}          # by the alike and the id of the operand's layout
         read: Counter[tuple[Node, tuple[int, ...], int]] = Counter()
-        those = {id(x): x for x in lie if x is not None}
+        by_id = {id(x): x for x in results if x is not None}
         todo = []
         for place in places:
-            values = {place: lie[0]} if len(lie) == 1 else {item: lie[item.attrs["index"]] for item in self.users[place]}
+            values = {place: results[0]} if len(results) == 1 else {i: results[i.attrs["index"]] for i in self.users[place]}
             todo += [(value, x) for value, x in values.items() if x is not None]
         while todo:
             value, x = todo.pop()
             if value in self.roots:
-                made.copied[value.type] += 1
+                reading.copied[value.type] += 1
             for user in dict.fromkeys(self.users[value]):
                 first = self.alike[user]
                 if not user.op.facts.view:
-                    read[first, tuple([i for i, each in enumerate(user.inputs) if each is value]), id(x)] += 1
+                    read[first, tuple([i for i, operand in enumerate(user.inputs) if operand is value]), id(x)] += 1
                     continue
-                if (first, id(x)) not in known:
-                    known[first, id(x)] = copies.seen(user, x)
-                view = known[first, id(x)]
+                if (first, id(x)) not in views:
+                    views[first, id(x)] = copies.layout_of(user, x)
+                view = views[first, id(x)]
                 if view is None:
-                    made.copied[value.type] += 1
+                    reading.copied[value.type] += 1
                 elif not view.contiguous:
-                    those[id(view)] = view
+                    by_id[id(view)] = view
                     todo.append((user, view))
         for (user, at, number), count in read.items():
-            x = those[number]
+            x = by_id[number]
             if isinstance(user.op, PartOp):
-                made.copied[TensorType(x.shape, x.dtype)] += count * len(at)
+                reading.copied[TensorType(x.shape, x.dtype)] += count * len(at)
             else:
-                made.by_kernels[signature_of(user), at, x] += count
-        return made
+                reading.by_kernels[signature_of(user), at, x] += count
+        return reading

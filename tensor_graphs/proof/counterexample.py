@@ -1,10 +1,9 @@
 """counterexample: inputs at which two graphs differ in float64 by more than rounding can explain.
 
-What rounding can do is measured, not estimated: the graphs run again with every operation and every constant that is no
-whole number disturbed by up to 2^-44 of itself, a sum by up to 2^-44 of the sum of the sizes of its terms, as its partial
-sums are rounded, and only a difference many times larger than all that this moves counts. Where a result depends on
-cancellation, or sits at an edge of floor, < or ≠, the disturbed runs scatter and nothing is claimed. Source: Monte Carlo
-arithmetic, Parker 1997.
+The effect of rounding is measured: the graphs run again with every operation and every constant that is no whole number perturbed
+by up to 2^-44 of itself, a sum by up to 2^-44 of the sum of the sizes of its terms, as its partial sums are rounded; only a
+difference many times larger than what this moves counts. Where a result depends on cancellation, or sits at an edge of floor, <
+or ≠, the perturbed runs scatter and nothing is claimed. Source: Monte Carlo arithmetic, Parker 1997.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from tensor_graphs.meaning.interpreter import _Walk
 
 NOISE = 2.0**-44
 SAFETY = 256.0
-"""A difference counts when it is so many times what the disturbances moved."""
+"""A difference counts when it is this many times what the perturbations moved."""
 
 RUNS = 24
-"""Disturbed runs, every second one the opposite of the one before: at an edge of floor or < each pair falls on both sides."""
+"""Perturbed runs, every second one the opposite of the one before: at an edge of floor or < each pair falls on both sides."""
 
 FEWEST_RUNS, FEW_SAFETY = 4, 2.0**20
 """Where runs cost much there are fewer of them, and only a larger difference counts."""
 
-DIRECT_PART = 1e-4
-"""Of the results a difference has to be, where what cancels inside of composites is not seen."""
+DIRECT_SHARE = 1e-4
+"""share of the results that a difference has to be, where cancellation inside of composites is not seen"""
 
 _RUNS_WORK = 60_000_000
-"""Elements that all disturbed runs of one attempt may compute, beyond the fewest."""
+"""Elements that all perturbed runs of one attempt may compute, beyond the fewest."""
 
 MOST_WATCHED = 4_000_000
-"""Elements of comparisons, floors and casts to integers that are watched over all runs, at most."""
+"""Elements of comparisons, floors and casts to integers that are watched over all runs."""
 
 _SMALLEST = 1e-290
 _CLIPPED = -2000.0                          # exp turns −∞ into 2^-2000 on its way to 0, but other numbers as well:
@@ -52,10 +51,10 @@ _LEAST = 2.0**-1074                         # 2^-2000 is no 0, so that it makes 
 
 
 class Edges:
-    """How far from an edge all comparisons of the runs so far were, in the order in which each run makes them.
+    """Distances from an edge of all comparisons of the runs so far, in the order in which each run makes them.
 
-    Where the distance moves by as much as it is, what happens on the edge itself may be the truth, and is seen in no run: |x - y|
-    is 0 in none if x and y are the same number, each rounded in its own way. The outcome is then the other one, or random.
+    Where a distance moves by as much as it is, the outcome on the edge itself may be the true one, and occurs in no run: |x - y| is 0
+    in none if x and y are the same number, each rounded in its own way. The outcome is then the other one, or random.
     """
 
     def __init__(self) -> None:
@@ -66,34 +65,32 @@ class Edges:
         self.runs, self.place = self.runs + 1, 0
 
     def near(self, distance: Array) -> Array | None:
-        """Where this distance, the next of the run, may be 0; None where it is not known."""
+        """Return where this distance, the next of the run, may be 0; None where it is not known."""
         self.place += 1
         if self.runs == 1:
             self.size += distance.size
             self.extent.append((distance, distance) if self.size <= MOST_WATCHED else None)
             return None
-        known = self.extent[self.place - 1]
-        if known is None:
+        extent = self.extent[self.place - 1]
+        if extent is None:
             return None
-        low, high = np.fmin(known[0], distance), np.fmax(known[1], distance)
+        low, high = np.fmin(extent[0], distance), np.fmax(extent[1], distance)
         self.extent[self.place - 1] = low, high
         return np.asarray((high > low) & (np.abs(distance) <= SAFETY * (high - low)))
 
 
-class Disturbed(Real):
-    """Real, with floats off by a random factor within 1 ± NOISE after every op."""
+class Perturbed(Real):
+    """Real, with floats off by a random factor within 1 ± NOISE after every op. sign: −1 for the opposite of what 1 does, so that
+    what is cut off on one side of an edge is seen on the other. edges: those of the runs before, of the same nodes. out_of_range: a
+    value left the range of float64, or is an integer of more than 53 bits: results say nothing about real numbers."""
 
     def __init__(self, seed: int, sign: float, edges: Edges) -> None:
-        """sign: −1 for the opposite of what 1 does, so that what is cut off on one side of an edge is seen on the other. edges:
-        those of the runs before, of the same nodes."""
         self.rng, self.sign, self.edges = np.random.default_rng(seed), sign, edges
         edges.start()
         self.out_of_range = False
-        """a value left what float64 holds on the way, by its size, or as an integer of more than 53 bits: what follows from it says
-        nothing about real numbers"""
 
     def watch(self, n: At, result: Array, *operands: Array) -> Array:
-        """Remember results beyond the range of float64, or NaN, from finite operands."""
+        """Record results beyond the range of float64, or NaN, from finite operands, and return the result."""
         if n.dtype.kind == "float" and not self.out_of_range:
             size = np.abs(result)
             odd = ~np.isfinite(result) | ((size < _SMALLEST) & (size > 0))
@@ -111,11 +108,11 @@ class Disturbed(Real):
         return self.watch(n, super().sqrt(n, x), x)
 
     def exp2(self, n: At, x: Array) -> Array:
-        made = super().exp2(n, x)
+        result = super().exp2(n, x)
         clipped = (np.abs(x - _CLIPPED) < 1e-8) & (n.node.inputs[0].op.name != "add")
-        lost = (made < _SMALLEST) & np.isfinite(x) & ~clipped
-        self.out_of_range |= bool((lost | ((made == np.inf) & np.isfinite(x))).any())
-        return np.where(clipped, _LEAST, made)
+        lost = (result < _SMALLEST) & np.isfinite(x) & ~clipped
+        self.out_of_range |= bool((lost | ((result == np.inf) & np.isfinite(x))).any())
+        return np.where(clipped, _LEAST, result)
 
     def log2(self, n: At, x: Array) -> Array:
         return self.watch(n, super().log2(n, x), x)
@@ -124,23 +121,23 @@ class Disturbed(Real):
         return self.watch(n, super().add(n, x, y), x, y)
 
     def mul(self, n: At, x: Array, y: Array) -> Array:
-        made = super().mul(n, x, y)
+        result = super().mul(n, x, y)
         if n.dtype.kind == "float":
-            self.out_of_range |= bool(((made == 0) & (x != 0) & (y != 0)).any())
-        return self.watch(n, made, x, y)
+            self.out_of_range |= bool(((result == 0) & (x != 0) & (y != 0)).any())
+        return self.watch(n, result, x, y)
 
     def sum(self, n: At, x: Array) -> Array:
-        made = self.watch(n, super().sum(n, x), x)
-        return made if n.dtype.kind != "float" else self.added(made, super().sum(n, np.abs(x)))
+        total = self.watch(n, super().sum(n, x), x)
+        return total if n.dtype.kind != "float" else self.added(total, super().sum(n, np.abs(x)))
 
     def scatter(self, n: At, base: Array, index: Array, updates: Array) -> Array:
-        made = super().scatter(n, base, index, updates)
+        result = super().scatter(n, base, index, updates)
         if n.dtype.kind != "float" or n.attrs["mode"] != "add":
-            return made
-        return self.added(made, super().scatter(n, np.abs(base), index, np.abs(updates)))
+            return result
+        return self.added(result, super().scatter(n, np.abs(base), index, np.abs(updates)))
 
     def added(self, total: Array, size: Array) -> Array:
-        """Sums disturbed as their partial sums are by rounding: by a part of the sum of the sizes of the terms."""
+        """Return sums perturbed by up to NOISE of `size`, the sum of the sizes of their terms, as rounding does to partial sums."""
         moved = np.asarray(total + NOISE * self.drawn(total) * size)
         return np.where(np.isfinite(size), moved, total)
 
@@ -151,32 +148,32 @@ class Disturbed(Real):
         return np.asarray(x * (1.0 + NOISE * self.drawn(x)))
 
     def either(self, distance: Array) -> Array:
-        """Where the other outcome is to be taken, as this distance may be 0: everywhere there in the first runs, then at random."""
+        """Return where to take the other outcome, as this distance may be 0: everywhere there in the first runs, then at random."""
         near = self.edges.near(distance)
         if near is None or not near.any():
             return np.zeros((), dtype=np.bool_)
         return near if self.edges.runs <= FEWEST_RUNS else near & (self.rng.random(near.shape) < 0.5)
 
     def less(self, n: At, x: Array, y: Array) -> Array:
-        made = super().less(n, x, y)
-        return made if x.dtype.kind != "f" else np.asarray(made ^ self.either(x - y))
+        result = super().less(n, x, y)
+        return result if x.dtype.kind != "f" else np.asarray(result ^ self.either(x - y))
 
     def not_equal(self, n: At, x: Array, y: Array) -> Array:
-        made = super().not_equal(n, x, y)
-        return made if x.dtype.kind != "f" else np.asarray(made ^ self.either(x - y))
+        result = super().not_equal(n, x, y)
+        return result if x.dtype.kind != "f" else np.asarray(result ^ self.either(x - y))
 
     def floor(self, n: At, x: Array) -> Array:
-        made, near = super().floor(n, x), np.round(x)
-        return np.where(self.either(x - near), np.where(made == near, near - 1.0, near), made)
+        result, near = super().floor(n, x), np.round(x)
+        return np.where(self.either(x - near), np.where(result == near, near - 1.0, near), result)
 
     def nearly_zero(self, x: Array) -> Array:
         return np.where(np.abs(x) < _SMALLEST, _SMALLEST * self.drawn(x), x)
 
     def constant(self, n: At, value: bool | int | float | Array) -> Array:
-        made = super().constant(n, value)
+        result = super().constant(n, value)
         if n.dtype.kind == "float" and isinstance(value, int):
             self.out_of_range |= float(value) != value      # a size; Python compares exactly
-        return made if n.dtype.kind != "float" else np.where(made == np.floor(made), made, self.noise(made))
+        return result if n.dtype.kind != "float" else np.where(result == np.floor(result), result, self.noise(result))
 
     def cast(self, n: At, x: Array) -> Array:
         if n.dtype.kind == "float" and x.dtype.kind in "iu" and x.dtype.itemsize == 8:
@@ -196,30 +193,30 @@ class Disturbed(Real):
         return self.noise(value) if n.dtype.kind == "float" and n.node.op.facts.rounds else value
 
 
-class _DisturbedWalk(_Walk):
-    """Composites by their definitions, so that what cancels inside of them is disturbed, too; but where use_direct."""
+class _PerturbedWalk(_Walk):
+    """Composites by their definitions, so that what cancels inside of them is perturbed, too; but where use_direct."""
 
-    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, disturbed: Disturbed) -> None:
+    def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, perturbed: Perturbed) -> None:
         super().__init__(leaf_values, binding, "real", use_direct)
-        self.algebra = self.disturbed = disturbed
+        self.algebra = self.perturbed = perturbed
 
     def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
-        """Disturbed before, as what cancels inside is not seen, and after; where it is nearly 0, it may be so by underflow."""
-        def each(xs: Sequence[Array]) -> list[Array]:
-            return [self.disturbed.noise(x) if x.dtype == np.float64 else x for x in xs]
+        """Return results perturbed before, as what cancels inside is not seen, and after; near 0 they may be so by underflow."""
+        def noisy(xs: Sequence[Array]) -> list[Array]:
+            return [self.perturbed.noise(x) if x.dtype == np.float64 else x for x in xs]
 
         if chooses(op.define([i.type for i in node.inputs], node.attrs)):
-            return tuple(each(super().direct(op, node, values)))
-        found = each(super().direct(op, node, each(values)))
-        return tuple(self.disturbed.nearly_zero(x) if x.dtype == np.float64 else x for x in found)
+            return tuple(noisy(super().direct(op, node, values)))
+        results = noisy(super().direct(op, node, noisy(values)))
+        return tuple(self.perturbed.nearly_zero(x) if x.dtype == np.float64 else x for x in results)
 
 
 @dataclass(frozen=True)
 class Counterexample:
     """Inputs (float64, or integers) at real sizes, and the first place where the outputs differ.
 
-    noise: what rounding could explain there, of both together. shapes: those of the output in both graphs, where they
-    differ: no inputs are needed to see it then, and there is no place.
+    noise: difference that rounding could explain there, of both together. shapes: those of the output in both graphs, where they
+    differ; there are no inputs and no place then.
     """
 
     sizes: Mapping[str, int]
@@ -232,7 +229,7 @@ class Counterexample:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def show(self) -> str:
-        """A few lines for a person."""
+        """Return a few lines for a person."""
         at = ", ".join(f"{k} = {v}" for k, v in self.sizes.items())
         if self.shapes is not None:
             one, other = map(list, self.shapes)
@@ -258,7 +255,7 @@ class Counterexample:
 
 
 def work(roots: Sequence[Node], binding: Mapping[str, int]) -> int:
-    """Elements of all nodes, composites unexpanded."""
+    """Return the number of elements of all nodes, composites unexpanded."""
     return sum(_elements(node, binding) for node in walk(roots))
 
 
@@ -266,48 +263,48 @@ def _elements(node: Node, binding: Mapping[str, int]) -> int:
     return sum(math.prod(d.evaluate(s, binding) for s in t.shape) for t in node.types)
 
 
-DISTURBED = 4
-"""How much longer an op takes whose result is disturbed (14 ns for an element, 3 without)."""
+PERTURBED = 4
+"""factor by which an op takes longer whose result is perturbed (14 ns for an element, 3 without)"""
 
 _DIRECT_SPARES = 8
-"""A direct evaluation costs a part of the elements of its definition: attention takes 0.5 to 1 ns for each, disturbed or not."""
+"""A direct evaluation costs 1 / this of its definition's elements: attention takes 0.5 to 1 ns for each, perturbed or not."""
 
 _TERMS = 64
 """Products within a matrix product that take as long as one element elsewhere."""
 
 
-def cost(roots: Sequence[Node], binding: Mapping[str, int], disturbed: bool = False) -> int:
-    """What one run of these nodes with direct evaluations takes, in elements of some 4 ns."""
-    return _Costs(binding).all_of(roots, DISTURBED if disturbed else 1, True)
+def cost(roots: Sequence[Node], binding: Mapping[str, int], perturbed: bool = False) -> int:
+    """Return the cost of one run of these nodes with direct evaluations, in elements of some 4 ns."""
+    return _Costs(binding).all_of(roots, PERTURBED if perturbed else 1, True)
 
 
 class _Costs:
-    """What nodes take at these sizes; each definition is looked at once, however often others use it."""
+    """Costs of nodes at these sizes; each definition is looked at once, however often others use it. unit: of one element."""
 
     def __init__(self, binding: Mapping[str, int]) -> None:
         self.binding = binding
-        self._known: dict[tuple[Definition, int, bool], int] = {}
+        self._inside: dict[tuple[Definition, int, bool], int] = {}
 
-    def all_of(self, roots: Sequence[Node], each: int, spared: bool) -> int:
-        return sum(self.of(node, each, spared) for node in walk(roots))
+    def all_of(self, roots: Sequence[Node], unit: int, spared: bool) -> int:
+        return sum(self.of(node, unit, spared) for node in walk(roots))
 
-    def of(self, node: Node, each: int, spared: bool) -> int:
-        found = _elements(node, self.binding)
+    def of(self, node: Node, unit: int, spared: bool) -> int:
+        elements = _elements(node, self.binding)
         if node.op.name == "dot":
-            return found * (each + d.evaluate(node.inputs[0].shape[-1], self.binding) // _TERMS)
+            return elements * (unit + d.evaluate(node.inputs[0].shape[-1], self.binding) // _TERMS)
         if not isinstance(node.op, CompositeOp):
-            return found * each
+            return elements * unit
         definition = looked_into(node)
-        each *= d.evaluate(node.op.turns([i.type for i in node.inputs], node.attrs), self.binding)
+        unit *= d.evaluate(node.op.turns([i.type for i in node.inputs], node.attrs), self.binding)
         if spared and node.op.direct is not None:
-            return found * each + self.inside(definition, 1, False) // _DIRECT_SPARES
-        return found + self.inside(definition, each, spared)
+            return elements * unit + self.inside(definition, 1, False) // _DIRECT_SPARES
+        return elements + self.inside(definition, unit, spared)
 
-    def inside(self, definition: Definition, each: int, spared: bool) -> int:
-        key = definition, each, spared
-        if key not in self._known:
-            self._known[key] = self.all_of(definition.outputs, each, spared)
-        return self._known[key]
+    def inside(self, definition: Definition, unit: int, spared: bool) -> int:
+        key = definition, unit, spared
+        if key not in self._inside:
+            self._inside[key] = self.all_of(definition.outputs, unit, spared)
+        return self._inside[key]
 
 
 AT_NUMBERS = 5
@@ -318,7 +315,7 @@ MOST_NUMBERS = 24
 
 
 def numbers_at(roots: Sequence[Node]) -> list[float]:
-    """The numbers that graphs hold as constants, 0, and values between, next to and beyond them: where a condition
+    """Return the numbers that graphs hold as constants, 0, and values between, next to and beyond them: where a condition
     compares an input with a number, values drawn at random may all be on one side."""
     held = dict.fromkeys(float(n.attrs["value"]) for n in walk(roots) if n.op is CONSTANT and type(n.attrs["value"]) in (int, float)
                          and abs(n.attrs["value"]) < 2.0**60)
@@ -331,8 +328,8 @@ def numbers_at(roots: Sequence[Node]) -> list[float]:
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers: Sequence[float] = ()) -> Array:
-    """Values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends,
-    AT_NUMBERS those given."""
+    """Return values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at the ends,
+    AT_NUMBERS those in `numbers`."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if kind == AT_NUMBERS:
         if dtype.kind == "bool" or not numbers:
@@ -340,15 +337,15 @@ def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers
         if dtype.kind != "float":
             numbers = [x for x in map(math.floor, numbers) if int(dtype.min) <= x <= int(dtype.max)] or [0]
         count = math.prod(shape)
-        made = np.resize(rng.permutation(np.asarray(numbers)), count)[rng.permutation(count)].reshape(shape)
-        return narrow(made, dtype).astype(np.float64) if dtype.kind == "float" else made.astype(dtype.numpy)
+        values = np.resize(rng.permutation(np.asarray(numbers)), count)[rng.permutation(count)].reshape(shape)
+        return narrow(values, dtype).astype(np.float64) if dtype.kind == "float" else values.astype(dtype.numpy)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < (0.5, 0.7, 0.3, 0.1, 0.95)[kind])
     if dtype.kind == "float":
         normal = rng.standard_normal(shape)
-        made = (normal, rng.uniform(0.25, 2.0, shape), normal * 10.0 ** rng.uniform(-4, 2, shape),
-                rng.integers(-2, 3, shape) * 0.5, normal * 6.0)[kind]
-        return narrow(np.asarray(made, dtype=np.float64), dtype).astype(np.float64)
+        values = (normal, rng.uniform(0.25, 2.0, shape), normal * 10.0 ** rng.uniform(-4, 2, shape),
+                  rng.integers(-2, 3, shape) * 0.5, normal * 6.0)[kind]
+        return narrow(np.asarray(values, dtype=np.float64), dtype).astype(np.float64)
     return _integers(dtype, shape, kind, rng)
 
 
@@ -356,86 +353,85 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
     low, high = int(dtype.min), int(dtype.max)
     if kind in (0, 1):
         count = math.prod(shape)
-        made = rng.permutation(max(count, 3))[:count].reshape(shape) if kind == 0 else rng.integers(0, 3, shape)
-        return np.asarray(made % min(high + 1, 2**31)).astype(dtype.numpy)
+        values = rng.permutation(max(count, 3))[:count].reshape(shape) if kind == 0 else rng.integers(0, 3, shape)
+        return np.asarray(values % min(high + 1, 2**31)).astype(dtype.numpy)
     if kind == 3:
         return rng.integers(max(low, -3), min(high, 12), shape).astype(dtype.numpy)
-    made = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
+    values = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
     if kind == 2 and dtype.itemsize == 8:                   # 53 bits, so that float64 holds them: the high ones, or the low ones
-        made = np.where(rng.random(shape) < 0.75, made >> 11 << 11, made >> 11)
+        values = np.where(rng.random(shape) < 0.75, values >> 11 << 11, values >> 11)
     if kind == 4:
         ends = np.asarray([low, low + 1, high - 1, high], dtype=object).astype(dtype.numpy)
-        made = np.where(rng.random(shape) < 0.5, ends[rng.integers(0, 4, shape)], made)
-    return np.asarray(made)
+        values = np.where(rng.random(shape) < 0.5, ends[rng.integers(0, 4, shape)], values)
+    return np.asarray(values)
 
 
 @dataclass(frozen=True)
 class Trial:
     """Two graphs run once: worst relative difference among finite places, and a counterexample if it counts.
 
-    disturbed: how often they ran again (until nothing can count any more, or as often as their work allows).
+    perturbed: number of runs again (until nothing can count any more, or as many as their work allows).
     """
 
     difference: float
     compared: int
-    found: Counterexample | None
-    disturbed: int = 0
+    example: Counterexample | None
+    perturbed: int = 0
 
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
             use_direct: bool = False, values: Mapping[str, Any] = {}, numbers: Sequence[float] = ()) -> Trial | None:
-    """Run two graphs, outputs by name, at random leaves; None where one of them has no meaning for the values drawn.
+    """Run two graphs, outputs by name, at random leaves; return None where one of them has no meaning for the values drawn.
 
     values: of all elements of a leaf, by its kind and name, in place of random ones. numbers: those of AT_NUMBERS. use_direct:
-    composites are not written out in disturbed runs, and only a difference counts that no cancellation explains.
+    composites are not written out in perturbed runs, and only a difference counts that no cancellation explains.
     """
     roots, count = [*left.values(), *right.values()], len(left)
-    given = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
-                        [seed, kind, *leaf.attrs["name"].encode()], numbers)
-             for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
-    for leaf, x in given.items():
+    inputs = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
+                         [seed, kind, *leaf.attrs["name"].encode()], numbers)
+              for leaf in walk(roots) if leaf.op in NAMED_LEAVES}
+    for leaf, x in inputs.items():
         if (name := f"{leaf.op.name} {leaf.attrs['name']}") in values:
             x[...] = values[name]
-    names = {str(leaf.attrs["name"]): x for leaf, x in given.items()}
+    names = {str(leaf.attrs["name"]): x for leaf, x in inputs.items()}
     judged: list[_Judged] = []
     runs, done, left_range, edges = 0, 0, False, Edges()
     try:
         with np.errstate(all="ignore"):
-            exact = _Walk(given, binding, "real", True).run(roots)
+            exact = _Walk(inputs, binding, "real", True).run(roots)
             for name, x, y in zip(left, exact[:count], exact[count:], strict=True):
                 if x.shape != y.shape:
                     return Trial(math.inf, 0, Counterexample(binding, {}, name, (), None, None, 0.0, (x.shape, y.shape)))
                 judged.append(_Judged(name, x, y))
             if _differ(exact, count):
-                elements = DISTURBED * (work(expand_all(roots), binding) + 1)
+                elements = PERTURBED * (work(expand_all(roots), binding) + 1)
                 runs = FEWEST_RUNS if use_direct else max(FEWEST_RUNS, min(RUNS, _RUNS_WORK // elements))
-            safety, part = SAFETY if runs == RUNS else FEW_SAFETY, DIRECT_PART if use_direct else 1e-12
+            safety, share = SAFETY if runs == RUNS else FEW_SAFETY, DIRECT_SHARE if use_direct else 1e-12
             # what has moved too much never counts again, and a run that left the range of float64 has the last word
-            while done < runs and not left_range and (not done or any(j.counts(safety, part).any() for j in judged)):
-                disturbed = Disturbed(seed * 100 + done // 2, (1.0, -1.0)[done % 2], edges)
-                run = _DisturbedWalk(given, binding, use_direct, disturbed)
-                noisy = run.run(roots)
+            while done < runs and not left_range and (not done or any(j.counts(safety, share).any() for j in judged)):
+                perturbed = Perturbed(seed * 100 + done // 2, (1.0, -1.0)[done % 2], edges)
+                noisy = _PerturbedWalk(inputs, binding, use_direct, perturbed).run(roots)
                 for place, j in enumerate(judged):
                     j.see(noisy[place], noisy[count + place])
-                left_range = run.disturbed.out_of_range     # e^800 / e^800, or e^-400 · e^-400 where it is divided by again
+                left_range = perturbed.out_of_range         # e^800 / e^800, or e^-400 · e^-400 where it is divided by again
                 done += 1
     except TensorGraphsError:
         return None
-    worst, compared, found = 0.0, 0, None
+    worst, compared, example = 0.0, 0, None
     for j in judged:
         finite, relative = j.finite, j.relative
         compared += int(finite.sum())
         if relative.size:
             worst = max(worst, float(relative.max()))
-        if found is None and done and not left_range and (counts := j.counts(safety, part)).any():
+        if example is None and done and not left_range and (counts := j.counts(safety, share)).any():
             first = np.unravel_index(int(np.argmax(np.where(counts, relative, -1.0))), relative.shape)
             index = tuple(int(i) for i in first)
-            found = Counterexample(binding, names, j.name, index, j.x[index].item(), j.y[index].item(), float(j.moved[index]))
-    return Trial(worst, compared, found, done)
+            example = Counterexample(binding, names, j.name, index, j.x[index].item(), j.y[index].item(), float(j.moved[index]))
+    return Trial(worst, compared, example, done)
 
 
 class _Judged:
-    """An output in both graphs, and by how much disturbed runs moved either."""
+    """An output in both graphs, and by how much perturbed runs moved either."""
 
     def __init__(self, name: str, x: Array, y: Array) -> None:
         self.name, self.x, self.y = name, x, y
@@ -459,28 +455,22 @@ class _Judged:
         with np.errstate(all="ignore"):
             return np.where(self.finite & (self.gap > 0), self.gap / np.where(self.scale > 0, self.scale, 1.0), 0.0)
 
-    def counts(self, safety: float, part: float) -> Array:
-        """The places whose difference no disturbance explains."""
-        return np.asarray(self.finite & (self.gap > safety * self.moved + part * self.scale) & (self.gap > 1e-200))
+    def counts(self, safety: float, share: float) -> Array:
+        """Return the places whose difference no perturbation explains."""
+        return np.asarray(self.finite & (self.gap > safety * self.moved + share * self.scale) & (self.gap > 1e-200))
 
 
 def _differ(values: Sequence[Array], count: int) -> bool:
-    """Whether the first `count` arrays differ from the rest by so much that disturbed runs have to judge."""
+    """Return whether the first `count` arrays differ from the rest by more than 1e-13 of themselves: perturbed runs then judge."""
     with np.errstate(all="ignore"):
         return any(x.shape != y.shape or bool(np.any(np.abs(x - y.astype(x.dtype)) > 1e-13 * np.abs(x)) if x.dtype.kind == "f" else
                                               np.any(x != y)) for x, y in zip(values[:count], values[count:], strict=True))
 
 
 def trials(bindings: Sequence[Mapping[str, int]], numbers: Sequence[float] = ()) -> Iterator[tuple[Mapping[str, int], int, int]]:
-    """(sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones, then numbers of
-    the graphs."""
-    for i, binding in enumerate(bindings):
-        yield binding, 0, i
-    for kind in (1, 3, 2, 4):
-        for binding in bindings[:2]:
-            yield binding, kind, 100 + kind
-    for seed in range(4):
-        for kind in (0, 3):
-            yield bindings[seed % len(bindings)], kind, 200 + seed
-    for seed in range(min(len(numbers), 24)):
-        yield bindings[seed % len(bindings)], AT_NUMBERS, 300 + seed
+    """Yield (sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones, then numbers
+    of the graphs."""
+    yield from ((binding, 0, i) for i, binding in enumerate(bindings))
+    yield from ((binding, kind, 100 + kind) for kind in (1, 3, 2, 4) for binding in bindings[:2])
+    yield from ((bindings[seed % len(bindings)], kind, 200 + seed) for seed in range(4) for kind in (0, 3))
+    yield from ((bindings[seed % len(bindings)], AT_NUMBERS, 300 + seed) for seed in range(min(len(numbers), 24)))

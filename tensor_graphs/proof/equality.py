@@ -174,8 +174,8 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
         sizes = _sizes(roots, symbols)
     if found is not None and found.differing is not None:
         trial = counterexample.attempt(left, right, found.differing[0], 0, seed, values=found.differing[1])
-        if trial is not None and trial.found is not None:
-            return EqualityVerdict("refuted", counterexample=trial.found, difference=trial.difference, bits=bits)
+        if trial is not None and trial.example is not None:
+            return EqualityVerdict("refuted", counterexample=trial.example, difference=trial.difference, bits=bits)
     difference: float | None = None
     allowed = _RUNS_WORK
     numbers = counterexample.numbers_at(expanded) if reason or weak else []
@@ -183,7 +183,7 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
             counterexample.trials(_runnable(sizes, done, roots), numbers), None if reason or weak else 2):
         try:
             size = counterexample.cost(roots, run_at)
-            again = counterexample.DISTURBED * counterexample.work(expanded, run_at)
+            again = counterexample.PERTURBED * counterexample.work(expanded, run_at)
             use_direct = counterexample.FEWEST_RUNS * again > _RUNS_WORK
             if use_direct:
                 again = counterexample.cost(roots, run_at, True)
@@ -192,16 +192,16 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
             trial = counterexample.attempt(left, right, run_at, kind, seed + trial_seed, use_direct, {}, numbers)
         except TensorGraphsError:
             continue
-        allowed -= size + (0 if trial is None else again * trial.disturbed)
+        allowed -= size + (0 if trial is None else again * trial.perturbed)
         if trial is None:
             continue
         difference = max(difference or 0.0, trial.difference)
-        if trial.found is not None:
+        if trial.example is not None:
             if not reason and not weak:
-                log.warning("a fingerprint says equal, float64 differs: %s", trial.found.show())
+                log.warning("a fingerprint says equal, float64 differs: %s", trial.example.show())
                 return EqualityVerdict("unknown", difference=difference, sizes=tuple(done), bits=bits,
                                        reason="the fingerprints agree, but float64 runs differ by more than their rounding")
-            return EqualityVerdict("refuted", counterexample=trial.found, difference=difference, bits=bits)
+            return EqualityVerdict("refuted", counterexample=trial.example, difference=difference, bits=bits)
     if found is None or reason:
         return EqualityVerdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
     assuming = (*common, *_assuming(found.points))

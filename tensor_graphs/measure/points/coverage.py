@@ -41,9 +41,15 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
+<<<<<<< HEAD:tensor_graphs/measure/points/coverage.py
 from tensor_graphs.measure.points.single_kernel import views_graph
 from tensor_graphs.paths.copies import apart, dense
 from tensor_graphs.paths.lower import taken
+=======
+from tensor_graphs.measure.points.single import views_graph
+from tensor_graphs.paths.copies import dense, strided
+from tensor_graphs.paths.lower import read_in_place
+>>>>>>> x-g:tensor_graphs/measure/points/cover.py
 from tensor_graphs.paths.residency import Whereabouts, pieces_of
 
 log = logging.getLogger(__name__)
@@ -251,12 +257,12 @@ def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
     operands of fewer axes, and a generated kernel is written again for each."""
     root = next(iter(views.outputs.values()))
     node = root.inputs[0] if root.op is leaves.ITEM else root
-    lying = apart(views.alike, _sent(views, device_of(kernel.backend).name))     # 0.2 ms; a plan takes 2, and of a GPU 50
+    lying = strided(views.alike, _sent(views, device_of(kernel.backend).name))     # 0.2 ms; a plan takes 2, and of a GPU 50
     ins = [lying.get(i) or dense(i.type) for i in node.inputs]
     lie = tuple((x.shape, x.strides) for x in ins)
     if lie not in asked:
         asked[lie] = not all(x.contiguous for x in ins) and any(
-            lies and not x.contiguous for x, lies in zip(ins, taken(kernel, signature_of(node).spec, ins)[1], strict=True))
+            lies and not x.contiguous for x, lies in zip(ins, read_in_place(kernel, signature_of(node).spec, ins)[1], strict=True))
     return asked[lie]
 
 
