@@ -188,9 +188,9 @@ class _Places:
         q, costs = asked[0], self.costs
         others = [k for k in matching(q.signature.spec, self.table) if k not in [question.kernel for question in asked]]
         by_cost = [(cost, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
-        if not by_cost or any(self._alone_takes(k, q) is not None for _, k in costs):
+        if not by_cost or any(self._alone_takes(k, q) is not None for _, k in by_cost):
             return None
-        return Question(min(by_cost, key=lambda question: question[0].seconds)[1], q.signature, q.binding, 0.0)
+        return Question(min(by_cost, key=lambda pair: pair[0].seconds)[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
         """Return whether it asks about the rival of kernels of which none is right."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import ctrl_c, options
+from tensor_graphs.cli import ctrl_c, groups, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
-from tensor_graphs.cli.run import sampling_of, token_lines
+from tensor_graphs.cli.run import token_lines
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -42,48 +42,35 @@ def register(app: typer.Typer) -> None:
 
 
 def chat(
+    *,
     model: Annotated[str, typer.Argument(help="A model folder with a chat template (instruct and chat variants have one).")],
     system: options.System = None,
     tokens: Annotated[
         int | None, typer.Option(min=1, help="How many tokens an answer has at most. [default: until the model ends its turn]")
     ] = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    drawing: groups.SamplingOptions,
     dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
-    tolerance: options.GraphTolerance = None,
-    intermediates: options.Intermediates = "auto",
-    plan: options.PlanFile = None,
-    backends: options.Backends = None,
-    threads: options.Threads = None,
-    max_positions: options.MaxPositions = None,
-    memory_limit: options.MemoryLimit = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    logprobs: options.Logprobs = False,
-    json: options.Json = False,
-    jsonl: options.JsonLines = False,
+    choice: groups.ModelOptions,
+    decoder: groups.DecoderOptions,
 ) -> None:
     """Talk with a decoder model, turn by turn: /help says how."""
     with phase(IMPORT):
         from tensor_graphs.serving.conversation import Conversation, chat_tokenizer
 
-    print_document = options.document_printer(json, jsonl, logprobs)
-    sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)
-    loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
+    print_document = decoder.document_printer()
+    sampling, stop_texts = drawing.sampling(), drawing.stop_texts()
+    loaded = load_decoder(model, dtype=dtype, max_positions=decoder.max_positions, random_seed=random_weights)
     chat_tokenizer(loaded)
-    made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1}, quiet=print_document is not None,
-                 plan=plan, memory_limit=memory_limit, greedy=not (sampling.needs_logits or logprobs))
-    talk = Conversation(loaded, made.compiled, system=system, sampling=sampling, stop_texts=stop_texts, log_probabilities=logprobs)
-    answered = _Turns(talk, made, model, tokens, quiet=print_document is not None, lines=jsonl).run()
+    model_ready = ready(loaded, choice, decoder.db, at=STEP,
+                        largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1},
+                        quiet=print_document is not None, memory_limit=decoder.memory_limit,
+                        greedy=not (sampling.needs_logits or decoder.logprobs))
+    talk = Conversation(loaded, model_ready.compiled, system=system, sampling=sampling, stop_texts=stop_texts,
+                        log_probabilities=decoder.logprobs)
+    answered = _Turns(talk, model_ready, model, tokens, quiet=print_document is not None, lines=decoder.jsonl).run()
     if print_document is not None:
-        print_document(_document(talk, made, answered.documents))
+        print_document(_document(talk, model_ready, answered.documents))
     if answered.refused and not answered.by_hand:
         raise typer.Exit(1)
 

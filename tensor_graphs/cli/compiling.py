@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.graphs import within
 from tensor_graphs.phases import IMPORT, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.choice.request import Wanted
     from tensor_graphs.frontends.huggingface.load import LoadedModel
     from tensor_graphs.paths.plan import Plan
     from tensor_graphs.runtime.compiled_graph import CompiledGraph
@@ -28,8 +27,8 @@ class Ready:
 
 
 def load_decoder(name: str, *, dtype: str | None, max_positions: int | None, random_seed: int | None) -> LoadedModel:
-    """The model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what `load_model`
-    raises."""
+    """Return the model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what
+    `load_model` raises."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import load_model
 
@@ -41,18 +40,17 @@ def load_decoder(name: str, *, dtype: str | None, max_positions: int | None, ran
     return loaded
 
 
-def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, database: str | None, threads: int | None,
-          at: Mapping[str, int], largest: Mapping[str, int], quiet: bool, plan: str | None = None, memory_limit: int | None = None,
-          greedy: bool = False, intermediates: Wanted = "auto") -> Ready:
-    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes at
-    which it is priced; a smaller model is priced at its largest. largest: what it is used for at least; the plan serves up to twice
-    as much, so that the next text, of another length, finds it. plan: a pin's file, whose paths are run instead of choosing."""
+def ready(model: LoadedModel, choice: groups.ModelOptions, database: str | None, *, at: Mapping[str, int],
+          largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None, greedy: bool = False) -> Ready:
+    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes for
+    which its cost is estimated; those of a smaller model are its largest. largest: sizes that the plan serves at least; it serves
+    up to twice as much, so that the next text, of another length, finds it."""
     import time
 
     with phase(IMPORT):
         from tensor_graphs.kernels.c import library
-    given = options.given_backends(backends)
-    if given is None or {"c", "gen"} & set(given):
+    backends = options.given_backends(choice.backends)
+    if backends is None or {"c", "gen"} & set(backends):
         library.ahead()                         # two threads, as all that comes next keeps one processor busy
     model.begin()
     with phase(IMPORT):
@@ -64,19 +62,19 @@ def ready(model: LoadedModel, *, tolerance: float | None, backends: str | None, 
     with phase("read model"):
         graph = model.greedy_graph if greedy else model.graph
     started = time.perf_counter()
-    if threads is not None:
-        set_threads(threads)
+    if choice.threads is not None:
+        set_threads(choice.threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
-    asked = Request(graph, tolerance, given, database, within(graph, at), within(graph, rounded),
-                    memory_limit, reuse_outputs=True, threads=threads, intermediates=intermediates, path=as_given(plan))
-    kept = plan_file.of(asked)
-    made = None if kept is None else kept.read()
-    if made is None:
-        with phase(IMPORT):                     # here: who finds a plan on file needs neither the search nor the database
+    request = Request(graph, choice.tolerance, backends, database, within(graph, at), within(graph, rounded), memory_limit,
+                      reuse_outputs=True, threads=choice.threads, intermediates=choice.intermediates, path=as_given(choice.plan))
+    file = plan_file.of(request)
+    plan = None if file is None else file.read()
+    if plan is None:
+        with phase(IMPORT):                     # here: a plan that is read from its file needs neither the search nor the database
             from tensor_graphs.choice.compile import answer
         with options.status("compiling", quiet) as update:
-            made = answer(replace(asked, database=options.database(database, pinned=plan is not None)), update)
+            plan = answer(replace(request, database=options.database(database, pinned=choice.plan is not None)), update)
     seconds = time.perf_counter() - started
     with options.status("binding weights", quiet):
-        compiled = bind(made, model.weights)
-    return Ready(model, made, compiled, seconds)
+        compiled = bind(plan, model.weights)
+    return Ready(model, plan, compiled, seconds)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 
 SENTENCES = (
     "A cat sleeps on the warm windowsill.",
@@ -51,15 +51,14 @@ def demo(
             "1. MiniLM: five sentences and how alike they are "
             "(first use on a machine compares every kernel with the oracle)\n"
         )
-    vectors, _, _ = embeddings(load_model(folder), list(SENTENCES), tolerance=1e-3, backends=None, database=db, threads=threads,
-                               quiet=json)
+    choice = groups.ModelOptions(tolerance=1e-3, threads=threads)
+    vectors, _, _ = embeddings(load_model(folder), list(SENTENCES), choice, db, quiet=json)
     if not json:
         print_similarities(list(SENTENCES), vectors)
         print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
     model = load_model("gemma-3-270m", random_seed=0)
     start = [2, 9259, 10, 20, 30, 40, 50]
-    made = ready(model, tolerance=1e-3, backends=None, database=db, threads=threads, at=STEP,
-                 largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json, greedy=True)
+    made = ready(model, choice, db, at=STEP, largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json, greedy=True)
     text, result = generate_and_show(made, start, tokens, Sampling(), (), None if json else print_text)
     if json:
         embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 from tensor_graphs.phases import IMPORT, phase
 
@@ -21,18 +21,12 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
-    ],
+    *,
+    source: options.Source,
     at: options.At = None,
     largest: options.Largest = None,
     plan: options.PlanFile = None,
-    dtype: options.WeightDtype = None,
-    tolerance: options.GraphTolerance = None,
-    intermediates: options.Intermediates = "auto",
-    backends: options.Backends = None,
-    threads: options.Threads = None,
-    max_positions: options.MaxPositions = None,
+    choice: groups.GraphOptions,
     diff: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -50,9 +44,7 @@ def explain(
         Path | None, typer.Option("--roofline", metavar="FILE", help="Also draw these steps below the roof into this SVG file.")
     ] = None,
     memory_limit: options.MemoryLimit = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
     with phase(IMPORT):
@@ -63,48 +55,50 @@ def explain(
 
     if (kernels or roofline is not None) and diff is not None:
         raise options.UsageError("--kernels and --roofline are of one plan\n  fix: without --diff")
-    graph = graph_of(source, dtype, max_positions)
+    graph = graph_of(source, choice.dtype, choice.max_positions)
     sizes = options.sizes(at, graph)
-    asked: dict[str, Any] = {"tolerance": tolerance, "backends": options.given_backends(backends), "path": plan}
-    several = [asked] if diff is None else [{**asked, **side(each)} for each in diff]
-    store = options.database(db, pinned=plan is not None)
-    with options.status("compiling", json) as update:
+    request = {**choice.request(), "path": plan}
+    requests = [request] if diff is None else [{**request, **side(text)} for text in diff]
+    store = common.store(pinned=plan is not None)
 
-        def compiled(given: Mapping[str, Any], there: Mapping[str, int]) -> Plan:
-            return compile_graph(graph, database=store, at=there, threads=threads, progress=update,
-                                 largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit,
-                                 intermediates=intermediates, **given)
+    def print_either(result: Any) -> None:
+        if common.json:
+            options.print_json(result.to_json())
+        else:
+            print("\n".join(result.lines(rows)))
 
-        made, *others = (compiled(each, typical(graph, at)) for each in several)
-        found = None
+    with options.status("compiling", common.json) as update:
+
+        def compiled(request: Mapping[str, Any], where: Mapping[str, int]) -> Plan:
+            return compile_graph(graph, database=store, at=where, progress=update,
+                                 largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, **request)
+
+        first, *others = (compiled(request, typical(graph, at)) for request in requests)
+        comparison = None
         if diff is not None:
-            found = compare(made, others[0], diff, sizes, lambda plan, there: compiled({"path": plan.pin}, there))
+            at_pin = {"tolerance": None, "backends": None}
+            comparison = compare(first, others[0], diff, sizes,
+                                 lambda plan, where: compiled({**request, **at_pin, "path": plan.pin}, where))
     with phase("explain"):
-        if found is not None:
-            if json:
-                options.print_json(found.to_json())
-            else:
-                print("\n".join(found.lines(rows)))
+        if comparison is not None:
+            print_either(comparison)
             return
         if kernels or roofline is not None:
             from tensor_graphs.views.roofline_chart import kernel_table, picture
 
-            table = kernel_table(made, store, typical(graph, at), threads)
+            table = kernel_table(first, store, typical(graph, at), choice.threads)
             if roofline is not None:
                 options.write_file(roofline, picture(table, f"steps of {Path(source).name}"), "--roofline")
-            if json:
-                options.print_json(table.to_json())
-            else:
-                print("\n".join(table.lines(rows)))
+            print_either(table)
             return
-        if json:
-            options.print_json(explain_data(made, sizes))
+        if common.json:
+            options.print_json(explain_data(first, sizes))
         else:
-            print(explain_text(made, sizes, rows, sizes))
+            print(explain_text(first, sizes, rows, sizes))
 
 
 def side(text: str) -> dict[str, Any]:
-    """What one side of --diff changes of the options. Raises UsageError."""
+    """Return what one side of --diff changes of the options. Raises UsageError."""
     name, sign, value = text.partition("=")
     if text == "now":
         return {}

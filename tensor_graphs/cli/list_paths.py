@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
@@ -21,24 +21,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_paths(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
-    ],
+    *,
+    source: options.Source,
     limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="At most this many paths.")] = 50,
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the listed paths, time against error, into this file.")
     ] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Only paths whose steps are all measured at these sizes.")] = False,
     at: options.At = None,
-    dtype: options.WeightDtype = None,
-    tolerance: options.GraphTolerance = None,
-    intermediates: options.Intermediates = "auto",
-    backends: options.Backends = None,
-    threads: options.Threads = None,
-    max_positions: options.MaxPositions = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    choice: groups.GraphOptions,
+    common: groups.Common,
 ) -> None:
     """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
@@ -48,31 +40,31 @@ def list_paths(
     from tensor_graphs.choice.prepare import prepare
     from tensor_graphs.views.pareto import picture
 
-    graph = graph_of(source, dtype, max_positions)
-    names = options.backends(backends)
-    listing = enumerate_paths(graph, backends=names, tolerance=tolerance, database=options.database(db), at=typical(graph, at),
-                              threads=threads, intermediates=intermediates, measured=measured)
-    found: Iterable[GraphPath] = islice(listing, limit)
+    graph = graph_of(source, choice.dtype, choice.max_positions)
+    names = options.backends(choice.backends)
+    listing = enumerate_paths(graph, **choice.request() | {"backends": names}, database=common.store(), at=typical(graph, at),
+                              measured=measured)
+    paths: Iterable[GraphPath] = islice(listing, limit)
     formed = (prepare(graph, backends=names) if names else prepare(graph)).parts
     for text in (*not_offered(graph, names), *([formed] if formed else [])):
         options.note(text)
     if svg is not None:
-        drawn = list(found)
-        found = drawn
+        drawn = list(paths)
+        paths = drawn
         sizes = ", ".join(f"{n}={s}" for n, s in typical(graph, at).items())
         title = f"{len(drawn)} paths of {Path(source).name}" + (f" at {sizes}" if sizes else "")
         options.write_file(svg, picture(drawn, title), "--svg")
-    if json:
+    if common.json:
         options.print_json(
             [
                 {"id": p.id, "predicted_us": p.seconds * 1e6, "measured": p.measured, "error": p.error, "small_swaps": p.small,
                  "steps": p.steps(), "of": listing.total.number, "of_is_exact": listing.total.exact}
-                for p in found
+                for p in paths
             ]
         )
         return
     count, first, estimated = 0, None, False
-    for p in found:                                                 # printed as they are found: there may be very many
+    for p in paths:                                                 # printed as they are found: there may be very many
         count += 1
         print("\n".join(p.lines(first)))
         first = first or p

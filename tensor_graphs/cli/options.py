@@ -150,6 +150,7 @@ PlanFile = Annotated[
     str | None,
     typer.Option("--plan", metavar="FILE", help="Run the paths that `tg plan … --pin FILE` wrote, instead of choosing."),
 ]
+Source = Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to price at, like n=1,p=256.")]
 Largest = Annotated[
     str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")
@@ -338,22 +339,6 @@ def print_line(value: Any) -> None:
     """Print a JSON object on one line, at once."""
     sys.stdout.write(json.dumps(_in_json(value), default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
-
-
-def document_printer(json: bool, jsonl: bool, logprobs: bool) -> Callable[[Any], None] | None:
-    """What prints the document of --json or --jsonl; None where text is printed for people. Raises UsageError."""
-    if json and jsonl:
-        raise UsageError("--json and --jsonl are two forms of one document\n  fix: leave one of them out")
-    if logprobs and not json and not jsonl:
-        raise UsageError("--logprobs has its place in a JSON document\n  fix: --json or --jsonl")
-    return print_json if json else print_line if jsonl else None
-
-
-def stop_texts(values: list[str] | None) -> list[str]:
-    """The values of --stop. Raises UsageError for an empty one."""
-    if values and not all(values):
-        raise UsageError("--stop '' is no text that could be generated\n  fix: --stop TEXT")
-    return values or []
 
 
 def console() -> Console:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
-if TYPE_CHECKING:
-    from tensor_graphs.measure.queue.report import Answered
-    from tensor_graphs.measure.queue.time_left import Ahead
+COUNTS = ("measured", "again", "already_known", "deployed", "paths", "failed", "left", "arisen", "seconds", "device_seconds",
+          "search_seconds", "over_seconds")
+"""keys of the JSON document that are fields of the report"""
 
 
 def register(app: typer.Typer) -> None:
@@ -21,9 +21,8 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")
-    ],
+    *,
+    source: options.Source,
     budget: Annotated[
         float, typer.Option(min=0.1, help="Seconds to spend on measuring; finding out what to measure comes on top.")
     ] = 60.0,
@@ -36,12 +35,7 @@ def profile(
         ),
     ] = None,
     at: options.At = None,
-    dtype: options.WeightDtype = None,
-    tolerance: options.GraphTolerance = None,
-    intermediates: options.Intermediates = "auto",
-    backends: options.Backends = None,
-    threads: options.Threads = None,
-    max_positions: options.MaxPositions = None,
+    choice: groups.GraphOptions,
     again: Annotated[
         bool, typer.Option("--again", help="Measure everything anew, also what is known and not in doubt.")
     ] = False,
@@ -67,17 +61,15 @@ def profile(
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random, or one of --import.")
     ] = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there. With --kernel or --op
     each verdict is a line, and the exit code is 1 where a kernel is wrong."""
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED
 
-    graph = graph_of(source, dtype, max_positions)
-    store = options.database(db)
+    graph = graph_of(source, choice.dtype, choice.max_positions)
+    store = common.store()
     single = bool(kernel or op)
     if paths and (single or inputs):
         raise options.UsageError("--paths measures whole paths on random values\n  fix: --paths, or --kernel, --op and --inputs")
@@ -87,39 +79,28 @@ def profile(
         raise options.UsageError("--strategy says how --tune searches\n  fix: --tune SECONDS, or no --strategy")
     if single and inputs:
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
-    with options.progress("profiling", json) as show:
-        report = profile_graph(graph, budget=budget, per_kernel=per_kernel, backends=options.backends(backends), database=store,
-                               tolerance=tolerance, at=typical(graph, at), threads=threads, inputs=named(inputs or []), again=again,
-                               kernels=kernel or (), ops=op or (), intermediates=intermediates, paths=paths or 0, tune=tune or 0.0,
-                               strategy=strategy,
-                               on_step=lambda done, total, what: show(done, total, what[:60]),
-                               on_start=announce, on_verdict=None if json else print_at_once)
-    if json:
+    with options.progress("profiling", common.json) as show:
+        report = profile_graph(graph, **choice.request() | {"backends": options.backends(choice.backends)}, budget=budget,
+                               per_kernel=per_kernel, database=store, at=typical(graph, at), inputs=named(inputs or []),
+                               again=again, kernels=kernel or (), ops=op or (), paths=paths or 0, tune=tune or 0.0,
+                               strategy=strategy, on_step=lambda done, total, what: show(done, total, what[:60]),
+                               on_start=lambda ahead: options.note(str(ahead)),
+                               on_verdict=None if common.json else lambda verdict: print(verdict, flush=True))
+    if common.json:
         options.print_json(
             {
-                "measured": report.measured,
-                "again": report.again,
-                "already_known": report.already_known,
-                "deployed": report.deployed,
-                "paths": report.paths,
-                "failed": report.failed,
-                "left": report.left,
-                "arisen": report.arisen,
-                "seconds": report.seconds,
-                "device_seconds": report.device_seconds,
-                "search_seconds": report.search_seconds,
-                "over_seconds": report.over_seconds,
+                **{name: getattr(report, name) for name in COUNTS},
                 "ahead": {name: value for name, value in dataclasses.asdict(report.ahead).items() if name != "budget"},
                 "statuses": report.statuses,
                 "interrupted": report.interrupted,
                 "unused_inputs": list(report.unused),
-                "rests": [dataclasses.asdict(each) for each in report.rests],
+                "rests": [dataclasses.asdict(rest) for rest in report.rests],
                 "may_save": report.may_save,
-                "verdicts": [{**dataclasses.asdict(each), "ratio": each.ratio} for each in report.verdicts],
-                "tuned": [dataclasses.asdict(each) for each in report.tuned],
-                "walked": [dataclasses.asdict(each) for each in report.walked],
+                "verdicts": [{**dataclasses.asdict(verdict), "ratio": verdict.ratio} for verdict in report.verdicts],
+                "tuned": [dataclasses.asdict(search) for search in report.tuned],
+                "walked": [dataclasses.asdict(walk) for walk in report.walked],
                 "walked_share": report.walked_share,
-                "sizes": [dict(each) for each in report.sizes],
+                "sizes": [dict(sizes) for sizes in report.sizes],
                 "database": store.location,
             }
         )
@@ -128,7 +109,7 @@ def profile(
         print("\n".join((f"{counts} · {store.location}", *more)))
     if report.interrupted:
         options.told = True
-        if not json:
+        if not common.json:
             print(options.STOPPED)
         raise typer.Exit(130)
     refused = [name for name in kernel or () if {v.status for v in report.verdicts if v.kernel == name} == {NOT_OFFERED}]
@@ -139,18 +120,8 @@ def profile(
         raise typer.Exit(1)
 
 
-def announce(ahead: Ahead) -> None:
-    """Say what the profile takes beside its budget, before it begins."""
-    options.note(str(ahead))
-
-
-def print_at_once(verdict: Answered) -> None:
-    """A line as soon as it is known, also into a pipe."""
-    print(verdict, flush=True)
-
-
 def named(pairs: Sequence[str]) -> dict[str, str]:
-    """`w=model.safetensors:norm.weight` and so on, by name. Raises UsageError."""
+    """Return the values of `w=model.safetensors:norm.weight` and so on, by name. Raises UsageError."""
     out: dict[str, str] = {}
     for pair in pairs:
         name, sign, values = pair.partition("=")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.errors import counted
@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    *,
     model: Annotated[
         str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")
     ],
@@ -39,68 +40,52 @@ def run(
     system: options.System = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    drawing: groups.SamplingOptions,
     dtype: options.WeightDtype = None,
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
-    tolerance: options.GraphTolerance = None,
-    intermediates: options.Intermediates = "auto",
-    plan: options.PlanFile = None,
-    backends: options.Backends = None,
-    threads: options.Threads = None,
-    max_positions: options.MaxPositions = None,
-    memory_limit: options.MemoryLimit = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    logprobs: options.Logprobs = False,
-    json: options.Json = False,
-    jsonl: options.JsonLines = False,
+    choice: groups.ModelOptions,
+    decoder: groups.DecoderOptions,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
 
-    print_document = options.document_printer(json, jsonl, logprobs)
-    sampling, stop_texts = sampling_of(temperature, top_k, top_p, min_p, repetition_penalty, seed), options.stop_texts(stop)
-    loaded = load_decoder(model, dtype=dtype, max_positions=max_positions, random_seed=random_weights)
+    print_document = decoder.document_printer()
+    sampling, stop_texts = drawing.sampling(), drawing.stop_texts()
+    loaded = load_decoder(model, dtype=dtype, max_positions=decoder.max_positions, random_seed=random_weights)
     asked = starts(loaded, prompt, prompts, system, ids, chat)
     if stop_texts and loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer, so --stop has no text to look at\n  fix: leave it out")
-    for one in asked:
-        check_room(one.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
-    longest = max(len(one.ids) for one in asked)
+    for start in asked:
+        check_room(start.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
+    longest = max(len(start.ids) for start in asked)
     positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
-    made = ready(loaded, tolerance=tolerance, intermediates=intermediates, backends=backends, database=db, threads=threads, at=STEP,
-                 largest={"n": longest, "m": 1, "p": positions}, quiet=print_document is not None, plan=plan,
-                 memory_limit=memory_limit, greedy=not (sampling.needs_logits or logprobs))
+    model_ready = ready(loaded, choice, decoder.db, at=STEP, largest={"n": longest, "m": 1, "p": positions},
+                        quiet=print_document is not None, memory_limit=decoder.memory_limit,
+                        greedy=not (sampling.needs_logits or decoder.logprobs))
     several = prompts is not None or len(asked) > 1
     documents = []
-    for number, one in enumerate(asked):
+    for number, start in enumerate(asked):
         if several and print_document is None:
-            print(("\n" if number else "") + f"> {one.title}", flush=True)
-        show = (token_lines({"prompt": number} if several else {}) if jsonl else None if json else print_text)
-        text, result = generate_and_show(made, one.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
-                                         stop_texts=stop_texts, logprobs=logprobs)
+            print(("\n" if number else "") + f"> {start.title}", flush=True)
+        show = token_lines({"prompt": number} if several else {}) if decoder.jsonl else None if decoder.json else print_text
+        text, result = generate_and_show(model_ready, start.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
+                                         stop_texts=stop_texts, logprobs=decoder.logprobs)
         if print_document is None:
             print()
-            _say_what_it_took(made, one.ids, result)
+            _print_times(model_ready, start.ids, result)
         else:
-            outcome = document(made, one.ids, text, result)
-            documents.append({"prompt": one.text, **outcome} if several else outcome)
-        made = replace(made, compile_seconds=0.0)                   # once for all prompts
+            outcome = document(model_ready, start.ids, text, result)
+            documents.append({"prompt": start.text, **outcome} if several else outcome)
+        model_ready = replace(model_ready, compile_seconds=0.0)     # once for all prompts
     if print_document is not None:
         print_document(documents if several else documents[0])
 
 
-def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
+def _print_times(made: Ready, start: list[int], result: Any) -> None:
     use = made.plan.memory(n=len(start), m=1)
     steps = len(result.step_seconds)
     speed = f"{result.tokens_per_second:.1f} tokens/s (median of {counted(steps, 'step')}) · " if steps else ""
@@ -111,24 +96,6 @@ def _say_what_it_took(made: Ready, start: list[int], result: Any) -> None:
         f"{compiled}memory {use.allocated / 1e6:.1f} MB beside "
         f"{use.parameters / 1e6:.0f} MB of weights[/dim]"
     )
-
-
-def sampling_of(temperature: float | None, top_k: int, top_p: float, min_p: float, repetition_penalty: float,
-                seed: int | None) -> Any:
-    """The options as a Sampling: a top k, a top p, a min p or a seed means draws, at temperature 1 unless another is given.
-
-    Raises UsageError for a value out of range.
-    """
-    with phase(IMPORT):
-        from tensor_graphs.frontends.errors import SamplingError
-        from tensor_graphs.serving.sampling import Sampling
-
-    draws = top_k != 0 or top_p != 1 or min_p != 0 or seed is not None
-    try:
-        return Sampling((1.0 if draws else 0.0) if temperature is None else temperature, top_k, top_p, seed or 0, min_p,
-                        repetition_penalty)
-    except SamplingError as e:
-        raise options.UsageError(str(e)) from None
 
 
 MOST_PROMPTS = 1 << 26

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import drawing, options
+from tensor_graphs.cli import drawing, groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
+    *,
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
     ] = "",
@@ -30,14 +31,12 @@ def show(
     ] = None,
     backends: options.Backends = None,
     at: options.At = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Print a graph in canonical text (inputs, nodes, outputs, updates) and its structural key; or draw it; or print the text of
     a kernel."""
     if kernel is not None:
-        _show_source(source, kernel, dtype, max_positions, backends, at, db, json)
+        _show_source(source, kernel, dtype, max_positions, backends, at, common)
         return
     if not source:
         raise options.UsageError("tg show: which graph?\n  fix: a .tg file, a model folder or a built-in shape; or --source KERNEL")
@@ -53,27 +52,21 @@ def show(
         from tensor_graphs.views.diagram import of_graph
 
         drawing.write(of_graph(graph, Path(source).name), svg, dot)
-        if not json:
+        if not common.json:
             return
-    if json:
-        import json as library
+    if common.json:
+        import json
 
-        options.print_json(
-            {
-                "structural_key": graph.structural_key,
-                "graph": library.loads(graph_to_json(graph)),
-                "text": print_graph(graph),
-                "nodes": len(graph.nodes),
-            }
-        )
+        options.print_json({"structural_key": graph.structural_key, "graph": json.loads(graph_to_json(graph)),
+                            "text": print_graph(graph), "nodes": len(graph.nodes)})
     else:
         print(print_graph(graph), end="")
         print(f"# structural key {graph.structural_key}")
 
 
 def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int | None, backends: str | None, at: str | None,
-                 db: str | None, json: bool) -> None:
-    """The text of a kernel by its name alone, or of what a plan of the graph runs."""
+                 common: groups.Common) -> None:
+    """Print the text of a kernel by its name alone, or of what a plan of the graph runs."""
     from dataclasses import asdict
 
     from tensor_graphs.views.kernel_text import texts_in, texts_named
@@ -83,13 +76,13 @@ def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int
 
         graph = graph_of(source, dtype, max_positions)
         sizes = typical(graph, at)
-        with options.status("compiling", json) as update:
-            made = compile_graph(graph, backends=options.given_backends(backends), database=options.database(db), at=sizes,
+        with options.status("compiling", common.json) as update:
+            plan = compile_graph(graph, backends=options.given_backends(backends), database=common.store(), at=sizes,
                                  progress=update)
-        found = texts_in(made, made.variant({**made.variants[0].at, **sizes}), kernel)
+        texts = texts_in(plan, plan.variant({**plan.variants[0].at, **sizes}), kernel)
     else:
-        found = texts_named(kernel)
-    if json:
-        options.print_json([asdict(each) for each in found])
+        texts = texts_named(kernel)
+    if common.json:
+        options.print_json([asdict(text) for text in texts])
     else:
-        print("\n".join(each.lines() for each in found), end="")
+        print("\n".join(text.lines() for text in texts), end="")

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 
 
 def _single(param: Any) -> Any:
@@ -36,7 +36,8 @@ class OnceEach(TyperCommand):
 
 
 class Verbs(typer.Typer):
-    """An app whose verbs are `OnceEach`."""
+    """An app whose verbs are `OnceEach`, with the options of the groups among their parameters."""
 
     def command(self, name: str | None = None, *, cls: Any = None, **more: Any) -> Callable[[Any], Any]:
-        return super().command(name, cls=cls or OnceEach, **more)
+        register = super().command(name, cls=cls or OnceEach, **more)
+        return lambda verb: register(groups.spread(verb))

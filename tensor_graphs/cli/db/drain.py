@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.db.places import place_in_words
 
 if TYPE_CHECKING:
@@ -21,28 +21,27 @@ MOST_REASONS = 5
 
 
 def drain(
+    *,
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds to spend.")] = 60.0,
     again: Annotated[bool, typer.Option("--again", help="Abandoned requests, too: those whose workers died five times.")] = False,
     backends: options.Backends = None,
     threads: options.Threads = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
     from tensor_graphs.measure.queue.requests import Waiting, drain_queue
     from tensor_graphs.records import work_queue
 
-    store = options.database(db, create=False)
+    store = common.store(create=False)
     if again:
         work_queue.revive(store)
-    with options.progress("draining", json) as show:
+    with options.progress("draining", common.json) as show:
         def step(done: int, left: Waiting, what: str) -> None:
             worth = f"{left.seconds * 1e3:.3g} ms of plans in doubt"
             show(done, done + left.requests, f"{worth} · {what[:50]}")
 
         report = drain_queue(store, budget=budget, backends=options.backends(backends), threads=threads, on_step=step)
-    if json:
+    if common.json:
         options.print_json(
             {
                 "measured": report.measured, "failed": report.failed, "answered": report.answered, "obsolete": report.obsolete,
@@ -61,7 +60,7 @@ def drain(
             print(f"  {line}")
     if report.interrupted:
         options.told = True
-        if not json:
+        if not common.json:
             print(options.STOPPED)
         raise typer.Exit(130)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.db.drain import queue_lines
 from tensor_graphs.cli.db.places import place_in_words
 from tensor_graphs.errors import TensorGraphsError
@@ -56,40 +56,38 @@ SizesAsked = Annotated[
 
 
 def best(
+    *,
     what: What = None,
     tolerance: options.Tolerance = 1e-3,
     every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all: tg db leaderboard.")] = False,
     at: SizesAsked = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """The fastest within the tolerance, per graph, workload and machine, of whichever backend: of whole runs (a kernel, or the
     definition in steps), and of kernels timed alone."""
     if every:
-        leaderboard(what, tolerance, at, imports, db, json)
+        leaderboard(what=what, tolerance=tolerance, at=at, common=common)
         return
     from tensor_graphs.records import queries
 
-    store = options.database(db, create=False)
+    store = common.store(create=False)
     if what is None and at is None:
         keys = [key for key, _ in queries.graphs_like(store)]
-        found = [r for key in keys for r in queries.fastest_per_machine(store, queries.ways(store, key, tolerance=tolerance))]
-        _show_ranking(store, sorted(found, key=lambda r: (r.graph_name, r.graph_key)), tolerance, json)
+        rows = [r for key in keys for r in queries.fastest_per_machine(store, queries.ways(store, key, tolerance=tolerance))]
+        _show_ranking(store, sorted(rows, key=lambda r: (r.graph_name, r.graph_key)), tolerance, common.json)
         return
-    meant = _meant(store, what, tolerance, imports, at)
+    meant = _meant(store, what, tolerance, common.imports, at)
     rows = [r for key in meant.keys for r in queries.fastest_per_machine(store, _ways(store, meant, key, tolerance))]
-    _show_ranking(store, rows, tolerance, json, meant)
+    _show_ranking(store, rows, tolerance, common.json, meant)
 
 
-def leaderboard(what: What = None, tolerance: options.Tolerance = 1e-3, at: SizesAsked = None, imports: options.Imports = None,
-                db: options.DatabaseAt = None, json: options.Json = False) -> None:
+def leaderboard(*, what: What = None, tolerance: options.Tolerance = 1e-3, at: SizesAsked = None, common: groups.Common) -> None:
     """All ways within the tolerance per graph and machine, whole runs before kernels timed alone: from the smallest sizes on, the
     fastest first at each."""
-    store = options.database(db, create=False)
-    meant = _meant(store, what, tolerance, imports, at)
+    store = common.store(create=False)
+    meant = _meant(store, what, tolerance, common.imports, at)
     rows = [r for key in meant.keys for r in _ways(store, meant, key, tolerance)]
-    _show_ranking(store, rows, tolerance, json, meant)
+    _show_ranking(store, rows, tolerance, common.json, meant)
 
 
 def _ways(store: Database, meant: _Meant, key: str, tolerance: float = math.inf) -> tuple[FullTrace, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 def replay(
+    *,
     trace: Annotated[int, typer.Argument(min=1, help="The number of a trace whose numbers are wrong (tg db failures).")],
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Run a kernel once, in this process, on the inputs at which it was wrong, and compare it with the oracle. Nothing is stored.
     Exit code 1 if it is wrong again."""
@@ -32,7 +31,7 @@ def replay(
     from tensor_graphs.records import MissingRecord, queries
     from tensor_graphs.records.logs import reason_of
 
-    store = options.database(db, create=False)
+    store = common.store(create=False)
     try:
         (row,) = queries.evidence(store, trace)
     except MissingRecord as e:
@@ -60,7 +59,7 @@ def replay(
         raise options.NotPossible(f"trace {trace} cannot be run again: {e}") from e
     edited, right = kernel.identity != row.source_hash, all(each.right for each in outputs)
     note = beyond_one_call(point) if right and not edited else ""
-    if json:
+    if common.json:
         options.print_json({
             "trace_id": trace, "kernel": kernel.name, "edited": edited, "point": None if point is None else str(point),
             "inputs": origin, "outputs": [{**dataclasses.asdict(each), "right": each.right} for each in outputs], "note": note,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import groups, options
 
 if TYPE_CHECKING:
     from tensor_graphs.measure.judge import Judge
@@ -23,36 +23,35 @@ MOST = 10_000
 
 
 def retry(
+    *,
     what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one trace.")],
     threads: options.Threads = None,
-    imports: options.Imports = None,
-    db: options.DatabaseAt = None,
-    json: options.Json = False,
+    common: groups.Common,
 ) -> None:
     """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
     time too), and store what it finds. Exit code 1 if anything fails."""
     from tensor_graphs.measure.judge import Judge
 
-    store = options.database(db, create=False)
+    store = common.store(create=False)
     todo = _last_here(store, what, threads)
-    told: list[dict[str, object]] = []
-    with Judge(store, threads=threads) as judge, options.status("retrying", json) as update:
+    results: list[dict[str, object]] = []
+    with Judge(store, threads=threads) as judge, options.status("retrying", common.json) as update:
         for i, t in enumerate(todo):
             update(f"comparing {t.implementation_name} again ({i + 1} of {len(todo)})")
             status, reason = _again(judge, store, t)
-            told.append({
+            results.append({
                 "trace_id": t.trace_id, "kernel": t.implementation_name, "graph": t.graph_name, "graph_key": t.graph_key,
                 "axes": dict(t.axes), "before": t.status, "status": status, "reason": reason,
             })  # fmt: skip
-    if json:
-        options.print_json(told)
+    if common.json:
+        options.print_json(results)
     else:
-        for row in told:
+        for row in results:
             became = f"{row['before']} → {row['status']}"
             print(f"{row['trace_id']:8d}  {row['kernel']} {row['graph']}: {became}  {row['reason']}".rstrip())
-        if not told:
+        if not results:
             print(f"nothing of {what} was compared here")
-    if any(row["status"] != "PASSED" for row in told):
+    if any(row["status"] != "PASSED" for row in results):
         raise typer.Exit(1)
 
 

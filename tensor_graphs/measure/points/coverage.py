@@ -41,15 +41,9 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     take_rows,
 )
-<<<<<<< HEAD:tensor_graphs/measure/points/coverage.py
 from tensor_graphs.measure.points.single_kernel import views_graph
-from tensor_graphs.paths.copies import apart, dense
-from tensor_graphs.paths.lower import taken
-=======
-from tensor_graphs.measure.points.single import views_graph
 from tensor_graphs.paths.copies import dense, strided
 from tensor_graphs.paths.lower import read_in_place
->>>>>>> x-g:tensor_graphs/measure/points/cover.py
 from tensor_graphs.paths.residency import Whereabouts, pieces_of
 
 log = logging.getLogger(__name__)

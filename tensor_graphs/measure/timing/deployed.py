@@ -9,8 +9,9 @@ where it is judged and nowhere else: then outputs are compared with the plain pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from tensor_graphs.costs.filing import (
@@ -235,7 +236,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
             values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
             key = signature_of(n).key
             places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
-        values = expanded(values, path, lambda node, now=now: _has_recipes(node) and node not in now)   # one level at a time
+        values = expanded(values, path, partial(_opens, now))   # one level at a time
         now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
@@ -253,6 +254,10 @@ def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[st
     bound = known_when_bound(whole.nodes)
     steps = {i: signature_of(n).key for i, n in enumerate(whole.nodes) if is_step(n) and n not in bound}
     return set(steps.values()), {(key, way) for key, way, inside in places if not steps.keys().isdisjoint(inside)}
+
+
+def _opens(now: Collection[Node], node: Node) -> bool:
+    return _has_recipes(node) and node not in now
 
 
 def _has_recipes(node: Node) -> bool:
