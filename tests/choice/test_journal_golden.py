@@ -21,7 +21,7 @@ from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.kernels import registry
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue import ahead
+from tensor_graphs.measure.queue import time_left
 from tensor_graphs.measure.queue.questions import Question
 from tensor_graphs.records.database import open_database
 from tests.choice.conftest import add_row
@@ -67,7 +67,7 @@ def journal(graph: tg.Graph, budget: float, monkeypatch: pytest.MonkeyPatch) -> 
             "measure_device": lambda *args, **more: [], "correct_flops": lambda *args: [], "seconds_due": lambda *args, **more: 0.0}
         for name, value in fixed.items():
             patch.setattr(module, name, value)
-        patch.setattr(ahead, "time", clock)
+        patch.setattr(time_left, "time", clock)
         patch.setattr(Judge, "ready", lambda judge: None)
         patch.setattr(Outliers, "of", lambda *args: None)
         patch.setattr(Outliers, "least", lambda *args: None)
