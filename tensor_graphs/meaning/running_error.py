@@ -184,7 +184,8 @@ class Errors:
 
     idiv, bit_and, bit_xor, less, not_equal, bitcast = map(_exact, ("idiv", "bit_and", "bit_xor", "less", "not_equal", "bitcast"))
     floor = _exact("floor")     # where definitions take an integer off an exponent, which one hardly matters
-    reshape, permute, expand, slice, gather = map(_moved, ("reshape", "permute", "expand", "slice", "gather"))
+    reshape, permute, expand = _moved("reshape"), _moved("permute"), _moved("expand")
+    slice, gather = _moved("slice"), _moved("gather")
 
     def __init__(self) -> None:
         self.real = Real()
