@@ -53,13 +53,13 @@ from tensor_graphs.language.node import TensorType as TensorType
 max, min = reduce_max, reduce_min  # noqa: F405 - over axes, as sum; element by element: maximum, minimum
 
 _same: dict[object, object] = {}
-for _name, _value in list(globals().items()):           # ops and leaves: a wrong argument is told with a fix, whoever defines them
+for _name, _value in list(globals().items()):           # ops and leaves: the error for a wrong argument has a fix
     if isinstance(_value, _FunctionType) and _value.__module__.startswith("tensor_graphs.language."):
-        _made = _same.get(_value) or _worded(_value)
-        _same[_value] = globals()[_name] = _made
+        _wrapped = _same.get(_value) or _worded(_value)
+        _same[_value] = globals()[_name] = _wrapped
         _home, _called = vars(_sys.modules[_value.__module__]), _value.__name__
         if _home.get(_called) is _value:                            # pickled by that name
-            _home[_called] = _made
+            _home[_called] = _wrapped
     elif isinstance(_value, ModuleType) and _value.__name__.startswith("tensor_graphs.language."):
         del globals()[_name]                            # a file of the library, which came with its ops
 

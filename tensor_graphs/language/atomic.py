@@ -1,4 +1,4 @@
-"""atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, price.
+"""atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, cost.
 
 Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (operands.py does both for
 operators). `meaning` is written against an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
@@ -39,10 +39,10 @@ Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
 """(node, gradient of its output) -> the gradient of each operand; None for an operand that has none (integers, booleans)."""
 
 
-def wrong_attributes(op: str, wanted: Iterable[str], given: Iterable[str]) -> AttributeValueError:
+def wrong_attributes(op: str, wanted: Iterable[str], present: Iterable[str]) -> AttributeValueError:
     """The error of a call with other attributes than the op's own."""
     names = list(wanted)
-    return AttributeValueError(f"{op} has the attributes {', '.join(names) or 'none'}, got {', '.join(given) or 'none'}",
+    return AttributeValueError(f"{op} has the attributes {', '.join(names) or 'none'}, got {', '.join(present) or 'none'}",
                                fix=f"{op}(…; {', '.join(f'{name}=…' for name in names)})" if names else f"{op}(…), without any")
 
 
@@ -385,7 +385,7 @@ def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
         return (g, None, gather(g, index, axis=axis))
     if mode == "set":
         return (scatter(g, index, _like(0, updates), axis=axis, mode="set"), None, gather(g, index, axis=axis))
-    # max: whoever equals the result shares its gradient; count the winners per place
+    # max: elements equal to the result share its gradient; count the winners per place
     base_wins = cast(logical_not(not_equal(base, n)), g.dtype)
     update_wins = cast(logical_not(not_equal(updates, gather(n, index, axis=axis))), g.dtype)
     winners = scatter(base_wins, index, update_wins, axis=axis, mode="add")
@@ -530,8 +530,8 @@ max: Callable[[Node, Node], Node] = _binary("max", "The larger one; NaN wins, an
 idiv: Callable[[Node, Node], Node] = _binary("idiv", "⌊x / y⌋ of integers; ÷ 0 gives 0.")
 bit_and: Callable[[Node, Node], Node] = _binary("and", "x and y, bit by bit, of integers or booleans.", "bit_and")
 bit_xor: Callable[[Node, Node], Node] = _binary("xor", "x xor y, bit by bit, of integers or booleans.", "bit_xor")
-less: Callable[[Node, Node], Node] = _binary("less", "x < y as bool; False beside NaN.")
-not_equal: Callable[[Node, Node], Node] = _binary("not_equal", "x ≠ y as bool; True beside NaN.")
+less: Callable[[Node, Node], Node] = _binary("less", "x < y as bool; False next to NaN.")
+not_equal: Callable[[Node, Node], Node] = _binary("not_equal", "x ≠ y as bool; True next to NaN.")
 
 
 def cast(x: Node, dtype: DType | str) -> Node:

@@ -232,8 +232,8 @@ def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple
     key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), present, wanted)
     with _lock:
         templates = _gradients.setdefault(op, {})
-        found = templates.get(key)
-    if found is None:
+        entry = templates.get(key)
+    if entry is None:
         definition = op.define(types, node.attrs)
         count = len(definition.arguments)
         seeds = [leaves.argument(count + k, t.type) for k, t in enumerate(definition.outputs)]
@@ -242,10 +242,10 @@ def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple
         places = [i for i, w in enumerate(wanted) if w]
         reached = tuple(i for i, r in zip(places, results, strict=True) if r is not None)
         arguments = (*definition.arguments, *(s for s, g in zip(seeds, present, strict=True) if g))
-        found = Definition(arguments, tuple(r for r in results if r is not None), ""), reached
+        entry = Definition(arguments, tuple(r for r in results if r is not None), ""), reached
         with _lock:
-            found = templates.setdefault(key, found)
-    template, reached = found
+            entry = templates.setdefault(key, entry)
+    template, reached = entry
     gradients = instantiate(template, (*node.inputs, *(g for g in grads if g is not None)))
     out: list[Node | None] = [None] * len(node.inputs)
     for place, g in zip(reached, gradients, strict=True):

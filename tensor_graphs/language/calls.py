@@ -1,4 +1,4 @@
-"""calls: functions whose wrong calls are told in words (call_errors.py), whoever defines them."""
+"""calls: functions whose wrong calls raise errors with a fix (call_errors.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """The function; a call that does not bind raises `misfits.CallError`. What it raises itself is left alone. name: under
-    which people know it, where that is another one."""
+    """Return the function, where a call that does not bind raises CallError; its own errors pass. name: its public name, if that is
+    another one."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:

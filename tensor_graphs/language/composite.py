@@ -60,7 +60,7 @@ class CompositeOp:
     direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
     missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}; compared
     with that of the definition where it is first used, unless gradient_checked is False (meaning/gradient_rule.py).
-    conditions(node): what must hold between sizes beside what its definition asks for (see conditions.py).
+    conditions(node): what must hold between sizes in addition to what its definition requires (see conditions.py).
     facts: what else is true of it (see facts.py).
     """
 
@@ -181,9 +181,9 @@ class CompositeOp:
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
         """The definition for operands of these types, built once."""
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
-        found = self._definitions.get(key)
-        if found is not None:
-            return found
+        cached = self._definitions.get(key)
+        if cached is not None:
+            return cached
         arguments = tuple(leaves.argument(i, t) for i, t in enumerate(types))
         named = self.by_role(arguments, attrs)
         rest = named.pop(self.variadic, []) if self.variadic else []

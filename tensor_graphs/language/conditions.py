@@ -1,9 +1,9 @@
 """conditions: what must hold between sizes and was not provable when the graph was written: a slice that stays inside its axis, …
 
 A shape rule refuses what is wrong at every size, and lets pass what is right at some (x[5] of an axis of 0 to 16). What it let pass
-is listed here, once per graph; whoever runs the graph evaluates the list at the sizes of a run before anything is read or written.
-An op says its own conditions in its row (`conditions`); those inside of a composite's definition count too. A write into
-a state ends inside of it: an op drops what lies behind the end, but a state that forgets what it was given would go on wrongly.
+is listed here, once per graph, and evaluated at the sizes of a run before anything is read or written.
+An op has its own conditions in its row (`conditions`); those inside of a composite's definition count too. A write into a state
+ends inside of it: an op drops what lies behind the end, but a state that loses what was written would go on wrongly.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.dims import Atom, Call, Dim, Expr, Symbol, _atom, _substitute, _sum, _terms
 
 _ALL_SIZES = 1 << 17
-"""Up to so many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
+"""Up to this many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
 
 _ALL_RESIDUES = 1 << 10
-"""Up to so many combinations of residues an identity of floors is decided by going through them (about 20 µs each)."""
+"""Up to this many combinations of residues an identity of floors is decided by going through them (about 20 µs each)."""
 
 
 def vanishes(gap: Expr) -> bool:

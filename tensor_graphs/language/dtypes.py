@@ -95,19 +95,11 @@ def _dtype(name: str, numpy: Any, kind: Kind) -> DType:
     return DType(name, held, kind, held.itemsize)
 
 
-f16 = _dtype("f16", np.float16, "float")
-bf16 = _dtype("bf16", ml_dtypes.bfloat16, "float")
-f32 = _dtype("f32", np.float32, "float")
-f64 = _dtype("f64", np.float64, "float")
-f8e4m3, f8e5m2 = _dtype("f8e4m3", ml_dtypes.float8_e4m3fn, "float"), _dtype("f8e5m2", ml_dtypes.float8_e5m2, "float")
-i8 = _dtype("i8", np.int8, "int")
-i16 = _dtype("i16", np.int16, "int")
-i32 = _dtype("i32", np.int32, "int")
-i64 = _dtype("i64", np.int64, "int")
-u8 = _dtype("u8", np.uint8, "uint")
-u16 = _dtype("u16", np.uint16, "uint")
-u32 = _dtype("u32", np.uint32, "uint")
-u64 = _dtype("u64", np.uint64, "uint")
+f16, bf16, f32, f64, f8e4m3, f8e5m2 = (_dtype(name, numpy, "float") for name, numpy in (
+    ("f16", np.float16), ("bf16", ml_dtypes.bfloat16), ("f32", np.float32), ("f64", np.float64),
+    ("f8e4m3", ml_dtypes.float8_e4m3fn), ("f8e5m2", ml_dtypes.float8_e5m2)))
+i8, i16, i32, i64 = (_dtype(f"i{bits}", f"int{bits}", "int") for bits in (8, 16, 32, 64))
+u8, u16, u32, u64 = (_dtype(f"u{bits}", f"uint{bits}", "uint") for bits in (8, 16, 32, 64))
 bool_ = _dtype("bool", np.bool_, "bool")
 
 float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 = f16, bf16, f32, f64, f8e4m3, f8e5m2

@@ -108,7 +108,7 @@ class AttributeValueError(LanguageError):
 
 
 class NoValueError(LanguageError, TypeError):
-    """A tensor of a graph used as if it held values: in an `if`, beside `==`, in a loop, as a numpy array."""
+    """A tensor of a graph used as if it held values: in an `if`, with `==`, in a loop, as a numpy array."""
 
 
 class GraphError(LanguageError):

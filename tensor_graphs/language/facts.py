@@ -1,7 +1,7 @@
-"""facts: what is true of an op, whoever asks: a column of its row in the op table, or next to a composite's definition.
+"""facts: facts about an op: a column of its row in the op table, or next to a composite's definition.
 
-Whoever moves, merges, estimates or proves something asks for the fact by its name (`node.op.facts.view`) and keeps no list of ops;
-an op that nobody thought of (a user's) has none of them, and is then treated with the most care.
+Code that moves, merges, estimates or proves something reads the fact by its name (`node.op.facts.view`) and has no list of ops; an
+op without facts (a user's) is treated with the most care.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OpFacts:
     exact: floats are chosen, moved or made whole: each result is a value of its dtype if the operands are, never rounded.
     rounds: arithmetic: a float result is rounded to its dtype.
     steep: whether it makes more of a relative error than it was given; None of a composite: its definition says.
-    determined: whoever computes it gets the same bits: it is rounded correctly, or not at all.
+    determined: every computation gives the same bits: it is rounded correctly, or not at all.
     any_order: kinds of dtypes of which a chain x ∘ y ∘ z may be taken in any order without changing a bit.
     ring: sums and products, so polynomials of the operands.
     bits: made of the bits of its operands, whatever these mean.

@@ -45,5 +45,5 @@ METHODS: dict[str, str] = {
 
 
 def function_meant(name: str) -> str:
-    """The fix where somebody looks for a function of numpy or torch on the page; "" where nothing is known."""
+    """Return the fix for the name of a function of numpy or torch; "" where nothing is known."""
     return f"did you mean {' or '.join(f'tg.{n}' for n in FUNCTIONS[name])}?" if name in FUNCTIONS else ""

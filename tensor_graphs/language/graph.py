@@ -121,9 +121,9 @@ class Graph:
             number = numbers.setdefault((node.op, node.attrs["name"]), len(numbers)) if named else 0
             if first not in texts:
                 attrs = {k: substitute_dims(v, dims) for k, v in node.attrs.items()}
-                made = (leaves.argument(0, TensorType(attrs["shape"], attrs["dtype"])) if named else
+                stand_in = (leaves.argument(0, TensorType(attrs["shape"], attrs["dtype"])) if named else
                         apply(node.op, [stands[self.alike[i]] for i in node.inputs], attrs))
-                texts[first], stands[first] = made.said, typed.setdefault(made.types, made)
+                texts[first], stands[first] = stand_in.said, typed.setdefault(stand_in.types, stand_in)
             own = texts[first].replace("('index', '0')", f"('index', '{number}')") if named else texts[first]
             digests[node] = hashlib.sha256("".join([own, *[digests[i] for i in node.inputs]]).encode()).hexdigest()
         updates = sorted((numbers.setdefault((leaves.STATE, name), len(numbers)), digests[value])
@@ -150,8 +150,8 @@ class Graph:
             named = [f"{name} {node.type}" for name, node in nodes.items()]
             return ", ".join(named[:4]) + (f", and {len(named) - 4} more" if len(named) > 4 else "")
 
-        held = "".join(f"; {counted(len(found), what)}"
-                       for what, found in (("parameter", self.parameters), ("state", self.states)) if found)
+        held = "".join(f"; {counted(len(group), what)}"
+                       for what, group in (("parameter", self.parameters), ("state", self.states)) if group)
         taken, results = listed(self.inputs) or "no inputs", listed(self.outputs) or "no outputs"
         return f"<graph of {len(self.nodes)} nodes: {taken} -> {results}{held}>"
 

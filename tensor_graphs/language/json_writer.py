@@ -1,4 +1,4 @@
-"""json_writer: a graph as JSON, exactly; what the database stores beside the text form. json_reader.py reads it.
+"""json_writer: a graph as JSON, exactly; what the database stores next to the text form. json_reader.py reads it.
 
 `{"tensor_graphs": 1, "dims": {"n": [1, 64]}, "definitions": {…}, "nodes": [{"op": …, "inputs": [0, 1], "attrs": {…}}, …],
 "outputs": {"y": 2}, "updates": {}}`; node inputs are positions of earlier nodes. Definitions hold the bodies of composites that are

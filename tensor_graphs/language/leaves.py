@@ -221,7 +221,7 @@ def item(node: Node, index: int) -> Node:
 
 
 def copy_to(x: Node, device: str) -> Node:
-    """The same value on another device ("cpu", "cuda:0"); no math, but it has a price. Raises AttributeValueError, DTypeError."""
+    """The same value on another device ("cpu", "cuda:0"); no math, but it has a cost. Raises AttributeValueError, DTypeError."""
     if not isinstance(x, Node):
         raise DTypeError(f"copy_to: {type(x).__name__} is no tensor of a graph", fix="tg.constant(…); of arrays tg.device_array(…)")
     if not isinstance(device, str) or not device:

@@ -1,7 +1,7 @@
 """operators: Python's operators, indexing and methods of nodes, the writes of states, and how nodes and graphs are pickled.
 
 They make nodes with ops, which are defined in terms of `Node`: so this module installs them on the classes, and node.py imports
-no op. `tensor_graphs/__init__.py` imports it, so whoever imports any module of the package has them.
+no op. `tensor_graphs/__init__.py` imports it, so an import of any module of the package installs them.
 """
 
 from __future__ import annotations

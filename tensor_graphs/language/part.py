@@ -22,7 +22,8 @@ from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.errors import GraphError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply, walk
+from tensor_graphs.language.node import Node, TensorType, apply, walk
+from tensor_graphs.language.subgraph import inputs_of
 
 NAMED_STEPS = 3
 """steps of a part that its name lists; a longer one is called part_…"""
@@ -67,7 +68,7 @@ class PartOp(DefinedOp):
         super().__init__(name, arguments, outputs, printed=bool(self.dims))
         self.recipes, self.bound, self.alone = tuple(recipes), frozenset(bound), alone
         self._attrs = self.attrs
-        self.order: tuple[str, ...] = ()                # the operands' names in somebody's graph; they decide nothing
+        self.order: tuple[str, ...] = ()                # the operands' names in its graph; not part of its identity
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -95,18 +96,16 @@ class PartOp(DefinedOp):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the definition as a graph, which can be pickled; an operand that it does not read has its type only."""
-        inputs = [leaves.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.written.arguments)]
-        graph = make_graph(over(self.written.outputs, self.written.arguments, inputs))
-        types = tuple((a.shape, a.dtype) for a in self.written.arguments)
+        types = tuple(a.type for a in self.written.arguments)
+        graph = make_graph(over(self.written.outputs, self.written.arguments, inputs_of(types)))
         return _unpickled, (self.name, types, graph, self.recipes, self.bound, self.alone)
 
 
-def _unpickled(name: str, types: Sequence[Any], graph: Graph, recipes: Sequence[PartRecipe], bound: Collection[int],
+def _unpickled(name: str, types: Sequence[TensorType], graph: Graph, recipes: Sequence[PartRecipe], bound: Collection[int],
                alone: bool) -> PartOp:
-    inputs = [leaves.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(types)]
-    arguments = [leaves.argument(i, x.type) for i, x in enumerate(inputs)]
-    return PartOp(name, arguments, over(list(graph.outputs.values()), inputs, arguments), recipes=recipes, bound=bound,
-                  alone=alone)
+    arguments = [leaves.argument(i, t) for i, t in enumerate(types)]
+    outputs = over(list(graph.outputs.values()), inputs_of(types), arguments)
+    return PartOp(name, arguments, outputs, recipes=recipes, bound=bound, alone=alone)
 
 
 def part_of(graph: Graph) -> PartOp:

@@ -76,7 +76,7 @@ class Body(d.HoldsDims):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the definition as a graph, which can be pickled; an argument that it does not read has its type only."""
-        inputs = _inputs(self.types)
+        inputs = inputs_of(self.types)
         return _unpickled, (self.types, make_graph(instantiate(self.definition, inputs)))
 
 
@@ -99,11 +99,11 @@ def slice_type(t: TensorType) -> TensorType:
     return TensorType(t.shape[1:], t.dtype)
 
 
-def _inputs(types: Sequence[TensorType]) -> list[Node]:
+def inputs_of(types: Sequence[TensorType]) -> list[Node]:
     return [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
 
 
 def _unpickled(types: Sequence[TensorType], graph: Graph) -> Body:
     arguments = [leaves.argument(i, t) for i, t in enumerate(types)]
-    argument_of = dict(zip(_inputs(types), arguments, strict=True))
+    argument_of = dict(zip(inputs_of(types), arguments, strict=True))
     return Body(arguments, rebuild(list(graph.outputs.values()), lambda node, inputs: argument_of.get(node)))

@@ -1,4 +1,4 @@
-"""text: the `.tg` form of a graph: what people write, read and diff, and the command line takes.
+"""text: the `.tg` form of a graph: people write, read and diff it, and the command line takes it.
 
     tg 1                                        # version, the first line
     dim n 1..4096

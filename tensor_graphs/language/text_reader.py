@@ -1,4 +1,4 @@
-"""text_reader: the graph that a `.tg` text says. A parser by recursive descent; every error is told at its place in the text."""
+"""text_reader: the graph that a `.tg` text says. A parser by recursive descent; every error names its place in the text."""
 
 from __future__ import annotations
 
@@ -674,7 +674,7 @@ def _one_letter_off(a: str, b: str) -> bool:
 
 
 def _without_place(e: TensorGraphsError) -> tuple[str, str | None]:
-    """(message, fix) of an error of the language, without its own place: the text's is told instead."""
+    """(message, fix) of an error of the language, without its own place: the text's is reported instead."""
     text, _, fix = str(e).partition("\n  fix: ")
     location = getattr(e, "location", None)
     if isinstance(e, LanguageError) and location is not None:

@@ -3,8 +3,8 @@
 Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
 has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
 floor), where the floor is the dtype's smallest normal number and 0/0 is 0. In dtypes with the exponents of f32, all numbers up to
-the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal.
-A pass is written `error <= tolerance`, so that NaN fails.
+the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal. A pass is written
+`error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
                 count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
             huge = np.maximum(np.abs(a).max(axis=-1), np.abs(b).max(axis=-1)) > _HUGE
             worst = np.empty(len(b))
-            for each in (huge, ~huge) if huge.any() else (slice(None),):        # the scale of a row depends on no other row
-                if len(b[each]):
-                    many = count[each] if isinstance(count, np.ndarray) else count
-                    of_these = _compared(a[each], b[each], many, dtype, None if moves is None else moves[each],
+            for part in (huge, ~huge) if huge.any() else (slice(None),):        # the scale of a row depends on no other row
+                if len(b[part]):
+                    many = count[part] if isinstance(count, np.ndarray) else count
+                    of_these = _compared(a[part], b[part], many, dtype, None if moves is None else moves[part],
                                          roundings)
-                    worst[each] = of_these.relative.max(axis=-1)
+                    worst[part] = of_these.relative.max(axis=-1)
             errors[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
     return errors
 

@@ -1,4 +1,4 @@
-"""gradient_rule: whether the gradient that somebody gave a composite is that of its definition, by numbers in float64."""
+"""gradient_rule: checks that the gradient given with a composite is that of its definition, by numbers in float64."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def rule_differs(names: Sequence[str], arguments: Sequence[Node], by_rule: Seque
         if values is None:
             return None
         left = iter(values)
-        said, right = ([None if g is None else next(left) for g in gradients] for gradients in (by_rule, own))
-        differ = (_difference(name, a, b) for name, operand, a, b in zip(names, arguments, said, right, strict=False)
+        given_values, right = ([None if g is None else next(left) for g in gradients] for gradients in (by_rule, own))
+        differ = (_difference(name, a, b) for name, operand, a, b in zip(names, arguments, given_values, right, strict=False)
                   if operand.dtype.kind == "float")
         return next((why for why in differ if why is not None), None)
     return None

@@ -161,8 +161,8 @@ def _array(leaf: Node, value: Any) -> Array:
                            fix="give a numpy array (of a torch tensor in bfloat16: tensor.float().numpy())") from None
     if array.dtype == dtype.numpy:
         return array
-    known = BY_NUMPY.get(array.dtype)                       # numpy itself knows floats of ml_dtypes by no common kind
-    kind = "f" if known is not None and known.is_float else array.dtype.kind
+    array_dtype = BY_NUMPY.get(array.dtype)                       # numpy itself knows floats of ml_dtypes by no common kind
+    kind = "f" if array_dtype is not None and array_dtype.is_float else array.dtype.kind
     if array.size == 0 and not hasattr(value, "dtype"):     # an empty list has no dtype of its own
         return array.astype(dtype.numpy)
     if dtype.kind == "float" and kind in "fiu" and array.dtype.itemsize <= 8:
@@ -176,12 +176,12 @@ def _array(leaf: Node, value: Any) -> Array:
                        fix=f"convert it: array.astype({dtype.numpy.name!r})")
 
 
-def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, int] | None = None) -> dict[str, int]:
+def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int] | None = None) -> dict[str, int]:
     """A size for every dim of a graph: as given, or the length of an axis of an input that is exactly this dim.
 
     shapes: those of the inputs, by name. Raises MeaningError for what is missing, contradicts itself, or is out of range.
     """
-    dims = dict(given or {})
+    dims = dict(sizes or {})
     origin = dict.fromkeys(dims, "by `dims`")
     for name in dims:
         if name not in graph.dims:
@@ -217,14 +217,14 @@ def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str,
 
 
 @dataclass(frozen=True)
-class _Schedule:
+class Schedule:
     """Nodes in order, and which of them are read for the last time at each position (a root never is)."""
 
     order: tuple[Node, ...]
     last_read: tuple[tuple[Node, ...], ...]
 
     @staticmethod
-    def of(roots: Sequence[Node]) -> _Schedule:
+    def of(roots: Sequence[Node]) -> Schedule:
         order = walk(roots)
         last = {x: i for i, node in enumerate(order) for x in node.inputs}
         for root in roots:
@@ -232,7 +232,7 @@ class _Schedule:
         after: list[list[Node]] = [[] for _ in order]
         for node, i in last.items():
             after[i].append(node)
-        return _Schedule(tuple(order), tuple(map(tuple, after)))
+        return Schedule(tuple(order), tuple(map(tuple, after)))
 
 
 class _Stored:
@@ -259,7 +259,7 @@ class _Frame:
     """A graph being evaluated: the whole one, or the definition of the composite node `caller` of the frame below."""
 
     roots: Sequence[Node]
-    schedule: _Schedule
+    schedule: Schedule
     values: dict[Node, tuple[Array | _Stored, ...]]
     caller: Node | None = None
     position: int = 0
@@ -300,7 +300,7 @@ class _Walk:
             if len(root.types) != 1:
                 raise MeaningError(f"{root.op.name} has {len(root.types)} outputs", root.location,
                                    fix="evaluate its items: item(node, index)")
-        schedule = _Schedule.of(roots) if definition is None else _schedule(definition)
+        schedule = Schedule.of(roots) if definition is None else _schedule(definition)
         frames = [_Frame(roots, schedule, dict(operands or {}))]
         while True:
             frame = frames[-1]
@@ -407,11 +407,11 @@ class _Walk:
         at = self.at(node)
         assert op.direct is not None
         try:
-            made = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
+            returned = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
         except Exception as e:
             e.add_note(f"in the direct evaluation of {op.name}, written at {node.location}")
             raise
-        outputs = made if isinstance(made, tuple) else (made,)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
         if len(outputs) != len(at.types):
             raise MeaningError(f"the direct evaluation of {op.name} gives {len(outputs)} outputs, its definition "
                                f"{len(at.types)}", node.location)
@@ -430,11 +430,11 @@ class _Walk:
 
 # ---- what is known of a definition, once -----------------------------------------------------------------------------
 
-_schedules: weakref.WeakKeyDictionary[Definition, _Schedule] = weakref.WeakKeyDictionary()
+_schedules: weakref.WeakKeyDictionary[Definition, Schedule] = weakref.WeakKeyDictionary()
 
 
-def _schedule(definition: Definition) -> _Schedule:
+def _schedule(definition: Definition) -> Schedule:
     schedule = _schedules.get(definition)
     if schedule is None:
-        schedule = _schedules[definition] = _Schedule.of(definition.outputs)
+        schedule = _schedules[definition] = Schedule.of(definition.outputs)
     return schedule

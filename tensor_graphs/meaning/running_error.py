@@ -44,6 +44,7 @@ from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.algebra import TERMS, Array, At, Real, carrier, narrow, wide
 from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
+from tensor_graphs.meaning.interpreter import Schedule
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def _contracted(x: Array, y: Array, axes: Sequence[int]) -> Array:
     single = [[size > 1 and stride == 0 for size, stride in zip(a.shape, a.strides, strict=True)] for a in (x, y)]
     left = [i for i in range(x.ndim) if not single[0][i] or single[1][i]]
     right = [i for i in range(x.ndim) if not single[1][i]]
-    pick = [a[tuple(slice(None) if i in kept else 0 for i in range(a.ndim))] for a, kept in ((x, left), (y, right))]
+    pick = [a[tuple(slice(None) if i in axes_left else 0 for i in range(a.ndim))] for a, axes_left in ((x, left), (y, right))]
     return np.asarray(np.einsum(pick[0], left, pick[1], right, [i for i in range(x.ndim) if i not in axes], optimize=True))
 
 
@@ -183,7 +184,8 @@ class Errors:
 
     idiv, bit_and, bit_xor, less, not_equal, bitcast = map(_exact, ("idiv", "bit_and", "bit_xor", "less", "not_equal", "bitcast"))
     floor = _exact("floor")     # where definitions take an integer off an exponent, which one hardly matters
-    reshape, permute, expand, slice, gather = map(_moved, ("reshape", "permute", "expand", "slice", "gather"))
+    reshape, permute, expand = _moved("reshape"), _moved("permute"), _moved("expand")
+    slice, gather = _moved("slice"), _moved("gather")
 
     def __init__(self) -> None:
         self.real = Real()
@@ -394,15 +396,10 @@ def _evaluate(roots: Sequence[Node], leaf_values: Mapping[Node, Array | Known], 
     """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
     algebra = algebra or Errors()
     values: dict[Node, _Value] = {}
-    order = walk(roots)
-    last = {x: i for i, node in enumerate(order) for x in node.inputs}
-    dropped: list[list[Node]] = [[] for _ in order]
-    for x, i in last.items():
-        if x not in roots:
-            dropped[i].append(x)
-    for position, node in enumerate(order):
+    schedule = Schedule.of(roots)
+    for node, last_read in zip(schedule.order, schedule.last_read, strict=True):
         values[node] = _one(algebra, node, values, leaf_values, dims)
-        for old in dropped[position]:
+        for old in last_read:
             del values[old]
     return [algebra.stored(values[root]) for root in roots]
 

@@ -313,7 +313,7 @@ def _pow(x: Node, y: Node) -> Node:
         whole = equals(atomic.floor(y), y)
         halved = atomic.mul(y, half)
         odd = atomic.bit_and(whole, atomic.not_equal(atomic.floor(halved), halved))
-        # 1/x tells −0 from +0, so that (−0)^−1 is −∞ and (−0)^3 is −0
+        # 1/x distinguishes −0 from +0, so that (−0)^−1 is −∞ and (−0)^3 is −0
         minus_zero = atomic.bit_and(equals(x, zero), atomic.less(atomic.reciprocal(x), zero))
         negative = atomic.bit_or(atomic.less(x, zero), minus_zero)
         signed = atomic.where(atomic.bit_and(negative, odd), neg(size), size)
@@ -374,10 +374,7 @@ def _bit_or(x: Node, y: Node) -> Node:
 
 @library(name="reduce_min")
 def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The smallest element over the axes, as `min` by negation; of nothing: +inf, or the integers' maximum.
-
-    x of floats or integers. Raises AttributeValueError (axes), DTypeError.
-    """
+    """See `reduce_min`: as `min` by negation; of nothing: +inf, or the integers' maximum."""
     need("reduce_min", x, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.reduce_max(flip(x), axes))
@@ -385,10 +382,7 @@ def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="any", facts=OpFacts(mentioned=True))
 def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """True where some element over the axes is True; of nothing: False.
-
-    x of booleans. Raises AttributeValueError (axes), DTypeError.
-    """
+    """See `any`; of nothing: False."""
     need("any", x, "bool")
     count = atomic.sum(atomic.cast(x, i32), axes)
     return atomic.not_equal(count, _zeros(count))
@@ -396,10 +390,7 @@ def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="all")
 def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """True where every element over the axes is True; of nothing: True.
-
-    x of booleans. Raises AttributeValueError (axes), DTypeError.
-    """
+    """See `all`; of nothing: True."""
     need("all", x, "bool")
     return atomic.logical_not(_any(atomic.logical_not(x), axes=axes))
 

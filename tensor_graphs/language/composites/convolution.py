@@ -18,7 +18,7 @@ from tensor_graphs.language.atomic import need, same_dim, show
 from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.composites.indexing import flip
-from tensor_graphs.language.composites.products import dot
+from tensor_graphs.language.composites.products import dot, need_bias
 from tensor_graphs.language.composites.windows import Geometry, Padding, PerAxis, geometry, padded, spread, strided, windows
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
@@ -52,10 +52,7 @@ def _check(op: str, x: Node, weight: Node, bias: Node | None, groups: Any) -> No
     if not all(isinstance(k, int) for k in weight.shape[2:]):
         raise ShapeError(f"{op} of the weight {show(weight)}: the size of its windows is a dim", fix="ints in its last axes")
     if bias is not None:
-        need(f"{op} (bias)", bias, "float")
-        if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
-            raise ShapeError(f"{op}: the bias is {show(bias)}, the weight {show(weight)}",
-                             fix=f"a bias of {format_dim(weight.shape[0])} elements")
+        need_bias(op, weight, bias)
 
 
 def _geometry(weight_shape: Any, attrs: Attributes) -> Geometry:
@@ -161,7 +158,7 @@ def conv(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1
 
     x[n, c, …], weight[out, c / groups, k…] for any number of axes …, as torch.nn.functional.conv2d (which turns no weight round).
     Along each, p has (size + padding − dilation · (k − 1) − 1) // stride + 1 places. stride, padding (at both ends), dilation: an
-    int, or one for each axis; for padding also pairs (before, behind). groups: the channels in so many groups, each with its own
+    int, or one for each axis; for padding also pairs (before, behind). groups: the channels in this many groups, each with its own
     outputs; with c groups it is depthwise. In x's dtype; weight and bias may have another float dtype, as in `linear`; narrow
     floats are multiplied and summed in f32. Raises ShapeError, AttributeValueError, DTypeError.
     """

@@ -192,8 +192,8 @@ def split(x: Node, parts: int | Sequence[Dim], axis: int = 0) -> tuple[Node, ...
     else:
         raise AttributeValueError(f"split: parts is {parts!r}", fix="how many, or their sizes")
     ends: list[Dim] = [0]
-    for each in sizes:
-        ends.append(ends[-1] + each)
+    for length in sizes:
+        ends.append(ends[-1] + length)
     if not same_dim(ends[-1], size):
         raise ShapeError(f"split of {show(x)}: the sizes add up to {format_dim(ends[-1])}, axis {axis} has {format_dim(size)}",
                          fix="sizes whose sum is that of the axis")
@@ -371,10 +371,7 @@ def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
 
 @library(name="prod", direct=_prod_direct, facts=OpFacts(closed=True))
 def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """The product over the axes as a halving tree: ones up to a power of two, then one half times the other.
-
-    x of floats or integers. Raises AttributeValueError (axes), ShapeError, DTypeError.
-    """
+    """See `prod`: a halving tree, with ones up to a power of two, then one half times the other."""
     need("prod", x, "float", "int", "uint")
     for axis in sorted(axes, reverse=True):
         size = x.shape[axis]

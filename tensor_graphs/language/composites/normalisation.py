@@ -193,20 +193,14 @@ def _statistic(f: Callable[..., Any]) -> Callable[[Roles, Attributes, Any], np.n
 
 @library(name="mean", direct=_statistic(np.mean))
 def _mean_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """Σ x / count over the axes (all by default); of nothing: NaN.
-
-    x of a float dtype. Raises AttributeValueError (axes), DTypeError.
-    """
+    """See `mean`."""
     reduced_axes = _reduced("mean", x, axes)
     return _drop(x, _mean(wide(x), reduced_axes), reduced_axes, keepdims)
 
 
 @library(name="var", direct=_statistic(np.var), facts=OpFacts(centres=True))
 def _var_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction.
-
-    x of a float dtype. Raises AttributeValueError (axes), DTypeError.
-    """
+    """See `var`."""
     reduced_axes = _reduced("var", x, axes)
     w = wide(x)
     centred = w - _mean(w, reduced_axes)

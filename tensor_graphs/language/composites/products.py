@@ -115,10 +115,10 @@ PIECE = 1 << 21
 threads of a product wait for each other does not count"""
 
 FEW_VECTORS = 16
-"""up to so many, a product for each takes less time than the packing of the weight for all …"""
+"""up to this many vectors, a product for each takes less time than the packing of the weight for all …"""
 
 NEAR = 1 << 17
-"""… of so many numbers at a time (1 MB): they are read again from the cache in which they were written"""
+"""… of this many numbers at a time (1 MB): they are read again from the cache in which they were written"""
 
 
 def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -170,13 +170,18 @@ def _need_rows(op: str, x: Node, weight: Node) -> None:
                          "weight[out, in]", fix="weight.T when it is stored as [in, out]")
 
 
-def _with_bias(op: str, out: Node, weight: Node, bias: Node | None) -> Node:
-    if bias is None:
-        return out
+def need_bias(op: str, weight: Node, bias: Node) -> None:
+    """Raise DTypeError, ShapeError unless the bias has one element for each output of the weight."""
     need(f"{op} (bias)", bias, "float")
     if bias.rank != 1 or not same_dim(bias.shape[0], weight.shape[0]):
         raise ShapeError(f"{op}: the bias is {show(bias)}, the weight {show(weight)}",
                          fix=f"a bias of {format_dim(weight.shape[0])} elements")
+
+
+def _with_bias(op: str, out: Node, weight: Node, bias: Node | None) -> Node:
+    if bias is None:
+        return out
+    need_bias(op, weight, bias)
     return atomic.add(out, broadcast_to(atomic.cast(bias, out.dtype), out.shape))
 
 
@@ -184,7 +189,7 @@ def _with_bias(op: str, out: Node, weight: Node, bias: Node | None) -> Node:
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """x[…, k] · weight[out, k]ᵀ + bias[out] = […, out], in x's dtype; the weight is stored as in torch.nn.Linear.
 
-    weight and bias may have another float dtype (bf16 beside f32): they are cast to x's. Raises ShapeError, DTypeError.
+    weight and bias may have another float dtype (bf16 with f32): they are cast to x's. Raises ShapeError, DTypeError.
     """
     need("linear", x, "float")
     need("linear (weight)", weight, "float")
@@ -460,17 +465,7 @@ def _attention_gradient(node: Node, g: Node) -> Gradients:
                                                                                       contains=("sum", "max", "exp2")))
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
-    """softmax(scale · q·kᵀ over visible keys) · v for each head: q[n, hq, d], k[s, hkv, d], v[s, hkv, e] -> [n, hq, e].
-
-    hq is a multiple of hkv: head h of q reads head h // (hq / hkv) of k and v, which are cast to q's dtype;
-    below f32 the whole is computed in f32. Query i
-    is at position start + i (start: an int or a dim), key j at position j. A key is visible if mask[n, s] (bool) says
-    so, with causal if j ≤ start + i, with window > 0 if start + i − j < window. softcap c > 0 replaces a score x by c
-    · tanh(x / c). A row that sees no key is zero. v has to be finite at invisible keys too (0 · ∞ is NaN). Raises
-    ShapeError, DTypeError, AttributeValueError.
-
-    Sources: Vaswani et al. 2017; grouped heads, Ainslie et al. 2023; soft cap, the report on Gemma 2, 2024.
-    """
+    """See `batches.attention`: this op is the attention of one sequence."""
     sizes = _attention_sizes(q, k, v, mask)
     if isinstance(window, bool) or not isinstance(window, int) or window < 0:
         raise AttributeValueError(f"attention: the window is {window!r}",

@@ -5,7 +5,7 @@
     for t in 0 … n − 1 (reverse: n − 1 … 0):  (carries…, ys…) = step(carries…, sliced[t]…, others…);  stacked[t] = ys
 
 An op of its own and no composite of others: how often the step is taken may be a dim, and no graph without loops says that. So it
-is opaque: nobody replaces it by a definition, and whoever gives values or errors to graphs takes the turns one by one (decision
+is opaque: nothing replaces it by a definition, and evaluations of values or errors take the iterations one by one (decision
 0048).
 """
 
@@ -105,8 +105,8 @@ class ScanOp(CompositeOp):
         carries, rows = turns.carries, dict[int, list[Node]]()
         for t in turns.order(count):
             slices = (_slice(x, t) for x in turns.sliced)
-            made = instantiate(step, (*carries, *slices, *turns.others))
-            carries, rows[t] = list(made[:len(carries)]), list(made[len(carries):])
+            values = instantiate(step, (*carries, *slices, *turns.others))
+            carries, rows[t] = list(values[:len(carries)]), list(values[len(carries):])
         stacked = [_stacked([rows[t][k] for t in range(count)], o) for k, o in enumerate(step.outputs[len(carries):])]
         outputs = (*carries, *stacked)
         return Definition(arguments, outputs, definition_digest(outputs))
@@ -128,10 +128,10 @@ class ScanOp(CompositeOp):
         turns = Turns(arguments, attrs)
         first = leaves.constant(0)
         slices = (atomic.gather(x, first) for x in turns.sliced)
-        made = instantiate(turns.step.definition, (*turns.carries, *slices, *turns.others))
+        values = instantiate(turns.step.definition, (*turns.carries, *slices, *turns.others))
         count, carries = length(types, attrs), len(turns.carries)
-        spread = [atomic.expand(atomic.reshape(y, (1, *y.shape)), (count, *y.shape)) for y in made[carries:]]
-        outputs = (*made[:carries], *spread)
+        spread = [atomic.expand(atomic.reshape(y, (1, *y.shape)), (count, *y.shape)) for y in values[carries:]]
+        outputs = (*values[:carries], *spread)
         return Definition(arguments, outputs, definition_digest(outputs))
 
 
@@ -151,7 +151,7 @@ def _stacked(rows: Sequence[Node], one: Node) -> Node:
 def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: bool = False) -> Node:
     """A step taken once for each slice of some tensors, along their first axis, with values that it carries from turn to turn.
 
-    operands: the carries before the first turn, the tensors that are sliced, and what the step reads beside those, the same in
+    operands: the carries before the first turn, the tensors that are sliced, and what else the step reads, the same in
     each turn; the first two as many as `carries` and `slices` say. step(carries…, slices…, others…) gives the carries after the
     turn, each of the shape and dtype that it had before, and any number of further values. Outputs: the carries after the last
     turn, and the further values of all turns, stacked along a new first axis in the order of the slices. reverse: from the last
