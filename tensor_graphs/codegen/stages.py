@@ -63,6 +63,14 @@ def index_symbol(name: str, size: Dim) -> Dim:
     return 0 if low == high == 1 else d.dim(name, 0, max(high - 1, 0))
 
 
+def flat(axes: Sequence[Axis]) -> Dim:
+    """Return the index of a turn of all axes, the last one fastest."""
+    index: Dim = 0
+    for axis in axes:
+        index = index * axis.size + axis.symbol
+    return index
+
+
 @dataclass(eq=False)
 class Array:
     """Memory that is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
@@ -100,6 +108,9 @@ class Value:
     def __str__(self) -> str:
         text, named = shown(self)
         return "; ".join([text, *named])
+
+    def is_constant(self, number: float) -> bool:
+        return self.op == "constant" and bool(self.attr == number)
 
 
 def values_in(*roots: Value) -> Iterator[Value]:

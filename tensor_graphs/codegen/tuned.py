@@ -73,11 +73,6 @@ def _said(text: str) -> _Said:
         raise actions.IllegalAction(f"{text[:80]!r} says no tuned kernel: {type(e).__name__}: {e}") from e
 
 
-def _program(text: str, spec: Spec) -> StageProgram | str:
-    """The loops, or why there are none."""
-    return _scheduled(text, loops.asked(spec))
-
-
 @lru_cache(maxsize=4096)
 def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
     source, spec = _said(text), asked.spec
@@ -96,11 +91,11 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    return loops.lowered(_program(text, spec))
+    return loops.lowered(_scheduled(text, loops.asked(spec)))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:
-    program = _program(text, spec)
+    program = _scheduled(text, loops.asked(spec))
     return program if isinstance(program, str) else None
 
 
@@ -109,7 +104,7 @@ def _build(text: str, spec: Spec) -> NativeCall:
 
 
 def _together(text: str, specs: Sequence[Spec]) -> list[str | None]:
-    return backend.compiled([[_program(text, spec), *backend.programs_of(spec)[1:]] for spec in specs])
+    return backend.compiled([[_scheduled(text, loops.asked(spec)), *backend.programs_of(spec)[1:]] for spec in specs])
 
 
 def _arithmetic(text: str, spec: Spec) -> Dim:
