@@ -11,11 +11,9 @@
                                                                     q[i] = sum over r of sq[i, r] + y (2 sd[i, r] + 784 y)
                                                                         where y = sm[i, r] − b
 
-Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
-has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979). That holds around whatever number m and b are, as sd says what rounding m leaves, if it is the same number everywhere: m is
-kept, and means are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
-of squares. A part stays in registers between its sums.
+Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+The sum holds around any numbers m and b, as sd says what rounding m leaves, if they are the same everywhere: m is kept, and means
+are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum of squares.
 
 In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
 sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (split_rows.py).

@@ -1,7 +1,7 @@
 """cuda_source: a program as CUDA C, a kernel for each nest, in the order in which they are launched on one stream.
 
 Three forms of a nest, chosen by what its stages are:
-- flat: element by element. A thread has V elements that lie beside each other, loaded and stored as one pack of up to 16 bytes.
+- flat: element by element. A thread has V contiguous elements, loaded and stored as one pack of up to 16 bytes.
 - columns: a reduction across memory. A warp walks memory, the warps of a block share the rows, each thread has V columns.
 - turns: anything else. GROUP threads have one turn of the nest's outer axes; a reduction along memory is shared among them. Where
   a row is known to be short enough its elements stay in registers between stages, each thread has the same ones in all of them.
@@ -60,7 +60,7 @@ TILE = 128
 """bytes of a row of such a block where it is read in packs: a line of the cache"""
 
 WARPS, FEW_WARPS = 16, 8
-"""of a block of the column form: rows that are read beside each other, and where there are hardly any"""
+"""of a block of the column form: rows that are read at the same time, and where there are hardly any"""
 
 AHEAD, AHEAD_COMPUTED = 16, 4
 """rows of a warp of the column form that are written out, of what is only added up, and of what is computed first"""
@@ -128,7 +128,7 @@ def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") 
 
 @dataclass(frozen=True)
 class _Loop:
-    """How threads share the elements of a stage: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
+    """The loop of a stage, shared by threads: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
     is unrolled, 0 where its length is not known."""
 
     axes: tuple[Axis, ...]

@@ -31,7 +31,7 @@ MOST_TAKEN = 12
 """packs of weights that a thread holds before it waits"""
 
 MANY_COLUMNS = ((4224, 1), (32768, 2))
-"""up to so many columns a warp has so many of them; of more it has four"""
+"""(columns, how many of them a warp has up to that number); of more it has four"""
 
 MADE_AGAIN = 40 << 10
 """bytes of what each block makes of one row, at most"""
