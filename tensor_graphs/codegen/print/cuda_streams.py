@@ -264,7 +264,7 @@ class _CudaStreams(_Cuda):
         write = self.write
         with self.open(f"for (int t = 0; t < {self.held_turns}; t++)", "unroll"):
             write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
-            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"), self.open(f"if (k < {self.length})", "unroll"):
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll"), self.open(f"if (k < {self.length})"):
                 for p in range(self.products):
                     write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
 
