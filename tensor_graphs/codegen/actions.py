@@ -40,7 +40,7 @@ class Action:
 
     @property
     def site(self) -> tuple[Any, ...]:
-        """What the action chooses about: a schedule has one action of each site."""
+        """Site of the choice: a schedule has one action of each."""
         return (type(self).__name__, *(getattr(self, f.name) for f in fields(self) if f.name != "size"))
 
     def __str__(self) -> str:

@@ -226,7 +226,7 @@ def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
 # ---- sums of long rows ---------------------------------------------------------------------------------------------------------
 
 LONG_ROW, LANES = 512, 4
-"""elements of a row that is summed by so many vectors beside each other. Measured on f32 in the cache, one thread: 0.7 of the time
+"""elements of a row that is summed by this many vectors of accumulators. Measured on f32 in the cache, one thread: 0.7 of the time
 of one vector from 640 on, 0.95 of 384, 1.2 of 256, and 1.3 of a sum of exponentials, which does not wait for its additions"""
 
 CHEAP = frozenset({"load", "index", "constant", "add", "mul", "cast"})
@@ -273,13 +273,14 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
     if rest:
         part, inner, value, index = first, tuple(rest), stage.value, stage.index
     else:
-        part, turns, change = in_chunks(first, size)
+        cut = value_in_parts(program, stage.value, first, size)
+        if cut is None:
+            return [nest]
+        part, turns, value = cut
         inner = (turns,)
         try:
-            value, index = changed(program, stage.value, change, {first.name}, part.name), change(stage.index)
+            index = in_chunks(first, size)[2](stage.index)
         except Entangled:
-            return [nest]
-        if any(first.name in v.symbols for v in program.values.gathered.values()):
             return [nest]
     values, name = program.values, stage.target.name                # of two nests that are cut the names differ
     if stage.monoid == "sum" and scan is None and value.dtype is f32:
@@ -305,6 +306,18 @@ def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]
     part = Axis(f"{axis.name}p", d.ceil_div(axis.size, chunk))
     inner = Axis(f"{axis.name}q", d.dim_min(chunk, axis.size - part.symbol * chunk))
     return part, inner, partial(moved, axis=axis, at=part.symbol * chunk + d.dim(inner.name, 0, chunk - 1))
+
+
+def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
+    """Return the parts of an axis, the turns of one part, and a value that runs over both in its place; None where that is
+    impossible."""
+    part, inner, change = in_chunks(over, chunk)
+    if any(over.name in v.symbols for v in program.values.gathered.values()):
+        return None
+    try:
+        return part, inner, changed(program, value, change, {over.name}, part.name)
+    except Entangled:
+        return None
 
 
 def moved(x: Dim, axis: Axis, at: Dim) -> Dim:

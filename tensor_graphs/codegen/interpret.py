@@ -51,8 +51,8 @@ class _ProgramRun:
         self.program = program
         self.sizes: dict[str, Any] = {str(s): int(dims[str(s)]) for s in program.dims}
         self.memory: dict[Array, _WrittenArray] = {}
-        for array, given in zip(program.operands, operands, strict=True):
-            flat = wide(given.reshape(-1), array.dtype)
+        for array, memory in zip(program.operands, operands, strict=True):
+            flat = wide(memory.reshape(-1), array.dtype)
             self.memory[array] = _WrittenArray(array, flat.shape, flat)
         for output, operand in program.updated:
             array, old = program.outputs[output], self.memory[program.operands[operand]]

@@ -275,7 +275,7 @@ def _under(node: Node, ops: Collection[str]) -> Node:
 
 
 @dataclass(eq=False)
-class _Kept:
+class _StoredNode:
     """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes. along: axes of
     a stage that has it at the turn when its readers need it."""
 
@@ -323,7 +323,7 @@ class _PartLowering:
         self.argument = dict(zip(arguments, self.operands, strict=True))
         self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
         first = {x for nodes in factors.values() for x in nodes}
-        self.kept = {n: _Kept(n) for n in self.order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
+        self.kept = {n: _StoredNode(n) for n in self.order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
         self.whole: set[Node] = set()
         self.count = 0
@@ -362,7 +362,7 @@ class _PartLowering:
         return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*self.dims, *free),
                             updated=updated, doubles=self.doubles)
 
-    def keep(self, stored: _Kept, output: Array | None) -> None:
+    def keep(self, stored: _StoredNode, output: Array | None) -> None:
         """Make the stage of a node, where its readers need it."""
         node = stored.node
         running = self.running(node)
@@ -417,7 +417,7 @@ class _PartLowering:
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
 
-    def rounded(self, stored: _Kept, output: Array) -> None:
+    def rounded(self, stored: _StoredNode, output: Array) -> None:
         """Make the stage that stores a kept value as an output, in the nest that it is made in for its other readers."""
         shape = stored.node.shape
         nest, level = self.place(stored, stored.node.rank)
@@ -430,7 +430,7 @@ class _PartLowering:
         value = _Reader(self, nest, level).referred(stored, index, None)
         nest.stages.insert(0, Stage(output, _offset(index, shape), axes, value, level, note="rounded"))
 
-    def is_shared(self, stored: _Kept, nest: Nest) -> bool:
+    def is_shared(self, stored: _StoredNode, nest: Nest) -> bool:
         return all(n is nest for n, _, _ in stored.reads)
 
     def running(self, node: Node) -> _Running | None:
@@ -457,7 +457,7 @@ class _PartLowering:
                     return _Running(at, part, *far)
         return None
 
-    def place(self, stored: _Kept, most: int) -> tuple[Nest | None, int]:
+    def place(self, stored: _StoredNode, most: int) -> tuple[Nest | None, int]:
         """Return the nest that makes a value, and inside of how many of its axes (`most` at most); None: a nest of its own."""
         nests = {id(n): n for n, _, _ in stored.reads}
         if len(nests) != 1:
@@ -475,7 +475,7 @@ class _PartLowering:
         whole = (nest in self.streams and level < len(nest.axes)) or (stored.node in self.products and level < stored.node.rank)
         return (nest, level) if level and not whole else (None, -1)
 
-    def beside(self, stored: _Kept) -> tuple[Nest, int, tuple[Axis, ...]] | None:
+    def beside(self, stored: _StoredNode) -> tuple[Nest, int, tuple[Axis, ...]] | None:
         """Return the nest and axes of the only reader of an output, if that reads at each turn its own element; else None."""
         if len({(id(nest), level, index) for nest, level, index in stored.reads}) != 1:
             return None
@@ -555,7 +555,7 @@ class _Reader:
             self.known[key] = self.computed(node, index, guard) if stored is None else self.referred(stored, index, guard)
         return self.known[key]
 
-    def referred(self, stored: _Kept, index: tuple[Dim, ...], guard: Value | None) -> Value:
+    def referred(self, stored: _StoredNode, index: tuple[Dim, ...], guard: Value | None) -> Value:
         if self.nest is not None:
             stored.reads.append((self.nest, self.level, index))
         guards = () if guard is None else (guard,)

@@ -10,11 +10,11 @@ views (reshape, permute, slice, expand) fold into them. `print(program)` shows a
 
 What a renderer does with a program, whatever language it prints; interpret.py does it in numpy and says in doubt what is meant:
 - The nests run one after another, each when the one before is done. The turns of a nest's axes are independent of each other, but
-  where a stage stands at a lower level than the innermost one: it is made anew for each turn of its `level` outer axes, before
+  where a stage stands at a lower level than the innermost one: it is made again for each turn of its `level` outer axes, before
   deeper stages run. So the axes up to the lowest level above 0 may be spread over threads or blocks; a nest at level 0 is one turn.
 - Within a turn the stages run in order. Those that store may walk their `axes` in any order; a reduction takes its values together
   in any order (sums of floats: no less accurate than with f64 across blocks of a few hundred); a scan takes them in order.
-- Scratch of level 0 is one array for all nests; of a level above it is made anew in each turn and belongs to it (of size 1: a
+- Scratch of level 0 is one array for all nests; of a level above it is made again in each turn and belongs to it (of size 1: a
   register).
 - Neighbouring stages `within` an axis are one loop over it, whose turns run in order: blocks of an axis that none of them holds
   whole. A stage that is `joined` takes its value together with what its target holds, which is first multiplied by `factor`.
@@ -37,7 +37,7 @@ from tensor_graphs.language.dtypes import DType, f32
 Pairs = tuple[tuple[int, int], ...]
 
 WINDOW, NEAR = 8, (1, 2, 3, 4)
-"""the longest window; how far apart in memory its places are, at most, so that many of them are taken beside each other"""
+"""the longest window; how far apart in memory its places are, at most, so that many of them are computed at the same time"""
 
 Monoid = Literal["sum", "max", "product"]
 """how values are taken together: an associative operation with an identity (0, the least number or −∞, 1)"""
@@ -63,11 +63,19 @@ def index_symbol(name: str, size: Dim) -> Dim:
     return 0 if low == high == 1 else d.dim(name, 0, max(high - 1, 0))
 
 
+def flat(axes: Sequence[Axis]) -> Dim:
+    """Return the index of a turn of all axes, the last one fastest."""
+    index: Dim = 0
+    for axis in axes:
+        index = index * axis.size + axis.symbol
+    return index
+
+
 @dataclass(eq=False)
 class Array:
     """Memory that is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
 
-    level: of scratch, how many axes of its nest it is made anew for; 0: the nests share it. size: elements at that level."""
+    level: of scratch, how many axes of its nest it is made again for; 0: the nests share it. size: elements at that level."""
 
     name: str
     role: Literal["operand", "output", "scratch"]
@@ -100,6 +108,9 @@ class Value:
     def __str__(self) -> str:
         text, named = shown(self)
         return "; ".join([text, *named])
+
+    def is_constant(self, number: float) -> bool:
+        return self.op == "constant" and bool(self.attr == number)
 
 
 def values_in(*roots: Value) -> Iterator[Value]:

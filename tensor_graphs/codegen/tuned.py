@@ -1,5 +1,5 @@
 """tuned: a kernel of `gen` for one signature, whose loops a schedule arranges (actions.py). Its source is text that says so: the
-schedule is part of its identity, stands in the database with it, and is enough to make the kernel anew in any process.
+schedule is part of its identity, stands in the database with it, and is enough to make the kernel again in any process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX = f"{backend.NAME}.tuned_"
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Source:
     """The content of a tuned kernel's source. computes: the key of the signature; op: its name."""
 
     computes: str
@@ -65,17 +65,12 @@ def schedule_of(kernel: Kernel) -> Schedule:
 
 
 @lru_cache(maxsize=1024)
-def _said(text: str) -> _Said:
+def _said(text: str) -> _Source:
     try:
         read = json.loads(text)
-        return _Said(str(read["computes"]), str(read["op"]), actions.from_json(json.dumps(read["actions"])))
+        return _Source(str(read["computes"]), str(read["op"]), actions.from_json(json.dumps(read["actions"])))
     except (KeyError, TypeError, ValueError) as e:
         raise actions.IllegalAction(f"{text[:80]!r} says no tuned kernel: {type(e).__name__}: {e}") from e
-
-
-def _program(text: str, spec: Spec) -> StageProgram | str:
-    """The loops, or why there are none."""
-    return _scheduled(text, loops.asked(spec))
 
 
 @lru_cache(maxsize=4096)
@@ -96,11 +91,11 @@ def _scheduled(text: str, asked: loops.AskedSpec) -> StageProgram | str:
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    return loops.lowered(_program(text, spec))
+    return loops.lowered(_scheduled(text, loops.asked(spec)))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:
-    program = _program(text, spec)
+    program = _scheduled(text, loops.asked(spec))
     return program if isinstance(program, str) else None
 
 
@@ -109,7 +104,7 @@ def _build(text: str, spec: Spec) -> NativeCall:
 
 
 def _together(text: str, specs: Sequence[Spec]) -> list[str | None]:
-    return backend.compiled([[_program(text, spec), *backend.programs_of(spec)[1:]] for spec in specs])
+    return backend.compiled([[_scheduled(text, loops.asked(spec)), *backend.programs_of(spec)[1:]] for spec in specs])
 
 
 def _arithmetic(text: str, spec: Spec) -> Dim:

@@ -4,8 +4,6 @@ tensors in files.
 In: nothing but the machine, and files of tensors.  Out: an `Environment` under which measurements are valid; compiled libraries in
 a private folder; arrays that share a file's bytes.
 May import: language, meaning.  Nothing heavy is imported here.
-Read first: device.py (the doors), known.py (which devices there are), cpu.py (the first), environment.py (what makes two
-machines different), features.py (what a kernel may ask of a device),
-c_code.py (the compiler, and what a source includes), toolchain.py (compiling), cache_folder.py (refusing what is not ours),
-sealed_files.py (refusing what is damaged), safetensors.py (weights in files, mapped).
+Read first: device.py (the doors), known.py (which devices there are), environment.py (what makes two machines different),
+toolchain.py (compiling), sealed_files.py (refusing what is damaged), safetensors.py (weights in files, mapped).
 """

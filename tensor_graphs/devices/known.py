@@ -43,27 +43,27 @@ def device_named(name: str) -> Device:
     numbered = kind in MAKERS and index.isdecimal()
     try:
         if name not in _devices and numbered:
-            _made(kind, int(index))
+            _registered(kind, int(index))
         return _devices[name]
     except (KeyError, TypeError):
         text = str(name).lower()
         maker = kind if numbered else "cuda" if text.startswith(("cuda", "gpu", "nvidia")) else ""
         missing = (maker and importlib.import_module(MAKERS[maker]).why_missing(int(index) if numbered else 0)) or ""
         meant = f"{maker}:0 is how a GPU is named" if maker and not numbered else f"one of those{missing and ', or this one'}"
-        raise UnknownDevice(f"no device is named {name!r}; this machine has {said()}{missing and f' ({missing})'}\n"
+        raise UnknownDevice(f"no device is named {name!r}; this machine has {all_names()}{missing and f' ({missing})'}\n"
                             f"  fix: {meant}{missing and ', once that is installed'}; tg devices lists all") from None
 
 
 def of_kind(kind: str) -> Device | None:
     """The first device on which backends of this kind compute; None where there is none."""
-    return next((d for d in _devices.values() if d.kind == kind), None) or (_made(kind, 0) if kind in MAKERS else None)
+    return next((d for d in _devices.values() if d.kind == kind), None) or (_registered(kind, 0) if kind in MAKERS else None)
 
 
-def _made(kind: str, index: int) -> Device | None:
+def _registered(kind: str, index: int) -> Device | None:
     device: Device | None = importlib.import_module(MAKERS[kind]).make_known(index)
     return device
 
 
-def said() -> str:
+def all_names() -> str:
     """The names of all devices, for people."""
     return ", ".join(repr(name) for name in _devices)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import HOST, of_kind, said
+from tensor_graphs.devices.known import HOST, all_names, of_kind
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels import identity
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
@@ -178,7 +178,7 @@ def device_of(name: str) -> Device:
     device = of_kind(kind_of(name))
     if device is None:
         raise KernelError(f"the backend {name!r} computes on a device of the kind {kind_of(name)!r}, and there is none; "
-                          f"this machine has {said()}")
+                          f"this machine has {all_names()}")
     return device
 
 

@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from tensor_graphs.arguments import ArgumentError, place
-from tensor_graphs.devices.known import HOST, devices, said
+from tensor_graphs.devices.known import HOST, all_names, devices
 from tensor_graphs.documents import entry, of_kind
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -122,7 +122,7 @@ class Pin:
         except ValueError as e:
             raise PinError(f"this pin is damaged: {e}\n  fix: pin the graph again (tg plan GRAPH --pin FILE --force)") from None
         if missing := sorted(set(pin.devices) - {device.name for device in devices()}):
-            raise PinError(f"the pin is for the device {missing[0]!r}, and this machine has {said()}\n"
+            raise PinError(f"the pin is for the device {missing[0]!r}, and this machine has {all_names()}\n"
                            "  fix: pin the graph again here (tg plan --pin)")
         return pin
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device, Memory, UnknownDevice, transfer
-from tensor_graphs.devices.known import HOST, device_named, devices, said
+from tensor_graphs.devices.known import HOST, all_names, device_named, devices
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.dtypes import DTYPES, DType
 
@@ -148,7 +148,7 @@ def shared(value: Any) -> DeviceArray:
     for device in devices():
         if device.dlpack == (kind, index):
             return _taken(value.__dlpack__(), device)
-    raise UnknownDevice(f"no device is number {index} of DLPack's kind {kind}; this machine has {said()}\n  fix: one of those")
+    raise UnknownDevice(f"no device is number {index} of DLPack's kind {kind}; this machine has {all_names()}\n  fix: one of those")
 
 
 def overlap(a: np.ndarray | DeviceArray, b: np.ndarray | DeviceArray) -> bool:

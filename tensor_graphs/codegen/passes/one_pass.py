@@ -27,7 +27,7 @@ from functools import cache
 
 from tensor_graphs.codegen.arrange import Entangled, in_chunks
 from tensor_graphs.codegen.passes.closed_form_count import counted
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, rewritten, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, flat, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -115,7 +115,7 @@ def matched(word: ast.expr, value: Value, letters: dict[str, Value]) -> bool:
     """Match a value with a word, and enter the meaning of its letters in `letters`; return whether it fits."""
     number = number_of(word)
     if number is not None:
-        return value.op == "constant" and value.attr == number
+        return value.is_constant(number)
     if isinstance(word, ast.Name):
         return letters.setdefault(word.id, value) is value
     assert isinstance(word, ast.Call) and isinstance(word.func, ast.Name)
@@ -170,20 +170,16 @@ def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
     if value.op != "where":
         return None
     condition, one, other = value.args
-    if _is(other, -math.inf):
+    if other.is_constant(-math.inf):
         return None, condition
-    if not _is(one, -math.inf):
+    if not one.is_constant(-math.inf):
         return None
-    if condition.op == "xor" and _is(condition.args[1], True):
+    if condition.op == "xor" and condition.args[1].is_constant(True):
         return None, condition.args[0]
     for where, negated in (condition.args, condition.args[::-1]) if condition.op == "and" else ():
-        if negated.op == "xor" and _is(negated.args[1], True) and turn not in where.symbols:
+        if negated.op == "xor" and negated.args[1].is_constant(True) and turn not in where.symbols:
             return where, negated.args[0]
     return None
-
-
-def _is(value: Value, number: float) -> bool:
-    return value.op == "constant" and bool(value.attr == number)
 
 
 def _stored_at_once(program: StageProgram, nest: Nest) -> None:
@@ -428,10 +424,7 @@ class _PassOfNest:
         return rewritten(value, one)
 
     def begun(self, target: Array, axes: tuple[Axis, ...], value: float) -> Stage:
-        index: Dim = 0
-        for a in axes:
-            index = index * a.size + a.symbol
-        return Stage(target, index, axes, self.values.constant(value, target.dtype), self.level, note="before the first turn")
+        return Stage(target, flat(axes), axes, self.values.constant(value, target.dtype), self.level, note="before the first turn")
 
     # ---- rules at work ----
 
@@ -485,7 +478,7 @@ class _PassOfNest:
             if len(kinds) > 1:
                 raise _NotDerived                                   # it would change by the factor's square
             return kinds[0] if kinds else "", self.values.make("mul", v.dtype, *(x for _, x in weights))
-        if v.op == "where" and not _depends(v.args[0], now, set(weighed)) and v.args[2].op == "constant" and v.args[2].attr == 0:
+        if v.op == "where" and not _depends(v.args[0], now, set(weighed)) and v.args[2].is_constant(0):
             kind, x = self.weight(v.args[1], turn, now, taken, weighed, bases)
             return kind, self.values.make("where", v.dtype, v.args[0], x, v.args[2])
         raise _NotDerived
@@ -517,7 +510,7 @@ def _is_chosen(value: Value, where: Value) -> bool:
     """Return whether an element is 0 times something where a condition does not hold."""
     if value.op == "mul":
         return any(_is_chosen(a, where) for a in value.args)
-    return value.op == "where" and value.args[0] is where and _is(value.args[2], 0)
+    return value.op == "where" and value.args[0] is where and value.args[2].is_constant(0)
 
 
 def _only_where(where: Value, array: Array, stages: Sequence[Stage]) -> bool:

@@ -1,7 +1,7 @@
 """row_independence: the step of a loop on a few of its rows, where rows do not depend on each other.
 
 A row is what lies at one index of the first axis of the carries. A step keeps rows apart if what it makes of a row is made of that
-row, and of what has no rows (a weight): then so many rows at a time may be taken through all turns, whatever becomes of the others.
+row, and of what has no rows (a weight): then some rows may be taken through all turns, whatever becomes of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.language.subgraph import Body
 
-MOST_GUESSED = 4
+MOST_TRIED = 4
 """operands of which it is tried whether their first axis is that of rows"""
 
 
@@ -29,7 +29,7 @@ class RowsMeet(Exception):
 
 @dataclass(frozen=True)
 class FewRows:
-    """step: on so many rows. has_rows: of each of its arguments, and of each value that it returns, whether it has rows."""
+    """step: on few rows. of_arguments, of_outputs: which of its arguments, and of the values that it returns, have rows."""
 
     step: Definition
     of_arguments: tuple[bool, ...]
@@ -42,7 +42,7 @@ def few_rows(body: Body, carries: int, count: int) -> FewRows:
         raise RowsMeet("it carries no rows from turn to turn")
     rows = body.types[0].shape[0]
     why: RowsMeet | LanguageError | None = None
-    for has in _guesses(body, carries, rows):
+    for has in _candidates(body, carries, rows):
         try:
             return _on(body, has, rows, count)
         except (RowsMeet, LanguageError) as e:
@@ -50,10 +50,10 @@ def few_rows(body: Body, carries: int, count: int) -> FewRows:
     raise RowsMeet(str(why).splitlines()[0])
 
 
-def _guesses(body: Body, carries: int, rows: Dim) -> Iterator[list[bool]]:
+def _candidates(body: Body, carries: int, rows: Dim) -> Iterator[list[bool]]:
     """Yield which arguments may have rows: carries do; slices and others may where their first axis is as long."""
     may = [i for i, t in enumerate(body.types) if i >= carries and t.rank and same_dim(t.shape[0], rows)]
-    for changed in itertools.product((True, False), repeat=min(len(may), MOST_GUESSED)):
+    for changed in itertools.product((True, False), repeat=min(len(may), MOST_TRIED)):
         with_rows = {*range(carries), *(i for i, yes in zip(may, changed, strict=False) if yes)}
         yield [i in with_rows for i in range(len(body.types))]
 

@@ -9,13 +9,11 @@ all of it is 0), however the terms are rounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 
 from tensor_graphs.codegen.arrange import changed
 from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dims import Dim
 
 
 def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
@@ -33,29 +31,21 @@ def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
         if maximum is None or maximum.reduce[0].size != over.size:
             continue
         (axis,) = maximum.reduce
-        same = changed(program, maximum.value, partial(_put, by={axis.name: over.symbol}), {axis.name}, over.name)
+        same = changed(program, maximum.value, partial(d.substitute, mapping={axis.name: over.symbol}), {axis.name}, over.name)
         if same is x and over.name in x.symbols:
             return True
     return False
 
 
-def _put(x: Dim, by: Mapping[str, Dim]) -> Dim:
-    return d.substitute(x, by) if isinstance(x, d.Expr) and set(by) & set(x.symbols) else x
-
-
 def _subtracted(away: Value) -> Value | None:
     """Return m of -m, or of a 0 in its place where m is not finite."""
-    if away.op != "mul" or not _is(away.args[1], -1.0):
+    if away.op != "mul" or not away.args[1].is_constant(-1.0):
         return None
     m = away.args[0]
     if m.op != "where":
         return m
     finite, m, other = m.args
-    if finite.op != "less" or not _is(other, 0.0) or not _is(finite.args[1], math.inf) or finite.args[0].op != "max":
+    if finite.op != "less" or not other.is_constant(0.0) or not finite.args[1].is_constant(math.inf) or finite.args[0].op != "max":
         return None
     size = finite.args[0].args
-    return m if size[0] is m and size[1].op == "mul" and size[1].args[0] is m and _is(size[1].args[1], -1.0) else None
-
-
-def _is(v: Value, number: float) -> bool:
-    return v.op == "constant" and v.attr == number
+    return m if size[0] is m and size[1].op == "mul" and size[1].args[0] is m and size[1].args[1].is_constant(-1.0) else None

@@ -5,12 +5,9 @@ In: a program as it was arranged.  Out: the same, changed in place: a nest of pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tensor_graphs.codegen.arrange import Entangled, changed, in_chunks
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value
+from tensor_graphs.codegen.arrange import value_in_parts
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, flat
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dims import Dim
 
 PARALLEL = 1 << 16
 """columns and parts together that keep a device busy; what each part comes to is read again"""
@@ -46,26 +43,6 @@ def why_whole(nest: Nest) -> str | None:
     if not stage.reduce or not stage.axes or stage.level != len(nest.axes):
         return "it is no reduction across memory"
     return None if d.is_static(stage.reduce[0].size) else "how many rows there are is known when it runs"
-
-
-def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
-    """Return the parts of an axis, the turns of one part, and a value that runs over both in its place; None where that is
-    impossible."""
-    part, inner, change = in_chunks(over, chunk)
-    if any(over.name in v.symbols for v in program.values.gathered.values()):
-        return None
-    try:
-        return part, inner, changed(program, value, change, {over.name}, part.name)
-    except Entangled:
-        return None
-
-
-def flat(axes: Sequence[Axis]) -> Dim:
-    """The index of a turn of all of them, the last one fastest."""
-    offset: Dim = 0
-    for axis in axes:
-        offset = offset * axis.size + axis.symbol
-    return offset
 
 
 def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:

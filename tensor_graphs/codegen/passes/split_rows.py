@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.codegen.passes.split_columns import flat, value_in_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.arrange import value_in_parts
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.language import dims as d
 
 FEW = 132

@@ -11,11 +11,9 @@
                                                                     q[i] = sum over r of sq[i, r] + y (2 sd[i, r] + 784 y)
                                                                         where y = sm[i, r] − b
 
-Squares around the mean of all are those around the mean of each part, and that mean's around the mean of all, as often as the part
-has elements (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-1979). That holds around whatever number m and b are, as sd says what rounding m leaves, if it is the same number everywhere: m is
-kept, and means are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum
-of squares. A part stays in registers between its sums.
+Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+The sum holds around any numbers m and b, as sd says what rounding m leaves, if they are the same everywhere: m is kept, and means
+are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum of squares.
 
 In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
 sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (split_rows.py).
@@ -27,10 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tensor_graphs.codegen.arrange import changed, reloaded
-from tensor_graphs.codegen.passes.split_columns import flat, value_in_parts
+from tensor_graphs.codegen.arrange import changed, reloaded, value_in_parts
 from tensor_graphs.codegen.passes.split_rows import BLOCKS, few_and_long, with_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f64

@@ -1,4 +1,4 @@
-"""tile_rows: one pass over blocks (one_pass.py) for many rows beside each other, so that its sums are products of matrices.
+"""tile_rows: one pass over blocks (one_pass.py) for many rows at the same time, so that its sums are products of matrices.
 
     nest over h, i in 0..n                          nest over h, p in 0..ceil(n / 32)
         in turns of blocks:                             in turns of blocks:
@@ -33,7 +33,7 @@ LINE = 64
 """bytes of a line of the cache"""
 
 CROWDED = 2048
-"""rows so many bytes apart, or a multiple of that, share few sets of the first cache"""
+"""rows this many bytes apart, or a multiple of that, share few sets of the first cache"""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby, takewhile
 
 from tensor_graphs.codegen.lower import DEAR
@@ -58,6 +59,9 @@ NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32
 Bounds = tuple[str, str]
 """the first value of a loop's axis, and the one after the last, as text"""
 
+LEAST = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}
+"""the least number of a dtype; others have 0"""
+
 _COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
 MOST_WORK = 1 << 40
@@ -71,14 +75,8 @@ def rendered(program: StageProgram, name: str = "generated") -> str:
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
     """Return the bytes that the program asks the pool for: of one block for all, and of one for each thread."""
-    shared: Dim = 0
-    own: Dim = 0
-    for array in program.scratch:
-        if array.level == 0:
-            shared = shared + _padded(array)
-        elif not _is_number(array):
-            own = own + _padded(array)
-    return shared, own
+    own = [x for x in program.scratch if x.level and not _is_number(x)]
+    return sum(_padded(x) for x in program.scratch if x.level == 0), sum(map(_padded, own))
 
 
 def _padded(array: Array) -> Dim:
@@ -317,8 +315,10 @@ class _Renderer:
             self.inner(nest, level + 1)
 
     @contextmanager
-    def open(self, line: str = "") -> Iterator[None]:
+    def open(self, line: str = "", pragma: str = "") -> Iterator[None]:
         """Context manager: a block of the text; values that are declared in it are unknown after it."""
+        if pragma:
+            self.write(f"#pragma {pragma}")
         self.write.open(line)
         self.scopes.append(set())
         yield
@@ -328,9 +328,8 @@ class _Renderer:
     @contextmanager
     def loop(self, axis: Axis, bounds: Bounds | None = None, pragma: str = "", step: str = "") -> Iterator[None]:
         low, high = bounds or ("0", c_of(axis.size))
-        if pragma:
-            self.write(f"#pragma {pragma}")
-        with self.open(f"for ({self.index_type} {axis.name} = {low}; {axis.name} < {high}; {axis.name}{step or self.step})"):
+        line = f"for ({self.index_type} {axis.name} = {low}; {axis.name} < {high}; {axis.name}{step or self.step})"
+        with self.open(line, pragma):
             self.open_axes.append(axis.name)
             yield
             assert self.open_axes.pop() == axis.name
@@ -585,14 +584,13 @@ class _Renderer:
         write(f"{kind} lane[{many}];")
         write(f"for (int64_t l = 0; l < {many}; l++) lane[l] = {start};")
         write(f"int64_t at = {low};")
-        with self.open(f"for (; at + {many} <= {high}; at += {many})"):
-            write("#pragma GCC ivdep")
-            with self.open(f"for (int64_t l = 0; l < {many}; l++)"):
-                self.open_axes.append(last.name)
-                write(f"const int64_t {last.name} = at + l;")
-                self.declare(s.value)
-                write(combine.format(acc="lane[l]", x=self.ref(s.value)))
-                self.open_axes.pop()
+        with (self.open(f"for (; at + {many} <= {high}; at += {many})"),
+              self.open(f"for (int64_t l = 0; l < {many}; l++)", "GCC ivdep")):
+            self.open_axes.append(last.name)
+            write(f"const int64_t {last.name} = at + l;")
+            self.declare(s.value)
+            write(combine.format(acc="lane[l]", x=self.ref(s.value)))
+            self.open_axes.pop()
         pragma = f"omp simd reduction({sign} : {into})"
         with self.loop(last, ("at", high), pragma):
             self.declare(s.value)
@@ -624,7 +622,7 @@ class _Renderer:
             least = "order_f32(-INFINITY)" if t is f32 else "order_f64(-INFINITY)"
             taken = f"const {kind} key = order_{name}({{x}}); {{acc}} = key > {{acc}} ? key : {{acc}};"
             return kind, least, taken, f"unorder_{name}({{}})"
-        least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+        least = LEAST.get(t.name, "0")
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
     def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
@@ -897,10 +895,7 @@ def _c_atom(atom: d.Atom) -> str:
     if atom.fn == "floordiv":
         return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
     name = "tg_min" if atom.fn == "min" else "tg_max_i"
-    text = args[0]
-    for other in args[1:]:
-        text = f"{name}({text}, {other})"
-    return text
+    return reduce(lambda text, other: f"{name}({text}, {other})", args)
 
 
 def _is_axis(name: str) -> bool:

@@ -1,7 +1,7 @@
 """cuda_source: a program as CUDA C, a kernel for each nest, in the order in which they are launched on one stream.
 
 Three forms of a nest, chosen by what its stages are:
-- flat: element by element. A thread has V elements that lie beside each other, loaded and stored as one pack of up to 16 bytes.
+- flat: element by element. A thread has V contiguous elements, loaded and stored as one pack of up to 16 bytes.
 - columns: a reduction across memory. A warp walks memory, the warps of a block share the rows, each thread has V columns.
 - turns: anything else. GROUP threads have one turn of the nest's outer axes; a reduction along memory is shared among them. Where
   a row is known to be short enough its elements stay in registers between stages, each thread has the same ones in all of them.
@@ -17,6 +17,7 @@ from functools import partial
 
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.codegen.print.c_source import (
+    LEAST,
     NARROWED,
     STORED,
     WIDENED,
@@ -59,7 +60,7 @@ TILE = 128
 """bytes of a row of such a block where it is read in packs: a line of the cache"""
 
 WARPS, FEW_WARPS = 16, 8
-"""of a block of the column form: rows that are read beside each other, and where there are hardly any"""
+"""of a block of the column form: rows that are read at the same time, and where there are hardly any"""
 
 AHEAD, AHEAD_COMPUTED = 16, 4
 """rows of a warp of the column form that are written out, of what is only added up, and of what is computed first"""
@@ -127,7 +128,7 @@ def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") 
 
 @dataclass(frozen=True)
 class _Loop:
-    """How threads share the elements of a stage: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
+    """The loop of a stage, shared by threads: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
     is unrolled, 0 where its length is not known."""
 
     axes: tuple[Axis, ...]
@@ -270,10 +271,10 @@ class _Cuda(_Renderer):
         self.scopes, self.open_axes, self.packs, self.divisors, self.held = [set()], [], [{}], [{}], {}
 
     @contextmanager
-    def open(self, line: str = "") -> Iterator[None]:
+    def open(self, line: str = "", pragma: str = "") -> Iterator[None]:
         self.packs.append({})
         self.divisors.append({})
-        with super().open(line):
+        with super().open(line, pragma):
             yield
             for number in self.scopes[-1]:
                 self.uniform.pop(number, None)
@@ -440,19 +441,23 @@ class _Cuda(_Renderer):
             self.split_index("at", axes)
         self.lanes(nest.stages, axes, pack)
 
+    def begin_tiles(self, i: int, nest: Nest, outer: Axis, inner: Axis, side: int) -> None:
+        """Begin a kernel whose blocks have `side` turns of two axes."""
+        write, others = self.write, [a for a in nest.axes if a is not outer]
+        down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
+        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
+        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
+        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {side};")
+        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {side};")
+        if others:
+            self.split_index("turn", others)
+
     def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
         """Write blocks of SIDE by SIDE of one of the nest's axes and its stages' own. Operands that lie across are read along the
         first axis, transposed in shared memory, and read there as the output lies."""
         write, (inner,) = self.write, nest.stages[0].axes
-        others = [a for a in nest.axes if a is not outer]
         pack = self.pack_of([(s, inner) for s in nest.stages])
-        down, right = d.ceil_div(outer.size, SIDE), d.ceil_div(inner.size, SIDE)
-        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
-        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
-        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {SIDE};")
-        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {SIDE};")
-        if others:
-            self.split_index("turn", others)
+        self.begin_tiles(i, nest, outer, inner, SIDE)
         across = self.loads_across(nest, outer, inner)
         rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
         for v in across:
@@ -490,22 +495,14 @@ class _Cuda(_Renderer):
                 _divides(tall, v.attr[1] - outer.symbol) for v in across)) or len(across) * TILE * side > 48 << 10:
             return False
         turns = side * side // (FLAT * pack)
-        others = [a for a in nest.axes if a is not outer]
-        down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
-        self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
-        write(f"const index_t right = {c_of(right)}, down = {c_of(down)}, turn = (index_t)blockIdx.x / right / down;")
-        write(f"const index_t first_{inner.name} = (index_t)blockIdx.x % right * {side};")
-        write(f"const index_t first_{outer.name} = (index_t)blockIdx.x / right % down * {side};")
-        if others:
-            self.split_index("turn", others)
+        self.begin_tiles(i, nest, outer, inner, side)
         inside = f"{outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)}"
         for v in across:
             kind = _kind(v.attr[0])
             write(f"__shared__ __align__(16) {kind} tile{v.number}[{side} * {side}];")
             write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
         write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
-        write("#pragma unroll")
-        with self.open(f"for (int k = 0; k < {rows}; k++)"):
+        with self.open(f"for (int k = 0; k < {rows}; k++)", "unroll"):
             write(f"const index_t {outer.name} = first_{outer.name} + column, {inner.name} = first_{inner.name} + row + k;")
             with self.open(f"if ({inside})"):
                 for v in across:
@@ -516,8 +513,7 @@ class _Cuda(_Renderer):
             write(f"Pack<{_kind(v.attr[0])}, {pack}> early{v.number}[{turns}];")
         place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
                  f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
-        write("#pragma unroll")
-        with self.open(f"for (int k = 0; k < {turns if early else 0}; k++)"):
+        with self.open(f"for (int k = 0; k < {turns if early else 0}; k++)", "unroll"):
             for line in place:
                 write(line)
             with self.open(f"if ({inside})"):
@@ -526,8 +522,7 @@ class _Cuda(_Renderer):
         for v in across:
             write(f"put_across(tile{v.number}, column, row, across{v.number});")
         write("__syncthreads();")
-        write("#pragma unroll")
-        with self.open(f"for (int k = 0; k < {turns}; k++)"):
+        with self.open(f"for (int k = 0; k < {turns}; k++)", "unroll"):
             for line in place:
                 write(line)
             write(f"if (!({inside})) continue;")
@@ -588,8 +583,7 @@ class _Cuda(_Renderer):
     @contextmanager
     def lane_loop(self, axis: Axis, pack: int) -> Iterator[None]:
         """Context manager: a loop over the elements of a pack that begins at an axis."""
-        self.write("#pragma unroll")
-        with self.open(f"for (int lane = 0; lane < {pack}; lane++)"):
+        with self.open(f"for (int lane = 0; lane < {pack}; lane++)", "unroll"):
             self.write(f"const index_t first_{axis.name} = {axis.name};")
             with self.open():
                 self.write(f"const index_t {axis.name} = first_{axis.name} + lane;")
@@ -684,8 +678,7 @@ class _Cuda(_Renderer):
         write("#pragma unroll")
         write(f"for (int lane = 0; lane < {pack}; lane++) tile[row][lane * {across} + column] = part[lane];")
         write("__syncthreads();")
-        write("#pragma unroll")
-        with self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)"):
+        with self.open(f"for (int k = 0; k < {-(-pack // warps)}; k++)", "unroll"):
             write(f"const int at = k * {32 * warps} + threadIdx.x, place = at % {pack} * {across} + at / {pack};")
             write(f"const index_t {axis.name} = (index_t)blockIdx.x % blocks * {32 * pack} + at;")
             self.open_axes.append(axis.name)
@@ -905,12 +898,11 @@ class _Cuda(_Renderer):
         """Context manager: a loop over a thread's packs; the axes are at the first element of one."""
         write = self.write
         if loop.turns:
-            write("#pragma unroll")
             first = f"for (int k = 0; k < {loop.turns}; k++)"
         else:
             step = loop.threads * loop.pack
             first = f"for (index_t at = (index_t)thread * {loop.pack}; at < {c_of(loop.total)}; at += {step})"
-        with self.open(first):
+        with self.open(first, "unroll" if loop.turns else ""):
             if loop.turns:
                 write(f"const index_t at = (k * {loop.threads} + thread) * {loop.pack};")
                 if not loop.exact:
@@ -1058,18 +1050,16 @@ class _Cuda(_Renderer):
 def accumulator(s: Stage) -> tuple[str, str, str, str]:
     """Return (type, start, what takes a value in, the result) of a reduction."""
     t: DType = s.value.dtype
+    wide = "uint64_t" if t.bits == 64 else "uint32_t"
     if s.monoid == "product":
-        if t.is_float:
-            return "double", "1", "Product()", f"({c_type(t)})({{}})"
-        return ("uint64_t" if t.bits == 64 else "uint32_t"), "1", "Product()", f"({c_type(t)})({{}})"
+        return "double" if t.is_float else wide, "1", "Product()", f"({c_type(t)})({{}})"
     if t.is_float:
         kind = "float" if t is f32 else "double"
         return (kind, "0", "Sum()", "{}") if s.monoid == "sum" else (kind, f"-({kind})INFINITY", "Max()", "{}")
     if s.monoid == "sum":
-        return ("uint64_t" if t.bits == 64 else "uint32_t"), "0", "Sum()", f"({c_type(t)})({{}})"
-    least = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}.get(t.name, "0")
+        return wide, "0", "Sum()", f"({c_type(t)})({{}})"
     kind = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t"}.get(t.name, "int32_t")
-    return kind, least, "Max()", f"({c_type(t)})({{}})"
+    return kind, LEAST.get(t.name, "0"), "Max()", f"({c_type(t)})({{}})"
 
 
 def _uniform(v: Value, axis: Axis, pack: int) -> bool:

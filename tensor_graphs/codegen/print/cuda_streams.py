@@ -31,7 +31,7 @@ MOST_TAKEN = 12
 """packs of weights that a thread holds before it waits"""
 
 MANY_COLUMNS = ((4224, 1), (32768, 2))
-"""up to so many columns a warp has so many of them; of more it has four"""
+"""(columns, how many of them a warp has up to that number); of more it has four"""
 
 MADE_AGAIN = 40 << 10
 """bytes of what each block makes of one row, at most"""
@@ -56,16 +56,9 @@ def traffic_of(program: StageProgram) -> Dim:
     """Return the bytes that are moved: each weight once for each row, all else once."""
     streams = [_stream(nest) for nest in program.nests if any(s.product for s in nest.stages)]
     weights = {p.weight.attr[0] for stream in streams for p in stream.products}
-    total: Dim = 0
-    for array in (*program.operands, *program.outputs):
-        if array not in weights:
-            total = total + array.size * array.dtype.itemsize
-    for stream in streams:
-        of_row: Dim = 0
-        for array in {p.weight.attr[0] for p in stream.products}:
-            of_row = of_row + array.size * array.dtype.itemsize
-        total = total + of_row * d.product(a.size for a in stream.rows)
-    return total
+    once = sum(a.size * a.dtype.itemsize for a in (*program.operands, *program.outputs) if a not in weights)
+    return once + sum(a.size * a.dtype.itemsize * d.product(axis.size for axis in stream.rows)
+                      for stream in streams for a in {p.weight.attr[0] for p in stream.products})
 
 
 @dataclass(frozen=True)
@@ -213,7 +206,7 @@ class _CudaStreams(_Cuda):
                 plans.append((nest, loops, group, in_shared))
             else:
                 plans.append((nest, {}, 32 * STREAM_WARPS, []))
-        weights = tuple(dict.fromkeys(p.weight.attr[0].number for each in self.streams for p in each.products))
+        weights = tuple(dict.fromkeys(p.weight.attr[0].number for stream in self.streams for p in stream.products))
         self.enter(f"{self.name}_{what}", sum(self.blocks), 32 * STREAM_WARPS, used, weights, dims if again is not None else None)
         write("const int lane = threadIdx.x % 32;")
         self.which()
@@ -221,8 +214,7 @@ class _CudaStreams(_Cuda):
         for p in range(self.products):
             write(f"const {kind} *w{p}[{self.columns_each}];")
             write(f"Pack<{kind}, {self.pack}> taken{p}[{self.held_turns}][{self.columns_each}];")
-        write("#pragma unroll")
-        with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+        with self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll"):
             write("const index_t place = column + c < columns ? column + c : columns - 1;")
             for stream in self.branches():
                 self.split_index("place", stream.columns)
@@ -270,11 +262,9 @@ class _CudaStreams(_Cuda):
     def take(self, turn: str) -> None:
         """Load the weights of the turns from `turn` on."""
         write = self.write
-        write("#pragma unroll")
-        with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+        with self.open(f"for (int t = 0; t < {self.held_turns}; t++)", "unroll"):
             write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
-            write("#pragma unroll")
-            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"), self.open(f"if (k < {self.length})"):
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll"), self.open(f"if (k < {self.length})"):
                 for p in range(self.products):
                     write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
 
@@ -354,13 +344,11 @@ class _CudaStreams(_Cuda):
                 if many:
                     with self.open("if (row > 0 || turn > 0)"):
                         self.take("turn")
-                write("#pragma unroll")
-                with self.open(f"for (int t = 0; t < {self.held_turns}; t++)"):
+                with self.open(f"for (int t = 0; t < {self.held_turns}; t++)", "unroll"):
                     write(f"const int k = ((turn + t) * 32 + lane) * {self.pack};")
                     with self.open(f"if (k < {self.length})"):
                         self.multiply_pack()
-            write("#pragma unroll")
-            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
+            with self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll"):
                 for p in range(self.products):
                     write(f"const float total{p} = reduced<32>(part{p}[c], Sum(), (float *)0);")
                 with self.open("if (lane == 0 && column + c < columns)"):
@@ -387,20 +375,17 @@ class _CudaStreams(_Cuda):
         write, firsts = self.write, self.streams[0].products
         shared = all((p.other.attr[:2], p.along) == (stream.products[0].other.attr[:2], stream.products[0].along)
                      for stream in self.streams for p in stream.products)          # all products of a nest multiply the same
-        write("#pragma unroll")
-        with self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})"):
+        with self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})", "unroll"):
             for p in range(self.products):
                 if p == 0 or not shared:
                     kind = _kind(firsts[p].other.attr[0])
                     write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
-            write("#pragma unroll")
-            with self.open(f"for (int e = 0; e < {self.pack_other}; e++)"):
-                write("#pragma unroll")
-                with self.open(f"for (int c = 0; c < {self.columns_each}; c++)"):
-                    for p, product in enumerate(firsts):
-                        x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
-                        w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
-                        write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
+            with (self.open(f"for (int e = 0; e < {self.pack_other}; e++)", "unroll"),
+                  self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll")):
+                for p, product in enumerate(firsts):
+                    x = _widened(product.other.attr[0], f"of{0 if shared else p}.at[e]")
+                    w = _widened(product.weight.attr[0], f"taken{p}[t][c].at[half + e]")
+                    write(f"part{p}[c] = fmaf({x}, {w}, part{p}[c]);")
 
 
 def _stream(nest: Nest) -> _Stream:

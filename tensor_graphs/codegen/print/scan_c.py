@@ -89,10 +89,7 @@ def _padded(size: Dim) -> Dim:
 
 
 def _scratch(carried: tuple[Dim, ...]) -> Dim:
-    total: Dim = 0
-    for size in carried:
-        total = total + _padded(size)
-    return total
+    return sum(map(_padded, carried))
 
 
 def refuse(spec: Spec) -> str | None:

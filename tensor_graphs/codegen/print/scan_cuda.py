@@ -81,10 +81,7 @@ def build(spec: Spec) -> LaunchCall:
 def traffic(spec: Spec) -> Dim:
     """The bytes of its operands and outputs, and those that could be moved while its turns wait for each other."""
     scan = lowered(_turns_of(asked(spec)))
-    moved: Dim = 0
-    for t in (*spec.inputs, *spec.outputs):
-        moved = moved + t.nbytes()
-    return moved + scan.length * len(scan.program.nests) * A_TURN
+    return sum(t.nbytes() for t in (*spec.inputs, *spec.outputs)) + scan.length * len(scan.program.nests) * A_TURN
 
 
 @lru_cache(maxsize=1024)
