@@ -466,7 +466,7 @@ def _refuted(one: Graph, other: Graph) -> str:
         trial = counterexample.attempt(one.outputs, other.outputs, at, 0, 0, use_direct=True)
     except TensorGraphsError:
         return ""
-    return "" if trial is None or trial.found is None else trial.found.show().splitlines()[0]
+    return "" if trial is None or trial.example is None else trial.example.show().splitlines()[0]
 
 
 def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:

@@ -190,7 +190,7 @@ def test_disturbed_runs_end_when_no_difference_can_count_any_more() -> None:
                         (tg.less(x * 0.5, y + y), counterexample.RUNS)):
         trial = counterexample.attempt(tg.graph(below).outputs, always.outputs, {}, 0, 0)
         assert trial is not None and trial.disturbed <= runs
-        assert (trial.found is not None) == (runs == counterexample.RUNS) == (trial.disturbed == counterexample.RUNS)
+        assert (trial.example is not None) == (runs == counterexample.RUNS) == (trial.perturbed == counterexample.RUNS)
 
 
 def test_a_run_with_an_integer_that_float64_does_not_hold_refutes_nothing() -> None:
@@ -198,9 +198,9 @@ def test_a_run_with_an_integer_that_float64_does_not_hold_refutes_nothing() -> N
     for make, counts in ((lambda x: tg.cast(x, tg.f64), False), (lambda x: tg.bit_and(x, 1), True)):
         left, right = tg.graph(make(i)), tg.graph(make(tg.bit_xor(i, 1)))
         found = [counterexample.attempt(left.outputs, right.outputs, {}, 4, seed) for seed in range(3)]
-        assert all(trial is not None and (trial.found is not None) == counts for trial in found)
+        assert all(trial is not None and (trial.example is not None) == counts for trial in found)
     small = counterexample.attempt(tg.graph(tg.cast(i, tg.f64)).outputs, tg.graph(tg.cast(i + i, tg.f64)).outputs, {}, 2, 0)
-    assert small is not None and small.found is not None    # up to 2^53 each is held
+    assert small is not None and small.example is not None    # up to 2^53 each is held
 
 
 @pytest.mark.parametrize("dtype", [tg.u8, tg.i8])
