@@ -182,14 +182,14 @@ def test_a_run_is_charged_for_what_a_composite_hides_so_that_none_takes_seconds(
     assert counterexample.cost(_causal(2047).roots, {"s": 2048}) > 10 * counterexample.cost(_causal(2047).roots, {"s": 512})
 
 
-def test_disturbed_runs_end_when_no_difference_can_count_any_more() -> None:
+def test_perturbed_runs_end_when_no_difference_can_count_any_more() -> None:
     x, y = tg.input("x", (64,)), tg.input("y", (64,))
     always = tg.graph(tg.expand(tg.reshape(tg.constant(True), (1,)), (64,)))
     for below, runs in ((tg.less(0.0, tg.erfc(x * x + 40.0)), 1),       # e^-1600 is below the range of float64
                         (tg.less(tg.erf(x * x + 20.0), 1.0), 20),       # at 1 each run falls on either side
                         (tg.less(x * 0.5, y + y), counterexample.RUNS)):
         trial = counterexample.attempt(tg.graph(below).outputs, always.outputs, {}, 0, 0)
-        assert trial is not None and trial.disturbed <= runs
+        assert trial is not None and trial.perturbed <= runs
         assert (trial.example is not None) == (runs == counterexample.RUNS) == (trial.perturbed == counterexample.RUNS)
 
 
