@@ -1,9 +1,7 @@
-"""proof: when two programs are the same function: proved, refuted by inputs, tested only, or not known.
+"""proof: verdicts on two programs being the same function: proved, refuted by inputs, tested only, or not known.
 
 In: two Graphs.  Out: a Verdict; a fingerprint.  Not needed to compile: rules and recipes are proved before they are used.
 May import: language, meaning.
-Read first: equality.py (the verdict), fingerprint.py (agreement at points), finite_field.py (one op's residues), then
-counterexample.py, sizes.py, sizes_as_dims.py, selections.py, degree.py, prime_lanes.py, normal_form.py, literals.py, residues.py;
-docs/equality.md.
+Read first: equality.py (the verdict), fingerprint.py (agreement at points), finite_field.py (one op's residues); docs/equality.md.
 Words: point, lane, choice = docs/glossary.md.
 """

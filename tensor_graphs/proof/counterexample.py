@@ -53,8 +53,7 @@ _LEAST = 2.0**-1074                         # 2^-2000 is no 0, so that it makes 
 class Edges:
     """Distances from an edge of all comparisons of the runs so far, in the order in which each run makes them.
 
-    Where a distance moves by as much as it is, the outcome on the edge itself may be the true one, and occurs in no run: |x - y| is
-    0
+    Where a distance moves by as much as it is, the outcome on the edge may be the true one, and occurs in no run: |x - y| is 0
     in none if x and y are the same number, each rounded in its own way. The outcome is then the other one, or random.
     """
 
@@ -329,7 +328,7 @@ def numbers_at(roots: Sequence[Node]) -> list[float]:
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers: Sequence[float] = ()) -> Array:
-    """Return values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats and signs, 4 large or at ends,
+    """Return values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats, signs, 4 large or at the ends,
     AT_NUMBERS those in `numbers`."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if kind == AT_NUMBERS:

@@ -1,8 +1,8 @@
-"""degree: how often two different formulas can agree at random residues: at no more than degree/prime of all points.
+"""degree: the degree of formulas: two different ones agree at no more than degree/prime of all random residues.
 
-A value is a polynomial in the leaves, in its quotients 1/s and roots √s, and in its exponentials and random functions
-(fresh variables). Multiplied out, each distinct quotient costs the degree of its s as often as it occurs in a product;
-a node that divides elementwise has as many distinct quotients as elements. Roots are counted like quotients.
+A value is a polynomial in the leaves, in its quotients 1/s and roots √s, and in its exponentials and random functions (fresh
+variables). Multiplied out, each distinct quotient costs the degree of its s as often as it occurs in a product; a node that divides
+elementwise has as many distinct quotients as elements. Roots are counted like quotients.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ _Form = tuple[int, dict[Node, int]]             # degree as a polynomial, quotie
 
 
 def degrees(order: Sequence[Node], sizes: Mapping[Node, int], lanes: Lanes) -> dict[Node, int]:
-    """An upper bound of the degree of each float node, at most MOST.
-
-    sizes: elements of each node.
-    """
+    """Return an upper limit of the degree of each float node, at most MOST. sizes: elements of each node."""
     forms: dict[Node, _Form] = {}
     whole: dict[Node, int] = {}
     for node in order:
@@ -30,9 +27,7 @@ def degrees(order: Sequence[Node], sizes: Mapping[Node, int], lanes: Lanes) -> d
         floats = [i for i in node.inputs if i.dtype.kind == "float"]
         forms[node] = _form(node, [forms[i] for i in floats])
         base, quotients = forms[node]
-        total = base
-        for q, times in quotients.items():
-            total += times * sizes[q] * max(1, whole[q.inputs[0]])
+        total = base + sum(times * sizes[q] * max(1, whole[q.inputs[0]]) for q, times in quotients.items())
         if node.op.name in ("exp2", "log2") or node in lanes.random:
             total = max(1, whole[floats[0]]) if node not in lanes.random else 1
             forms[node] = (min(total, MOST), {})

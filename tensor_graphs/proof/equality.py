@@ -1,19 +1,18 @@
-"""equality: whether two graphs are the same function: proved, refuted, or not known.
+"""equality: a verdict on two graphs being the same function: proved, refuted, or not known.
 
     verdict = equal(a, b)
     verdict.status      "structural" | "fingerprint" | "tested" | "refuted" | "unknown"
     verdict.proved      True for the first two
 
-Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float
-leaves and outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every
-narrowing cast, and the rounding of every op on floats below 32 bits, is a function of its own. Arithmetic in f32 and f64 is
-that of real numbers even then, so that graphs equal by fingerprint are reassociating: the same real number, rounded to the
-same narrow widths at the same places, and otherwise in f32 and f64. Only structural means bitwise.
+Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float leaves and
+outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every narrowing cast, and the
+rounding of every op on floats below 32 bits, is a function of its own. Arithmetic in f32 and f64 is that of real numbers even then,
+so that graphs equal by fingerprint are reassociating: the same real number, rounded to the same narrow widths at the same places,
+and otherwise in f32 and f64. Only structural means bitwise.
 
-A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that
-is a proof (fragment.py), and no run in float64 that contradicts it; what agrees and has a node outside is "tested". A refutation
-needs inputs at which float64 results differ by more than rounding can explain (counterexample.py). Everything else is unknown,
-with the reason.
+A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that is
+a proof (fragment.py), and no run in float64 that contradicts it; agreement with a node outside is "tested". A refutation needs
+inputs at which float64 results differ by more than rounding can explain (counterexample.py). All else is unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -47,25 +46,24 @@ log = logging.getLogger(__name__)
 Status = Literal["structural", "fingerprint", "tested", "refuted", "unknown"]
 
 LARGEST_RUN = 40_000_000
-"""What one run in float64 may cost (counterexample.cost): a seventh of a second."""
+"""Cost of one run in float64 at most (counterexample.cost): a seventh of a second."""
 
 _WORK_AT_SIZES = MOST_WORK // 16
 """Elements times points at the sizes that graphs have, before large ones are made dims: a proof over dims takes less."""
 
 _RUNS_WORK = 150_000_000
-"""What all runs of one comparison may cost: half a second."""
+"""Cost of all runs of one comparison at most: half a second."""
 
 
 @dataclass(frozen=True)
 class EqualityVerdict:
-    """What is known of two graphs; status is the key "verdict" of as_json.
+    """Verdict on two graphs; status is the key "verdict" of as_json.
 
-    probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at.
-    tested_at: the numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes"
-    for it, not "at all". assuming: what was taken for granted, first the sizes that the graphs have in common, where their
-    dims differ. counterexample: inputs (refuted only). reason: why
-    unknown, or no more than tested. difference: the largest relative difference that float64 runs showed, None where there
-    were none.
+    probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at. tested_at: the
+    numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes" for it, not "at all".
+    assuming: the assumptions, first the sizes that the graphs have in common, where their dims differ. counterexample: inputs
+    (refuted only). reason: why unknown, or no more than tested. difference: the largest relative difference of float64 runs, None
+    where there were none.
     """
 
     status: Status
@@ -89,19 +87,18 @@ class EqualityVerdict:
         return self.show()
 
     def show(self) -> str:
-        """A few lines for a person; what print shows."""
+        """Return a few lines for a person; what print shows."""
         assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
+        shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
         if self.status == "structural":
             return "\n".join(["equal: the same graph once composites are written out", *assuming])
         if self.status == "refuted":
             assert self.counterexample is not None
             return "not equal:\n" + self.counterexample.show()
         if self.status == "unknown":
-            shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
             return f"not known: {self.reason}{shown}"
         if self.status == "tested":
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes if s)
-            shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
             return "\n".join([f"not proved: the same wherever it was looked at{f', which is at {at}' if at else ''}",
                               f"  not seen: {self.reason}{shown}", *assuming])
         lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"]
@@ -121,7 +118,7 @@ class EqualityVerdict:
 
 @worded
 def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityVerdict:
-    """Whether a and b compute the same outputs (and new states) for all inputs; see the module's docstring.
+    """Return the verdict on a and b computing the same outputs (and new states) for all inputs; see the module's docstring.
 
     bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
     (mode *math*: approximate at the worst). Deterministic for a given seed. Never raises for graphs that are well formed: what
@@ -143,21 +140,21 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
         return EqualityVerdict("unknown", reason=_first_line(e), bits=bits)
     if bits:                                                # in the runs, too
         roots = literals_as_held(roots)
-        left, right = (dict(zip(left, part, strict=True)) for part in (roots[:len(left)], roots[len(left):]))
+        left, right = (dict(zip(left, nodes, strict=True)) for nodes in (roots[:len(left)], roots[len(left):]))
     return _decided(left, right, expanded, common, bits, seed)
 
 
 def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequence[Node], common: tuple[str, ...], bits: bool,
              seed: int, as_dims: bool = True) -> EqualityVerdict:
-    """The verdict on graphs that are not the same in words. expanded: both, composites written out; as_dims: whether sizes that are
+    """Return the verdict on graphs that are not structurally equal. expanded: both, composites written out; as_dims: sizes that are
     too much to compute may become dims."""
     roots = [*left.values(), *right.values()]
     symbols = _symbols(roots)
-    found: _AtPoints | None = None
+    compared: _AtPoints | None = None
     why_not_at_any = ""
     try:
         try:
-            found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed,
+            compared = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed,
                                         _WORK_AT_SIZES if as_dims and has_large_sizes(roots) else MOST_WORK)
         except TooMuchToComputeError:
             if not (as_dims and has_large_sizes(roots)):
@@ -165,15 +162,15 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
             proved, why_not_at_any = _at_any_size(left, right, common, bits, seed)
             if proved is not None:
                 return proved
-            found = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
-        reason, weak, sizes, done = found.reason, found.weak, found.sizes, list(found.done)
+            compared = _compared_at_points(list(left.values()), list(right.values()), symbols, bits, seed)
+        reason, weak, sizes, done = compared.reason, compared.weak, compared.sizes, list(compared.done)
     except TensorGraphsError as e:
         reason, weak, done = _first_line(e), "", []
         if why_not_at_any and isinstance(e, TooMuchToComputeError):
             reason = f"{reason}, and {why_not_at_any}"
         sizes = _sizes(roots, symbols)
-    if found is not None and found.differing is not None:
-        trial = counterexample.attempt(left, right, found.differing[0], 0, seed, values=found.differing[1])
+    if compared is not None and compared.differing is not None:
+        trial = counterexample.attempt(left, right, compared.differing[0], 0, seed, values=compared.differing[1])
         if trial is not None and trial.example is not None:
             return EqualityVerdict("refuted", counterexample=trial.example, difference=trial.difference, bits=bits)
     difference: float | None = None
@@ -202,16 +199,16 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
                 return EqualityVerdict("unknown", difference=difference, sizes=tuple(done), bits=bits,
                                        reason="the fingerprints agree, but float64 runs differ by more than their rounding")
             return EqualityVerdict("refuted", counterexample=trial.example, difference=difference, bits=bits)
-    if found is None or reason:
+    if compared is None or reason:
         return EqualityVerdict("unknown", reason=reason, difference=difference, sizes=tuple(done), bits=bits)
-    assuming = (*common, *_assuming(found.points))
-    return EqualityVerdict("tested" if weak else "fingerprint", found.probability, tuple(done), sizes.met, assuming, reason=weak,
+    assuming = (*common, *_assuming(compared.points))
+    return EqualityVerdict("tested" if weak else "fingerprint", compared.probability, tuple(done), sizes.met, assuming, reason=weak,
                            difference=difference, bits=bits)
 
 
 def _at_any_size(left: Mapping[str, Node], right: Mapping[str, Node], common: tuple[str, ...], bits: bool,
                  seed: int) -> tuple[EqualityVerdict | None, str]:
-    """A proof over dims in place of the large sizes, which holds at these; else None, and why there is none, for people."""
+    """Return a proof over dims in place of the large sizes, which holds at these; else None and the reason, for people."""
     why = "nothing was found that they are at any size"
     for flat in with_dims(in_atoms([*left.values(), *right.values()]), bits):
         one, other = dict(zip(left, flat[:len(left)], strict=True)), dict(zip(right, flat[len(left):], strict=True))
@@ -223,7 +220,7 @@ def _at_any_size(left: Mapping[str, Node], right: Mapping[str, Node], common: tu
 
 
 def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
-    """Sizes for runs where no others are known."""
+    """Return sizes for runs where no others are known."""
     try:
         return choose(in_atoms(roots), symbols)
     except TensorGraphsError:
@@ -232,8 +229,8 @@ def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """What the comparison at points says. reason: why nothing is known, or nothing; weak: why agreement is no proof, or nothing.
-    differing: sizes and values of leaves at which exact results differ."""
+    """Result of the comparison at points. reason: why nothing is known, or ""; weak: why agreement is no proof, or "". differing:
+    sizes and values of leaves at which exact results differ."""
 
     points: Points
     sizes: Sizes
@@ -246,10 +243,9 @@ class _AtPoints:
 
 def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
                         seed: int, work: int = MOST_WORK) -> _AtPoints:
-    """Both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that differs, as
-    they are. work: elements times points; with less than all of it, nothing is left out for its cost.
-
-    Raises OutsideFragmentError."""
+    """Compare both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that
+    differs, as they are. work: elements times points; with less than all of it, nothing is left out for its cost. Raises
+    OutsideFragmentError."""
     flat = in_atoms([*left, *right])
     if bits:
         flat = rounding_aloud(flat)
@@ -268,10 +264,10 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     over = Points([cut[:len(left)], cut[len(left):]], bits)
     try:
         fewer = choose(over.order, symbols)
-        found = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed,
+        result = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed,
                             work)
-        if not found.reason and not found.weak:
-            return found
+        if not result.reason and not result.weak:
+            return result
     except TensorGraphsError as e:
         if isinstance(e, TooMuchToComputeError) and work < MOST_WORK:
             raise
@@ -280,14 +276,14 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
 
 
 def _same_numbers(flat: list[Node]) -> list[Node]:
-    """Constants that are equal at all sizes as one node."""
-    kept: list[Node] = []
+    """Return graphs with constants that are equal at all sizes as one node."""
+    different: list[Node] = []
     same: dict[Node, Node] = {}
     for node in walk(flat):
         if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], d.Expr):
-            one = next((k for k in kept if k.type == node.type and proved_equal(k.attrs["value"], node.attrs["value"])), None)
+            one = next((k for k in different if k.type == node.type and proved_equal(k.attrs["value"], node.attrs["value"])), None)
             if one is None:
-                kept.append(node)
+                different.append(node)
             else:
                 same[node] = one
     return rebuild(flat, lambda node, inputs: same.get(node)) if same else flat
@@ -298,7 +294,7 @@ def _hangs(node: Node) -> bool:
 
 
 def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[Node]:
-    """The graphs with leaves of their own in place of nodes that both have: what holds for any values holds for those."""
+    """Return graphs with new leaves in place of nodes that both have: what holds for any values holds for those."""
     shared = set(walk(flat[:count])) & set(walk(flat[count:]))
     fresh = {node: leaves.input(f"cut_of_both_{k}", node.shape, node.dtype)
              for k, node in enumerate(walk(flat)) if node in shared and wanted(node)}
@@ -319,29 +315,31 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     drawn = [] if every is not None else _lattice(findings.degree, findings.reach, symbols)
     reason, probability, done, tied, exact, budget = "", 0.0, [], False, True, work
     differing: tuple[Mapping[str, int], Mapping[str, Any]] | None = None
+    no_proof = ("no proof was found, and no inputs that refute it: fingerprints, which take some ops for any function, differ in "
+                "{}, as they may for equal graphs")
     for binding in sizes.bindings:
         try:
-            found = compare(points, binding, budget, seed)
+            agreement = compare(points, binding, budget, seed)
         except d.DimError:
             continue                                        # sizes that do not go together
-        if not found.equal:
-            reason = _no_proof(found.where)
-            differing = (binding, found.values) if found.values else None
+        if not agreement.equal:
+            reason = no_proof.format(agreement.where)
+            differing = (binding, agreement.values) if agreement.values else None
             break
-        tied |= found.tied
-        exact &= found.exact
-        budget -= found.work
-        probability = max(probability, found.probability)
+        tied |= agreement.tied
+        exact &= agreement.exact
+        budget -= agreement.work
+        probability = max(probability, agreement.probability)
         done.append(binding)
     beyond, all_drawn = [sizes.further] * (sizes.further not in done and every is None), True
     for binding in () if reason else (*beyond, *(drawn or ())):
         try:
-            found = compare(points, binding, min(budget, MOST_WORK // 8), seed)
-            if not found.equal:
-                reason = _no_proof(found.where)
+            agreement = compare(points, binding, min(budget, MOST_WORK // 8), seed)
+            if not agreement.equal:
+                reason = no_proof.format(agreement.where)
                 break
-            tied |= found.tied
-            exact &= found.exact
+            tied |= agreement.tied
+            exact &= agreement.exact
             done.append(binding)
         except (OutsideFragmentError, d.DimError) as e:
             if isinstance(e, TooMuchToComputeError) and work < MOST_WORK:
@@ -364,16 +362,11 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
     return _AtPoints(points, sizes, tuple(done), probability, reason, weak, differing)
 
 
-def _no_proof(where: str) -> str:
-    return (f"no proof was found, and no inputs that refute it: fingerprints, which take some ops for any function, differ in "
-            f"{where}, as they may for equal graphs")
-
-
 _MOST_SIZES = 12
 
 
 def _all_sizes(symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """All choices of sizes, where they are few."""
+    """Return all choices of sizes, where they are few."""
     if math.prod(high - low + 1 for low, high in symbols.values()) > _MOST_SIZES:
         return None
     names = list(symbols)
@@ -385,7 +378,7 @@ _MOST_LATTICE = 40
 
 
 def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """Sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a
+    """Return sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a
     simplex (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
     free = [name for name, (low, high) in symbols.items() if high > low]
     if not degree:
@@ -401,7 +394,7 @@ def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) ->
 
 def _weak(findings: fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
           symbols: Mapping[str, tuple[int, int]]) -> str:
-    """Why agreement at these sizes is no proof for all of them, or nothing."""
+    """Return why agreement at these sizes is no proof for all of them, or ""."""
     if findings.weak:
         node, row = next(iter(findings.weak.items()))
         return f"{fragment.op_name(node)} of what follows from sizes ({row.reason}){_written(node)}"
@@ -425,11 +418,9 @@ def _written(node: Node) -> str:
 
 
 def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
-    """Why sizes that would have been needed are not among those compared, or nothing."""
-    for binding in needed:
-        if binding not in done:
-            return f"the sizes {', '.join(f'{k} = {v}' for k, v in binding.items())} were not compared"
-    return ""
+    """Return the first sizes that would have been needed and are not among those compared, in words, or ""."""
+    missing = next((binding for binding in needed if binding not in done), None)
+    return "" if missing is None else f"the sizes {', '.join(f'{k} = {v}' for k, v in missing.items())} were not compared"
 
 
 def _first_line(e: TensorGraphsError) -> str:
@@ -437,12 +428,13 @@ def _first_line(e: TensorGraphsError) -> str:
 
 
 def _assuming(points: Points) -> tuple[str, ...]:
-    found = dict.fromkeys(n.op.facts.assumes for n in points.order if n.op.facts.assumes and n.inputs[0].dtype.kind == "float")
+    assumptions = dict.fromkeys(
+        n.op.facts.assumes for n in points.order if n.op.facts.assumes and n.inputs[0].dtype.kind == "float")
     if any(n.op.name == "scatter" and n.attrs["mode"] == "set" and _hangs(n.inputs[1]) for n in points.order):
-        found["no two writes of a scatter to one place"] = None
+        assumptions["no two writes of a scatter to one place"] = None
     if any(n.dtype.kind == "float" for n in points.order):
-        found["finite inputs"] = found["no overflow"] = None
-    return tuple(found)
+        assumptions["finite inputs"] = assumptions["no overflow"] = None
+    return tuple(assumptions)
 
 
 def _symbols(roots: Sequence[Node]) -> dict[str, tuple[int, int]]:
@@ -451,7 +443,7 @@ def _symbols(roots: Sequence[Node]) -> dict[str, tuple[int, int]]:
 
 
 def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[Node]) -> list[Mapping[str, int]]:
-    """Sizes for runs in float64: those where the fingerprints agreed come last, the one where they differed first."""
+    """Return sizes for runs in float64: those where the fingerprints agreed come last, the one where they differed first."""
     rest = [s for s in sizes.bindings if s not in done]
     beyond = {name: min(high, max(low, 37 + place)) for place, (name, (low, high)) in enumerate(_symbols(roots).items())}
     return [*rest[:1], *([beyond] if not rest else []), *done[:1], *rest[1:], *done[1:], beyond]
@@ -461,7 +453,7 @@ def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[N
 
 
 def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node], tuple[str, ...]]:
-    """The outputs and new states of both graphs by name, over the same leaves and dims; and which sizes they have in common.
+    """Return the outputs and new states of both graphs by name, over the same leaves and dims; and the sizes in common, in words.
 
     Raises OutsideFragmentError where leaves or outputs cannot be paired.
     """
@@ -475,8 +467,7 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
             _unify(one, other, to_a, to_b)
     for name in a.dims.keys() & b.dims.keys() - to_a.keys() - to_b.keys():
         _unify(a.dims[name], b.dims[name], to_a, to_b)
-    roots_a, roots_b = _roots(a), _roots(b)
-    left, right = _output_names(roots_a, roots_b)
+    left, right = _output_names(a, b)
     new_a = replace_dims(list(left.values()), to_a) if to_a else list(left.values())
     new_b = replace_dims(list(right.values()), to_b) if to_b else list(right.values())
     now: dict[tuple[Any, str], Node] = {(n.op, n.attrs["name"]): n for n in walk(new_a) if n.op in leaves.NAMED_LEAVES}
@@ -501,7 +492,7 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
 
 
 def _narrowed(dims: Mapping[str, Dim], to: Mapping[str, Dim]) -> Iterator[str]:
-    """In words, which dims have fewer sizes than they had before they were made the same as those of another graph."""
+    """Yield, in words, the dims with fewer sizes than they had before they were made the same as those of another graph."""
     for name, new in to.items():
         if name not in dims:
             continue
@@ -518,20 +509,20 @@ def _two_types(x: Node, y: Node) -> OutsideFragmentError:
 
 
 def _pairs(a: Graph, b: Graph) -> list[tuple[Node, Node]]:
-    """The leaves that are the same, one of each graph."""
-    found = []
+    """Return the leaves that are the same, one of each graph."""
+    pairs = []
     left_b = {kind: dict(getattr(b, kind)) for kind in ("inputs", "parameters", "states")}
     alone: list[Node] = []
     for kind, other in left_b.items():
         one: Mapping[str, Node] = getattr(a, kind)
         alone += [x for name, x in one.items() if name not in other]
-        found += [(x, other.pop(name)) for name, x in one.items() if name in other]
+        pairs += [(x, other.pop(name)) for name, x in one.items() if name in other]
     for x in alone:                                         # a parameter of one may be an input of the other
         for other in left_b.values():
             if x.attrs["name"] in other:
-                found.append((x, other.pop(x.attrs["name"])))
+                pairs.append((x, other.pop(x.attrs["name"])))
                 break
-    return found
+    return pairs
 
 
 def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> None:
@@ -548,11 +539,11 @@ def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> 
         if low > high:
             raise OutsideFragmentError(f"the dim {one} from {d.bounds(one)[0]} to {d.bounds(one)[1]} of one graph and {other} from "
                                        f"{low_b} to {high_b} of the other have no size in common")
-        made = d.dim(str(one), low, high)
-        if made != one:
-            to_a[str(one)] = made
-        if made != other:
-            to_b[str(other)] = made
+        joined = d.dim(str(one), low, high)
+        if joined != one:
+            to_a[str(one)] = joined
+        if joined != other:
+            to_b[str(other)] = joined
     elif alone_b:
         to_b[str(other)] = _within(one, other)
     elif alone_a:
@@ -562,23 +553,18 @@ def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> 
 
 
 def _within(size: Dim, dim: Dim) -> Dim:
-    """A size that stands for a dim. Raises OutsideFragmentError where it may be none that the dim takes on."""
+    """Return a size that stands for a dim. Raises OutsideFragmentError where it may be none that the dim takes on."""
     (low, high), (least, most) = d.bounds(size), d.bounds(dim)
     if low < least or high > most:
-        given = f"{size}" if low == high else f"{size}, from {low} to {high},"
-        raise OutsideFragmentError(f"an axis is {given} in one graph and {dim}, from {least} to {most}, in the other, "
+        described = f"{size}" if low == high else f"{size}, from {low} to {high},"
+        raise OutsideFragmentError(f"an axis is {described} in one graph and {dim}, from {least} to {most}, in the other, "
                                    f"which does not cover it")
     return size
 
 
-def _roots(g: Graph) -> tuple[dict[str, Node], dict[str, Node]]:
-    return dict(g.outputs), dict(g.updates)
-
-
-def _output_names(a: tuple[dict[str, Node], dict[str, Node]],
-                  b: tuple[dict[str, Node], dict[str, Node]]) -> tuple[dict[str, Node], dict[str, Node]]:
-    """Outputs and updates of both by the names of the first; by place where the names of outputs differ."""
-    (outputs_a, updates_a), (outputs_b, updates_b) = a, b
+def _output_names(a: Graph, b: Graph) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Return outputs and updates of both by the names of the first; by place where the names of outputs differ."""
+    outputs_a, outputs_b = dict(a.outputs), dict(b.outputs)
     if set(outputs_a) != set(outputs_b):
         if common := sorted(set(outputs_a) & set(outputs_b)):
             raise OutsideFragmentError(f"both graphs have an output {common[0]!r}, and others whose names differ: "
@@ -588,8 +574,8 @@ def _output_names(a: tuple[dict[str, Node], dict[str, Node]],
         outputs_b = dict(zip(outputs_a, outputs_b.values(), strict=True))
     left = dict(outputs_a)
     right = {name: outputs_b[name] for name in outputs_a}
-    for name in dict.fromkeys([*updates_a, *updates_b]):
-        if name not in updates_a or name not in updates_b:
+    for name in dict.fromkeys([*a.updates, *b.updates]):
+        if name not in a.updates or name not in b.updates:
             raise OutsideFragmentError(f"only one graph moves the state {name!r} on")
-        left[f"{name} (new)"], right[f"{name} (new)"] = updates_a[name], updates_b[name]
+        left[f"{name} (new)"], right[f"{name} (new)"] = a.updates[name], b.updates[name]
     return left, right

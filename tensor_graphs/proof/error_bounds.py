@@ -4,9 +4,9 @@
     1e-300 · 1e-300         0 ± 2e-308     an underflow: the error grows with every factor that follows
     2^900 · 2^900           ∞ ± ∞          an overflow; log 0 = −∞ and what follows from it is exact
 
-The worst case, to all orders: running_error.py adds errors as if they were independent, which explains what kernels compute and
-proves nothing (x · x has twice the relative error of x, not √2 times). Every operand of an op may be at either end of its error,
-the op's own rounding is added (0 where the result is seen to be exact), and all of it is rounded up.
+The worst case, to all orders (running_error.py adds errors as if they were independent, which proves nothing: x · x has twice the
+relative error of x, not √2 times). Every operand of an op may be at either end of its error, the op's own rounding is added (0
+where the result is seen to be exact), and all of it is rounded up.
 
 Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3; the error of a
 sum of two by Knuth, vol. 2, 4.2.2.
@@ -23,16 +23,16 @@ import numpy as np
 from tensor_graphs.meaning.algebra import Array
 
 UNIT = 2.0**-53
-"""What rounding changes in a result, relative to it."""
+"""Relative error of a rounded result."""
 
 FUNCTION = 8.0 * UNIT
-"""What numpy's exp2, log2 and sin are off, at most, relative to the result."""
+"""Largest relative error of numpy's exp2, log2 and sin."""
 
 LEAST = 2.0**-1022
-"""Results below it have lost digits, and may be 0: they are off by so much."""
+"""Results below it have lost digits, and may be 0: this is their error."""
 
 _SMALL = 2.0**-960
-"""Below it, so little may round to 0."""
+"""Results below it may have lost digits."""
 
 _UP = 1.0 + 1e-6                                            # for the rounding of the errors themselves
 
@@ -53,43 +53,43 @@ class Bounded:
 
     @property
     def shown(self) -> Array:
-        """Where the error is finite."""
+        """Elements whose error is finite."""
         return np.asarray(np.isfinite(self.off))
 
     @property
     def infinite(self) -> Array:
-        """Where it is exactly −∞ or ∞."""
+        """Elements that are exactly −∞ or ∞."""
         return np.asarray(np.isinf(self.value) & (self.off == 0))
 
     def each(self, f: Callable[[Array], Array]) -> Bounded:
-        """Both arrays passed through f, which only moves or repeats elements."""
+        """Return both arrays passed through f, which only moves or repeats elements."""
         return Bounded(f(self.value), None if self.error is None else f(self.error))
 
     def together(self, other: Bounded, f: Callable[[Array, Array], Array]) -> Bounded:
-        """The arrays of two passed through f, which only chooses between them."""
+        """Return the arrays of two passed through f, which only chooses between them."""
         value = f(self.value, other.value)
         if self.error is None and other.error is None:
             return Bounded(value)
         return Bounded(value, f(np.broadcast_to(self.off, self.value.shape), np.broadcast_to(other.off, other.value.shape)))
 
     def ends(self) -> tuple[Array, Array]:
-        """The least and the largest number that it may be."""
+        """Return the least and the largest number that it may be."""
         return np.asarray(self.value - self.off * _UP), np.asarray(self.value + self.off * _UP)
 
 
 def literal(value: Array, exact: Array) -> Bounded:
-    """Floats that stand for the numbers from which they were rounded, itself where exact."""
+    """Return floats that stand for the numbers from which they were rounded, themselves where exact."""
     return _made(value, np.zeros(()), UNIT * np.abs(value), exact | ~np.isfinite(value), np.isinf(value))
 
 
 def held(x: Array) -> Array:
-    """Where numbers have so few bits that a product of two of them has at most 53."""
+    """Return where numbers have so few bits that a product of two of them has at most 53."""
     return np.asarray(x.astype(np.float32) == x)
 
 
 def _made(value: Array, carried: Array, own: Array, exact: Array, infinite: Array) -> Bounded:
-    """A result. carried: what the errors of operands make of it; own: the op's rounding, but where it is exact; infinite: where
-    ∞ is no overflow."""
+    """Return a result with its error. carried: that of the operands; own: the op's rounding, but where exact; infinite: where ∞ is
+    no overflow."""
     value = np.asarray(value)
     own = np.where(exact, 0.0, np.where(np.abs(value) < _SMALL, own + LEAST, own))
     error = np.broadcast_to((carried + own) * _UP, value.shape)
@@ -100,7 +100,7 @@ def _made(value: Array, carried: Array, own: Array, exact: Array, infinite: Arra
 
 
 def _carried(x: Bounded, error: Callable[[], Array]) -> Array:
-    """An error that comes from that of x: none where that is none, and never rounded to 0."""
+    """Return an error that comes from that of x: none where that is none, and never rounded to 0."""
     return np.zeros(()) if x.error is None else np.where(x.error == 0, 0.0, error() + LEAST)
 
 
@@ -122,7 +122,7 @@ def mul(x: Bounded, y: Bounded) -> Bounded:
 
 
 def reciprocal(x: Bounded) -> Bounded:
-    """1/0 is ∞: a pole, and no overflow."""
+    """Return 1/x; 1/0 is ∞, a pole and no overflow."""
     size = np.abs(x.value)
     left = size - x.off
     carried = _carried(x, lambda: np.where(left > 0, x.off / size / left, np.inf))
@@ -161,7 +161,7 @@ def _power_of_two(x: Bounded) -> Array:
 
 
 def sum(x: Bounded, axes: Sequence[int]) -> Bounded:
-    """Over axes, in any order: no partial sum is larger than the sum of the sizes."""
+    """Return the sum over axes, in any order: no partial sum is larger than the sum of the sizes."""
     axes = tuple(axes)
     size = np.sum(np.abs(x.value), axis=axes)
     terms = math.prod(x.value.shape[a] for a in axes)
@@ -171,7 +171,7 @@ def sum(x: Bounded, axes: Sequence[int]) -> Bounded:
 
 
 def dot(x: Bounded, y: Bounded, terms: int, product: Callable[[Array, Array], Array]) -> Bounded:
-    """product: that of two matrices, a sum of so many terms."""
+    """Return the product of two matrices by `product`, a sum of `terms` terms."""
     value, size = product(x.value, y.value), product(np.abs(x.value), np.abs(y.value))
     carried = np.zeros(())
     for one, other in ((np.abs(x.value), y.error), (x.error, np.abs(y.value)), (x.error, y.error)):

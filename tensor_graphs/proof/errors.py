@@ -1,4 +1,4 @@
-"""errors: what exact evaluation says when it knows nothing of a graph."""
+"""errors: the errors of exact evaluation that knows nothing of a graph."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""exhaustive: integers of few values tried at all of them: a proof without a word on any op.
+"""exhaustive: integers of few values tried at all of them: a proof whatever the ops are.
 
 Where each element of an output depends on at most one element of each leaf, and these leaves have 2^16 values together at most
 (two of a byte each, one of 16 bits, some booleans), both graphs are run with every combination, one to each place along a new axis.
-Everything is exact: integers are those of the machine, and the floats that are made of them are fractions, of which the field
-knows the residue and float64 the size (finite_field.py).
+All is exact: integers are the machine's, floats made of them are fractions with a residue and a float64 size (finite_field.py).
 """
 
 from __future__ import annotations
@@ -15,52 +14,52 @@ import numpy as np
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.node import Node, Op
+from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At
 
 MOST_VALUES = 1 << 16
 
 
 def values(order: Sequence[Node], nodes: Sequence[At]) -> dict[Node, Array] | None:
-    """For each leaf its value at all combinations, [combinations] (the same for all elements); None where these are too many, or an
-    element depends on two elements of one leaf, or on a float."""
-    given = [node for node in order if node.op in leaves.NAMED_LEAVES]
+    """Return for each leaf its value at all combinations, [combinations] (equal for all elements); None where these are too many,
+    or an element depends on two elements of one leaf, or on a float."""
+    named = [node for node in order if node.op in leaves.NAMED_LEAVES]
     count = 1
-    for leaf in given:
+    for leaf in named:
         if leaf.dtype.kind == "float":
             return None
         count *= 2 if leaf.dtype.kind == "bool" else 1 << (8 * leaf.dtype.itemsize)
         if count > MOST_VALUES:
             return None
-    if not given or not _one_of_each(nodes, given):
+    if not named or not _one_of_each(nodes, named):
         return None
-    made: dict[Node, Array] = {}
+    result: dict[Node, Array] = {}
     inner = 1
-    for leaf in given:
+    for leaf in named:
         if leaf.dtype.kind == "bool":
             all_values: Array = np.asarray([False, True])
         else:
             all_values = np.arange(int(leaf.dtype.min), int(leaf.dtype.max) + 1).astype(leaf.dtype.numpy)
-        made[leaf] = all_values[np.arange(count) // inner % all_values.size]
+        result[leaf] = all_values[np.arange(count) // inner % all_values.size]
         inner *= all_values.size
-    return made
+    return result
 
 
-def _one_of_each(nodes: Sequence[At], given: Sequence[Node]) -> bool:
-    """Whether every element of every node depends on one element of each leaf at most: followed as the number of that element."""
+def _one_of_each(nodes: Sequence[At], named: Sequence[Node]) -> bool:
+    """Return whether every element of every node depends on one element of each leaf at most: followed as that element's number."""
     none = -1
-    found: dict[tuple[Node, Node], Array | None] = {}
+    origins: dict[tuple[Node, Node], Array | None] = {}
     for n in nodes:
         node, name = n.node, n.node.op.name
         if math.prod(n.shape) > 1 << 14:
             return False
-        for leaf in given:
+        for leaf in named:
             if node is leaf:
-                found[node, leaf] = np.arange(math.prod(n.shape)).reshape(n.shape)
+                origins[node, leaf] = np.arange(math.prod(n.shape)).reshape(n.shape)
                 continue
-            operands = [found[i, leaf] for i in node.inputs]
+            operands = [origins[i, leaf] for i in node.inputs]
             if all(o is None for o in operands):
-                found[node, leaf] = None
+                origins[node, leaf] = None
                 continue
             if name == "erf" or (isinstance(node.op, AtomicOp) and node.op.elementwise):
                 joined: Array = np.full(n.shape, none)
@@ -69,18 +68,14 @@ def _one_of_each(nodes: Sequence[At], given: Sequence[Node]) -> bool:
                         if np.any((joined != none) & (o != none) & (joined != o)):
                             return False
                         joined = np.where(o == none, joined, o)
-                found[node, leaf] = joined
+                origins[node, leaf] = joined
                 continue
-            moved = _moved(n, operands, none) if _moves(node.op) else None
+            moves = node.op.group in ("move", "reduce") or node.op.facts.reads is not None or node.op.facts.dtype_matters
+            moved = _moved(n, operands, none) if moves else None
             if moved is None:
                 return False
-            found[node, leaf] = moved
+            origins[node, leaf] = moved
     return True
-
-
-def _moves(op: Op) -> bool:
-    """Whether what an element of the result depends on can be read off the places that it comes from."""
-    return op.group in ("move", "reduce") or op.facts.reads is not None or op.facts.dtype_matters
 
 
 def _moved(n: At, operands: Sequence[Array | None], none: int) -> Array | None:
@@ -114,5 +109,5 @@ def _moved(n: At, operands: Sequence[Array | None], none: int) -> Array | None:
 
 
 def assigned(n: At, every: Mapping[Node, Array]) -> Array:
-    """A leaf's elements at all combinations, [*shape, combinations]."""
+    """Return a leaf's elements at all combinations, [*shape, combinations]."""
     return np.broadcast_to(every[n.node], (*n.shape, every[n.node].size))

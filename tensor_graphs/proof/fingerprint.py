@@ -1,9 +1,4 @@
-"""fingerprint: what a graph means, as its values at random points of a finite field.
-
-`Points` evaluates one or more graphs together, at sizes and points of choice, over the same random leaves; `compare`
-says at one choice of sizes whether two lists of outputs agree, and how likely different ones would have agreed;
-`fingerprint` hashes the values of one graph.
-"""
+"""fingerprint: the meaning of a graph, as its values at random points of a finite field, over the same leaves as other graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ from tensor_graphs.proof import prime_lanes as lane_room
 from tensor_graphs.proof.degree import degrees
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.finite_field import POLE, BySign, Field, FieldValue
-from tensor_graphs.proof.integer_inputs import Domain, Given, draw
+from tensor_graphs.proof.integer_inputs import Domain, IntegerInputs, draw
 from tensor_graphs.proof.normal_form import in_atoms, rounding_aloud
 from tensor_graphs.proof.selections import Selections
 from tensor_graphs.proof.sizes import choose
@@ -52,7 +47,7 @@ _TERMS = 16
 """Products within a matrix product that take as long as one element elsewhere."""
 
 _BATCH_ELEMENTS = 400_000
-"""of the largest node, times points: what is in memory at a time."""
+"""elements of the largest node, times points, that are in memory at a time"""
 
 
 def seed_of(*words: object) -> list[int]:
@@ -61,9 +56,9 @@ def seed_of(*words: object) -> list[int]:
 
 
 class Points:
-    """Lists of outputs, one for each graph, ready to be evaluated over the same leaves at chosen sizes.
+    """Lists of outputs, one for each graph, to be evaluated over the same leaves (by kind and name) at chosen sizes.
 
-    Leaves are known by kind and name. Raises OutsideFragmentError for ops that exact evaluation knows nothing of.
+    Raises OutsideFragmentError for ops that exact evaluation knows nothing of.
     """
 
     def __init__(self, roots: Sequence[Sequence[Node]], bits: bool = False) -> None:
@@ -78,7 +73,7 @@ class Points:
         self.lanes, self.compared_in = lane_room.plan(self.roots, bits)
         self.order = walk([r for graph in self.roots for r in graph])
         self.shared = set(walk(self.roots[0])).intersection(*(walk(graph) for graph in self.roots[1:]))
-        self.given = Given(self.order, self.shared)
+        self.given = IntegerInputs(self.order, self.shared)
         self.has_logarithm = any(n.op.name == "log2" and n not in self.lanes.random for n in self.order)
         self.chosen_compared = _chosen_compared(self.order, self.given.hanging)
         self._places = {node: i for i, node in enumerate(self.order)}
@@ -86,19 +81,15 @@ class Points:
         self._kept = {r for graph in self.roots for r in graph}
 
     def at(self, binding: Mapping[str, int]) -> list[At]:
-        """Every node at these sizes, operands before users. Raises DimError."""
-        made = []
-        types = {}
-        for node in self.order:
-            types[node] = node.type.at(binding)
-            made.append(At(node, resolve_attributes(node.attrs, binding), (types[node],),
-                           tuple(types[i] for i in node.inputs)))
-        return made
+        """Return every node at these sizes, operands before users. Raises DimError."""
+        types = {node: node.type.at(binding) for node in self.order}
+        return [At(node, resolve_attributes(node.attrs, binding), (types[node],), tuple(types[i] for i in node.inputs))
+                for node in self.order]
 
     def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
                  indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[FieldValue]]:
-        """The outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers; every: or
-        the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
+        """Return the outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers;
+        every: or the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
         values: dict[Node, FieldValue] = {}
         for position, n in enumerate(nodes):
             node = n.node
@@ -135,11 +126,11 @@ class Points:
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
 
     def key(self) -> str:
-        """What the graphs are: the primes by which they are judged are drawn from it, so that no program has numbers for them."""
+        """Return a key of the graphs, from which the primes that judge them are drawn, so that no program has numbers for them."""
         return "|".join(r.digest for graph in self.roots for r in graph)
 
     def name(self, node: Node) -> str:
-        """Of what is drawn: the leaf's own, or the place of what was cut."""
+        """Return the name of what is drawn: the leaf's own, or the place of a cut node."""
         return leaf_name(node) if node.op in leaves.NAMED_LEAVES else f"cut {self._places[node]}"
 
     def _draw(self, n: At, field: Field) -> FieldValue:
@@ -150,34 +141,34 @@ class Points:
         return FieldValue(lanes)
 
     def held(self, binding: Mapping[str, int]) -> frozenset[Node]:
-        """The casts to floats that round nothing at these sizes, where that counts."""
+        """Return the casts to floats that round nothing at these sizes, where that counts."""
         return ranges.held(self.order, binding) if self.bits else frozenset()
 
     def choices(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain], indices: Mapping[Node, Array],
                 held: frozenset[Node] = frozenset()) -> float:
-        """The most choices (in bits) on which an element of an output hangs, with its counterparts in all graphs."""
+        """Return the most choices (in bits) on which an element of an output depends, with its counterparts in all graphs."""
         if not field.selections and not field.roots and not domains:
             return 0.0
         algebra = Selections(field.selections, indices, field.roots, field.ties)
-        found: dict[Node, Any] = {}
+        choices: dict[Node, Any] = {}
         for n in nodes:
             node = n.node
             if node in domains:
-                found[node] = algebra.given(n, self.name(node), domains[node].bits)
+                choices[node] = algebra.given(n, self.name(node), domains[node].bits)
             elif node in self.given.atoms:
-                found[node] = algebra.finish(n, algebra.atom(n, *(found[i] for i in node.inputs)))
+                choices[node] = algebra.finish(n, algebra.atom(n, *(choices[i] for i in node.inputs)))
             elif isinstance(node.op, AtomicOp):
-                found[node] = algebra.finish(n, node.op.meaning(algebra, n, *(found[i] for i in node.inputs)))
+                choices[node] = algebra.finish(n, node.op.meaning(algebra, n, *(choices[i] for i in node.inputs)))
                 if self.bits and node.op.name == "cast" and node.dtype.kind == "float" and node not in held:
-                    found[node] = algebra.floor(n, found[node])     # a random function of what it rounds
+                    choices[node] = algebra.floor(n, choices[node])     # a random function of what it rounds
             else:
-                found[node] = getattr(algebra, node.op.name)(n, *(found[i] for i in node.inputs)) if node.inputs else None
+                choices[node] = getattr(algebra, node.op.name)(n, *(choices[i] for i in node.inputs)) if node.inputs else None
         most = 0.0
         for same in zip(*self.roots, strict=True):
-            each = [found[r] for r in same if found[r] is not None]
-            if each:
-                together = each[0].hardest.reshape(-1)
-                for other in each[1:]:
+            roots = [choices[r] for r in same if choices[r] is not None]
+            if roots:
+                together = roots[0].hardest.reshape(-1)
+                for other in roots[1:]:
                     together = np.bitwise_or(together, other.hardest.reshape(-1))
                 most = max(most, max((algebra.weight(c) for c in together), default=0.0))
         return most
@@ -189,12 +180,12 @@ def leaf_name(node: Node) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What was found at one choice of sizes.
+    """Result of a comparison at one choice of sizes.
 
-    equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most so likely
-    would different graphs have agreed; points: at which the element seen least was defined; work: elements computed;
-    both_ways: whether values are compared in both directions, so that a tie is something of its own;
-    tied: ties were not seen to agree; exact: all values were tried; values: by leaf, those at which a difference was seen then.
+    equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most that of different graphs
+    to agree; points: at which the element seen least was defined; work: elements computed; both_ways: values are compared in both
+    directions, so that a tie is an outcome of its own; tied: ties were not seen to agree; exact: all values were tried; values: by
+    leaf, those at which a difference was seen then.
     """
 
     equal: bool
@@ -209,7 +200,7 @@ class Agreement:
 
 
 def one_sided(x: FieldValue, y: FieldValue) -> bool:
-    """Whether some element of one value divides by 0 at a point at which the other is defined."""
+    """Return whether some element of one value divides by 0 at a point at which the other is defined."""
     for v, other in ((x, y), (y, x)):
         if v.bad is not None:
             pole = (v.bad & POLE) != 0
@@ -223,8 +214,8 @@ MOST_BY_SQUARES = 3.0
 
 
 def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
-    """Whether < compares floats that were chosen by the order of others, as the minimum and the maximum of two: no strict order
-    makes them tie as their operands may."""
+    """Return whether < compares floats that were chosen by the order of others, as the minimum and the maximum of two: no strict
+    order makes them tie as their operands may."""
     chosen: set[Node] = set()
     for n in order:
         floats = [i for i in n.inputs if i.dtype.kind == "float"]
@@ -237,12 +228,12 @@ def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
 
 
 def _is_ordered(op: Op) -> bool:
-    """Whether the order of the operands decides about the result."""
+    """Return whether the order of the operands determines the result."""
     return op.facts.compares or op.facts.selects
 
 
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
-    """Whether the values that are compared by < lead in a circle: a < b and b < a, or a < b, b < c and c < a.
+    """Return whether the comparisons by < have a cycle: a < b and b < a, or a < b, b < c and c < a.
 
     Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that
     agreement in all strict orders is agreement at ties. (a < b is −b < −a, too.)
@@ -262,11 +253,8 @@ def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
 
 
 def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
-    """Whether the two lists of outputs of p agree at these sizes: in all strict orders, and where values are compared both ways,
-    in those with ties. `tied` of the result says that ties were not seen to agree.
-
-    Raises as `_compare` does.
-    """
+    """Compare the two lists of outputs of p at these sizes: in all strict orders, and where values are compared both ways, in those
+    with ties. Raises as `_compare` does."""
     all_values = _compare_all_values(p, binding, seed)
     if all_values is not None:
         return all_values
@@ -300,7 +288,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
 
 
 def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agreement | None:
-    """Agreement at all values of integers that have few; None where they have many, or something is not exact."""
+    """Return the agreement at all values of integers that have few; None where they have many, or something is not exact."""
     nodes = p.at(binding)
     every = exhaustive.values(p.order, nodes)
     if every is None:
@@ -318,11 +306,11 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
         field = Field(residues.chain(start + batch, p.has_logarithm), count, seed * 1000 + batch, p.lanes, p.bits)
         try:
             with np.errstate(all="ignore"):
-                found = p.evaluate(nodes, field, {}, every=every)
+                outputs = p.evaluate(nodes, field, {}, every=every)
         except OutsideFragmentError as e:
             log.debug("not at all values: %s", e)
             return None
-        for number, (x, y) in enumerate(zip(*found, strict=True)):
+        for number, (x, y) in enumerate(zip(*outputs, strict=True)):
             bad = [v.bad for v in (x, y) if v.bad is not None and v.bad.any()]
             if bad or any(v.minus is not None and v.minus.any() for v in (x, y)):
                 return None
@@ -337,7 +325,7 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
 
 def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False,
              by_sign: BySign = "") -> Agreement:
-    """Whether the two lists of outputs of p agree at these sizes.
+    """Compare the two lists of outputs of p at these sizes.
 
     Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
     much to compute, a comparison of integers that never came out both ways.
@@ -348,8 +336,8 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         if a.type.at(binding).shape != b.type.at(binding).shape:
             return Agreement(False, 1.0, 0, 0, "the shapes differ")
     prime = min(min(chain) for chain in residues.CHAINS)
-    known = degrees(p.order, sizes, p.lanes)
-    degree = max((known[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
+    degrees_of = degrees(p.order, sizes, p.lanes)
+    degree = max((degrees_of[r] for graph in p.roots for r in graph if r.dtype.kind == "float"), default=0)
     logarithms = [sizes[n.node] for n in nodes if n.node.op.name == "log2" and n.node not in p.lanes.random]
     terms = sum(sizes[n.node] * int(n.input_types[0].shape[-1]) for n in nodes if n.node.op.name == "dot")
     total, largest = terms // _TERMS + sum(sizes.values()) + _LOGARITHM * sum(logarithms) + 1, max(sizes.values(), default=1) + 1
@@ -374,8 +362,8 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
         field = Field(chain, points, seed * 1000 + batch, p.lanes, p.bits, ties, by_sign, p.given.hanging, held)
         indices: dict[Node, Array] = {}
         with np.errstate(all="ignore"):
-            found = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
-        for number, (x, y) in enumerate(zip(*found, strict=True)):
+            outputs = p.evaluate(nodes, field, domains, indices if batch == 0 else None)
+        for number, (x, y) in enumerate(zip(*outputs, strict=True)):
             if x.exact is not None:
                 same = np.asarray(x.exact == y.integers)
             else:
@@ -432,11 +420,11 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
 
 
 def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int = 8, seed: int = 0, bits: bool = False) -> str:
-    """A hash of what a graph means: 64 hexadecimal digits, equal for graphs that are equal functions of equally named leaves.
+    """Return a hash of a graph's meaning: 64 hexadecimal digits, equal for graphs that are equal functions of equally named leaves.
 
-    dims: sizes by name (a generic choice where absent); points: of the field; bits: narrowing casts count. Points at which
-    an element is undefined are marked as such, so graphs with roots and logarithms that are equal only where all of
-    them are defined may have different fingerprints; `equal` compares those. Raises OutsideFragmentError, DimError.
+    dims: sizes by name (a generic choice where absent); points: of the field; bits: narrowing casts count. Points at which an
+    element is undefined are marked, so graphs with roots and logarithms that are equal only where all of them are defined may have
+    different fingerprints; `equal` compares those. Raises OutsideFragmentError, DimError.
     """
     p = Points([graph.roots], bits)
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]
@@ -444,9 +432,9 @@ def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int
     nodes = p.at(binding)
     field = Field(residues.CHAINS[0], points, seed, p.lanes, bits, hanging=p.given.hanging, held=p.held(binding))
     with np.errstate(all="ignore"):
-        (found,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
+        (outputs,) = p.evaluate(nodes, field, p.given.domains(nodes, binding))
     h = hashlib.sha256(f"{points} {seed} {bits}".encode())
-    for name, x, lane in zip([*graph.outputs, *graph.updates], found, p.compared_in, strict=True):
+    for name, x, lane in zip([*graph.outputs, *graph.updates], outputs, p.compared_in, strict=True):
         values = x.exact if x.exact is not None else x.lanes[lane]
         if x.minus is not None:
             values = np.where(x.minus, np.uint64(2**62), values)

@@ -1,19 +1,19 @@
 """finite_field: the op table over residues: one more algebra for the same rows, in which equal formulas have equal values.
 
-A float is a random residue modulo each prime of a chain (residues.py); an expression of +, ·, 1/x, √x, 2^x and log2 x
-that is equal to another one for all real numbers is equal to it modulo every prime at every point where both are
-defined, and one that is not differs at nearly all points. What a value is known in are its lanes: 2^x takes lane i to
-lane i + 1, log2 takes it back. A function of which exact arithmetic knows nothing (sin, floor, a second 2^x on one
-path, a narrowing cast in bits mode) is a keyed random function of the residue: equal operands give equal results.
+A float is a random residue modulo each prime of a chain (residues.py); an expression of +, ·, 1/x, √x, 2^x and log2 x that equals
+another one for all real numbers equals it modulo every prime at every point where both are defined, and one that does not differs
+at nearly all points. The primes in which a value is known are its lanes: 2^x takes lane i to lane i + 1, log2 takes it back. A
+function that has no residues (sin, floor, a second 2^x in one expression, a narrowing cast in bits mode) is a keyed random function
+of the residue: equal operands give equal results.
 
-Order is a keyed random order that negation reverses, a new one for each point: what holds for max, less and abs in
-every such order holds for the real one, and what mixes order with arithmetic (max(x, 0) = x) fails at half the points.
-x ≠ x is False; of other values ≠ is a keyed random bit, as equality may occur but does not in general.
+Order is a keyed random order that negation reverses, a new one for each point: what holds for max, less and abs in every such
+order holds for the real one, and what mixes order with arithmetic (max(x, 0) = x) fails at half the points. x ≠ x is False; of
+other values ≠ is a keyed random bit, as equality may occur but does not in general.
 
-Integers and booleans are exact, and so is whatever depends on no float leaf, by float64 with a bound on its error at its
-side (masks, iotas; error_bounds.py): known numbers that the bounds do not tell apart are equal where their residues are, and
-undecided elsewhere. −∞ is a symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines
-nothing (1/0, the root of a non-square, −∞ in any other place) is bad at that point, and is compared at others.
+Integers and booleans are exact, and so is what depends on no float leaf, by float64 with a limit of its error (masks, iotas;
+error_bounds.py): numbers that float64 does not tell apart are equal where their residues are, and undecided elsewhere. −∞ is a
+symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines nothing (1/0, the root of a non-square,
+−∞ in any other place) is bad at that point, and is compared at others.
 
 Every array has one more axis at the end: the points, or 1 where all points agree. Values are never written to.
 """
@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -41,24 +41,25 @@ from tensor_graphs.proof.errors import OutsideFragmentError
 from tensor_graphs.proof.selections import ComparedOperands
 
 NEAR = 1e-9
-"""Known numbers that are so near to each other, or to a whole number, are not told apart by float64, whatever their bounds are."""
+"""Relative distance below which float64 does not tell two known numbers apart, whatever their errors are."""
 
 MOST_LITERALS = 20_000
-"""Different float constants in one node; beyond, their residues would take seconds."""
+"""Different float constants in one node; the residues of more would take seconds."""
 
 POLE = 2
 
 BySign = Literal["", "keyed", "squares"]
 
 _LEAST = np.int64(np.iinfo(np.int64).min)
+_NO = np.zeros(1, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """Floats: lanes (residues by lane), real (float64 and its bound, where no float leaf is below), minus (is −∞); else exact.
+    """Floats: lanes (residues by lane), real (float64 and its error, where no float leaf is below), minus (is −∞); else exact.
 
-    bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where
-    the numbers have none, 1/0; both may be set.
+    bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where the
+    numbers have none, 1/0; both may be set.
     """
 
     lanes: Mapping[int, Array] = field(default_factory=dict)
@@ -68,12 +69,10 @@ class FieldValue:
     bad: Array | None = None
 
     def each(self, f: Callable[[Array], Array]) -> FieldValue:
-        """The value with every array passed through f, which only moves or repeats elements."""
-        def one(x: Array | None) -> Array | None:
-            return None if x is None else f(x)
-
-        return FieldValue({i: f(x) for i, x in self.lanes.items()}, one(self.exact),
-                          None if self.real is None else self.real.each(f), one(self.minus), one(self.bad))
+        """Return the value with every array passed through f, which only moves or repeats elements."""
+        exact, minus, bad = (None if x is None else f(x) for x in (self.exact, self.minus, self.bad))
+        real = None if self.real is None else self.real.each(f)
+        return FieldValue({i: f(x) for i, x in self.lanes.items()}, exact, real, minus, bad)
 
     @property
     def integers(self) -> Array:
@@ -82,22 +81,18 @@ class FieldValue:
 
 
 def _either(*masks: Array | None) -> Array | None:
-    found: Array | None = None
-    for m in masks:
-        if m is not None:
-            found = m if found is None else np.asarray(found | m)
-    return found
+    present = [mask for mask in masks if mask is not None]
+    return reduce(lambda a, b: np.asarray(a | b), present) if present else None
 
 
-def _everywhere(same: Any, known: Array) -> Array:
-    """Where residues are the same, for each known number: at all points, if it is one for all of them."""
-    found = np.asarray(same)
-    return np.asarray(np.all(found, axis=-1, keepdims=True)) if known.shape[-1] == 1 else found
+def _everywhere(same: Any, real: Array) -> Array:
+    """Return where residues are the same, for each number of `real`: at all points, if it is one for all of them."""
+    return np.asarray(np.all(same, axis=-1, keepdims=True)) if real.shape[-1] == 1 else np.asarray(same)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Which lanes each node of a graph is needed in, and which ops are random functions (prime_lanes.py finds both)."""
+    """Lanes in which each node of a graph is needed, and the nodes that are random functions (prime_lanes.py finds both)."""
 
     needed: Mapping[Node, frozenset[int]]
     random: frozenset[Node]
@@ -107,13 +102,13 @@ class Lanes:
 class Field:
     """The algebra at one batch of points. See the module's docstring.
 
-    chain: three primes; points: how many; seed: of everything random, the same for all graphs to be compared.
+    chain: three primes; points: their number; seed: of everything random, the same for all graphs to be compared; hanging: nodes
+    that depend on a leaf; held: casts to floats that round nothing (ranges.py).
     """
 
     def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
                  ties: bool = False, by_sign: BySign = "",
                  hanging: Collection[Node] = (), held: Collection[Node] = ()) -> None:
-        """hanging: nodes below which there is a leaf; held: casts to floats that round nothing (ranges.py)."""
         self.chain, self.points, self.seed, self.lanes, self.bits, self.ties = chain, points, seed, lanes, bits, ties
         self.by_sign, self.hanging, self.held = by_sign, hanging, held
         self.key = np.random.default_rng([seed, 1]).integers(0, 2**63, points, dtype=np.uint64)
@@ -130,40 +125,34 @@ class Field:
         return self.lanes.needed[n.node]
 
     def keyed(self, word: str) -> Array:
-        """The points' keys for one purpose."""
+        """Return the points' keys for one purpose."""
         number = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little") >> 1
         return residues.mix(self.key, np.asarray(number, dtype=np.uint64))
 
     def named(self, word: str, lane: int) -> Array:
-        """A random element other than 0 for each point: what ln 2 and √π are."""
-        found = self._named.get((word, lane))
-        if found is None:
+        """Return a random element other than 0 for each point: ln 2 or √π."""
+        if (word, lane) not in self._named:
             m = self.chain[lane]
-            found = self._named[word, lane] = self.keyed(f"{word} {lane}") % np.uint64(m - 1) + np.uint64(1)
-        return found
-
-    def literal(self, value: float, lane: int) -> tuple[Array, Array | None]:
-        """(residues [points or 1], bad) of a finite float."""
-        return self.number(literals.read(value), lane)
+            self._named[word, lane] = self.keyed(f"{word} {lane}") % np.uint64(m - 1) + np.uint64(1)
+        return self._named[word, lane]
 
     def number(self, number: literals.ClosedForm, lane: int) -> tuple[Array, Array | None]:
-        """(residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as only
-        then the roots of several numbers have the signs of real ones together."""
+        """Return (residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as
+        only then the roots of several numbers have the signs of real ones together."""
         m = self.chain[lane]
         ratio = number.factor.numerator * pow(number.factor.denominator, -1, m) % m
         out, bad = np.full(1, ratio, dtype=np.uint64), None
         if number.root != 1:
             square = np.full(1, number.root.numerator * pow(number.root.denominator, -1, m) % m, dtype=np.uint64)
-            found, _ = residues.root(square, m)
             ok = all(pow(p, (m - 1) // 2, m) == 1 for p in literals.primes(number.root.numerator * number.root.denominator))
-            out, bad = out * found % np.uint64(m), None if ok else np.ones(1, dtype=np.bool_)
+            out, bad = out * residues.root(square, m)[0] % np.uint64(m), None if ok else np.ones(1, dtype=np.bool_)
         for word, exponent in (("ln2", number.ln2), ("root pi", number.root_pi)):
             if exponent:
                 out = out * residues.power(self.named(word, lane), exponent % (m - 1), m) % np.uint64(m)
         return out, bad
 
     def of_reals(self, n: At, real: Array) -> FieldValue:
-        """Known floats, [..., points or 1], each as the literal that it is."""
+        """Return known floats, [..., points or 1], each as the literal that it is."""
         finite = np.isfinite(real)
         minus = real == -np.inf
         bad: Array | None = ~(finite | minus)
@@ -174,21 +163,21 @@ class Field:
         if values.size > MOST_LITERALS:
             raise OutsideFragmentError(f"{n.node.op.name}: {values.size} different float constants", n.node.location)
         for lane in self.needed(n):
-            each = [self.literal(float(v), lane) for v in values]
-            width = max((r.size for r, _ in each), default=1)
-            table = np.stack([np.broadcast_to(r, width) for r, _ in each]) if each else np.zeros((1, 1), dtype=np.uint64)
-            wrong = np.asarray([b is not None for _, b in each], dtype=np.bool_)
-            if table.shape[1] == 1 or real.shape[-1] == 1:
-                lanes[lane] = table[back[..., 0]] if real.shape[-1] == 1 else table[back, 0]
+            numbers = [self.number(literals.read(float(v)), lane) for v in values]
+            width = max((r.size for r, _ in numbers), default=1)
+            table = np.stack([np.broadcast_to(r, width) for r, _ in numbers]) if numbers else np.zeros((1, 1), dtype=np.uint64)
+            wrong = np.asarray([b is not None for _, b in numbers], dtype=np.bool_)
+            if real.shape[-1] == 1:
+                lanes[lane] = table[back[..., 0]]
             else:
-                lanes[lane] = table[back, np.arange(self.points)]
+                lanes[lane] = table[back, 0 if width == 1 else np.arange(self.points)]
             if wrong.any():
                 bad = _either(bad, wrong[back])
         return FieldValue(lanes, real=shown, minus=minus if minus.any() else None,
                           bad=bad if bad is not None and bad.any() else None)
 
     def as_written(self, real: Array) -> Array:
-        """Where floats stand for themselves."""
+        """Return where floats stand for themselves."""
         exact = error_bounds.held(real) | ~np.isfinite(real)
         if not exact.all():
             others = {v: literals.read(v) == literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
@@ -198,47 +187,47 @@ class Field:
     def _binary(self, n: At, x: FieldValue, y: FieldValue, f: Callable[[Array, Array, int], Array],
                 real: Callable[[Bounded, Bounded], Bounded]) -> FieldValue:
         lanes = {i: f(x.lanes[i], y.lanes[i], self.chain[i]) for i in self.needed(n)}
-        known = None
+        number = None
         if x.real is not None and y.real is not None:
-            known = real(x.real, y.real)
+            number = real(x.real, y.real)
             if n.node.op.name == "add":
-                known = self.settled(known, lanes)
-        return FieldValue(lanes, real=known, bad=_either(x.bad, y.bad))
+                number = self.settled(number, lanes)
+        return FieldValue(lanes, real=number, bad=_either(x.bad, y.bad))
 
-    def settled(self, known: Bounded, lanes: Mapping[int, Array]) -> Bounded:
-        """Sums of known numbers, exact where little is left of what was added and residues are those of the whole number nearby."""
-        off = ~(known.off <= NEAR * np.abs(known.value))
-        if known.error is None or not lanes or not off.any():
-            return known
-        lane, found = next(iter(lanes.items()))
-        near = np.where(np.isfinite(known.value), np.round(known.value), 0.0)
-        off = off & (np.abs(near) < 2.0**53) & ~(np.abs(known.value - near) > known.off)
-        right = off & _everywhere(residues.whole(np.where(off, near, 0.0).astype(np.int64), self.chain[lane]) == found, near)
-        return Bounded(np.where(right, near, known.value), np.where(right, 0.0, known.off))
+    def settled(self, total: Bounded, lanes: Mapping[int, Array]) -> Bounded:
+        """Return sums of known numbers, exact where nearly all cancels and residues are those of the whole number nearby."""
+        off = ~(total.off <= NEAR * np.abs(total.value))
+        if total.error is None or not lanes or not off.any():
+            return total
+        lane, residue = next(iter(lanes.items()))
+        near = np.where(np.isfinite(total.value), np.round(total.value), 0.0)
+        off = off & (np.abs(near) < 2.0**53) & ~(np.abs(total.value - near) > total.off)
+        right = off & _everywhere(residues.whole(np.where(off, near, 0.0).astype(np.int64), self.chain[lane]) == residue, near)
+        return Bounded(np.where(right, near, total.value), np.where(right, 0.0, total.off))
 
     def looked_at(self, n: At, *xs: FieldValue) -> list[Array]:
-        """The residues in the lane in which the node compares its operands."""
+        """Return the residues in the lane in which the node compares its operands."""
         lane = self.lanes.compared_in[n.node]
         return [x.lanes[lane] for x in xs]
 
     def ranks(self, n: At, *xs: FieldValue, ties: bool = False) -> list[Array]:
-        """Where operands stand in the keyed order (or in the real one, where all are known); −∞ is before all.
+        """Return the places of operands in the keyed order (or in the real one, where all are known); −∞ is before all.
 
-        ties: different residues may stand at the same place, and those of the place of 0 at 0: a coarser order of 7 levels.
+        ties: different residues may have the same place, and those of the place of 0 have 0: a coarser order of 7 levels.
         """
         if all(x.real is not None for x in xs):
             return self.exact_order(n, *xs)
         lane = self.lanes.compared_in[n.node]
         key, out = self.keyed("order"), []
         for x in xs:
-            found = residues.rank(x.lanes[lane], key, self.chain[lane])
+            rank = residues.rank(x.lanes[lane], key, self.chain[lane])
             if ties:
-                found = np.sign(found) * (np.abs(found) >> np.int64(60))
-            out.append(found if x.minus is None else np.where(x.minus, _LEAST, found))
+                rank = np.sign(rank) * (np.abs(rank) >> np.int64(60))
+            out.append(rank if x.minus is None else np.where(x.minus, _LEAST, rank))
         return out
 
     def signs(self, n: At, x: FieldValue, y: FieldValue) -> tuple[Array, Array]:
-        """Ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
+        """Return ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
 
         keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs
         do: the sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
@@ -255,7 +244,7 @@ class Field:
         return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
 
     def exact_order(self, n: At, *xs: FieldValue) -> list[Array]:
-        """Known numbers, equal where their residues are, and else farther apart than they may be off; raises where neither."""
+        """Return known numbers, equal where their residues are, else farther apart than their errors; raise where neither."""
         reals = [x.real for x in xs if x.real is not None]
         if len(reals) == 1:
             return [reals[0].value]
@@ -269,22 +258,22 @@ class Field:
         return [np.where(same, 0.0, a), np.where(same, 0.0, b)]
 
     def decided(self, n: At, where: Array, *xs: FieldValue) -> None:
-        """Raises OutsideFragmentError where known numbers are not told apart, unless they are undefined."""
+        """Raise OutsideFragmentError where known numbers are not told apart, unless they are undefined."""
         bad = _either(*(x.bad for x in xs))
         if np.any(~where if bad is None else ~where & (bad == 0)):
             raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
 
     def chance(self, n: At, *xs: FieldValue, axes: tuple[int, ...] = ()) -> None:
-        """Remember that the result of a node depends on the order of these operands (for selections.py)."""
+        """Record that the result of a node depends on the order of these operands (for selections.py)."""
         if any(x.real is None for x in xs):
-            found = np.broadcast_arrays(*self.looked_at(n, *xs))
+            operands = np.broadcast_arrays(*self.looked_at(n, *xs))
             prime = self.chain[self.lanes.compared_in[n.node]]
-            if self.by_sign and len(found) == 2:            # a choice of the difference alone
-                gap = np.asarray((found[0] + np.uint64(prime) - found[1]) % np.uint64(prime))
-                found = (gap, np.zeros_like(gap))
-            self.selections[n.node] = ComparedOperands(np.stack(found), axes, prime)
+            if self.by_sign and len(operands) == 2:         # a choice of the difference alone
+                gap = np.asarray((operands[0] + np.uint64(prime) - operands[1]) % np.uint64(prime))
+                operands = (gap, np.zeros_like(gap))
+            self.selections[n.node] = ComparedOperands(np.stack(operands), axes, prime)
             if n.node.op.name == "less":
-                self.sides.append((found[0][..., 0].reshape(-1), found[1][..., 0].reshape(-1), prime))
+                self.sides.append((operands[0][..., 0].reshape(-1), operands[1][..., 0].reshape(-1), prime))
 
     def random_function(self, n: At, x: FieldValue, word: str, odd: bool) -> FieldValue:
         m = self.chain[self.lanes.compared_in[n.node]]
@@ -293,39 +282,37 @@ class Field:
         return FieldValue(lanes, bad=_either(x.bad, x.minus))
 
     def atom(self, n: At, *operands: FieldValue) -> FieldValue:
-        """Integers or booleans as a keyed random function of integers (integer_inputs.py). Commutative ops stay so; x < x and x ≠ x
-        are False."""
-        given = np.broadcast_arrays(*(x.integers for x in operands))
+        """Return integers or booleans as a keyed random function of integers (integer_inputs.py). Commutative ops stay so; x < x
+        and x ≠ x are False."""
+        integers = np.broadcast_arrays(*(x.integers for x in operands))
         self.selections[n.node] = ComparedOperands(np.stack([
-            g.astype(np.int64, copy=False) if g.dtype != np.uint64 else g.view(np.int64) for g in given]))
+            i.astype(np.int64, copy=False) if i.dtype != np.uint64 else i.view(np.int64) for i in integers]))
         words = list(self.selections[n.node].values)
         if isinstance(n.node.op, AtomicOp) and n.node.op.commutative:
             words = [np.minimum(*words), np.maximum(*words)]
-        made = self.keyed(f"{n.node.op.name} {n.dtype.name}")
+        mixed = self.keyed(f"{n.node.op.name} {n.dtype.name}")
         for word in words:
-            made = residues.mix(word.view(np.uint64), np.asarray(made))
+            mixed = residues.mix(word.view(np.uint64), np.asarray(mixed))
         bad = _either(*(x.bad for x in operands))
         if n.dtype.kind != "bool":
-            return FieldValue(exact=made.astype(n.dtype.numpy), bad=bad)
+            return FieldValue(exact=mixed.astype(n.dtype.numpy), bad=bad)
         differ = np.asarray(words[0] != words[1]) if len(words) == 2 else np.ones((), dtype=np.bool_)
-        return FieldValue(exact=differ & ((made >> np.uint64(7)) & np.uint64(1)).astype(np.bool_), bad=bad)
+        return FieldValue(exact=differ & _a_bit(mixed), bad=bad)
 
     def seen(self, x: FieldValue) -> FieldValue:
-        """The bits of a sum, or the number that bits are: a keyed random function of the integers (integer_inputs.py)."""
-        made = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
-        return dataclasses.replace(x, exact=made.astype(x.integers.dtype))
+        """Return the bits of a sum, or the number that bits are: a keyed random function of the integers (integer_inputs.py)."""
+        mixed = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
+        return dataclasses.replace(x, exact=mixed.astype(x.integers.dtype))
 
     # ---- sources and elementwise -------------------------------------------------------------------------------------
 
     def constant(self, n: At, value: bool | int | float | Array) -> FieldValue:
-        given = self.exactly.constant(n, value)[..., None]
-        if n.dtype.kind != "float":
-            return FieldValue(exact=given)
-        return self.of_reals(n, self.as_held(given, n.dtype))
+        array = self.exactly.constant(n, value)[..., None]
+        return FieldValue(exact=array) if n.dtype.kind != "float" else self.of_reals(n, self.as_held(array, n.dtype))
 
-    def as_held(self, known: Array, dtype: DType) -> Array:
-        """Known floats as a float below 32 bits holds them, in bits mode."""
-        return narrow(known, dtype).astype(np.float64) if self.bits and dtype.itemsize < 4 else known
+    def as_held(self, real: Array, dtype: DType) -> Array:
+        """Return known floats as a float below 32 bits holds them, in bits mode."""
+        return narrow(real, dtype).astype(np.float64) if self.bits and dtype.itemsize < 4 else real
 
     def finish(self, n: At, value: FieldValue) -> FieldValue:
         return value
@@ -359,42 +346,42 @@ class Field:
         return FieldValue(lanes, bad=bad)
 
     def known_root(self, n: At, x: FieldValue, bad: Array | None) -> FieldValue:
-        """The positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a residue
-        has no sign."""
+        """Return the positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a
+        residue has no sign."""
         assert x.real is not None
         real = x.real.value
         if not (x.real.shown & ((real > x.real.off) | (x.real.off == 0))).all() or (real < 0).any():
             raise OutsideFragmentError("the root of a known number that may be below 0", n.node.location)
         finite = np.unique(real[np.isfinite(real)]).tolist()
         squares = {value: literals.near(value) for value in finite}             # verified below
-        made = {value: literals.root_of(square) for value, square in squares.items()}
+        roots = {value: literals.root_of(square) for value, square in squares.items()}
         lanes: dict[int, Array] = {}
 
-        def put(numbers: Mapping[float, literals.ClosedForm], lane: int) -> tuple[Array, Array]:
-            each = {v: self.number(number, lane) for v, number in numbers.items()}
-            width = max((r.size for r, _ in each.values()), default=1)
+        def put(forms: Mapping[float, literals.ClosedForm], lane: int) -> tuple[Array, Array]:
+            numbers = {v: self.number(form, lane) for v, form in forms.items()}
+            width = max((r.size for r, _ in numbers.values()), default=1)
             out = np.zeros((*real.shape[:-1], max(width, real.shape[-1])), dtype=np.uint64)
             wrong = np.zeros(out.shape, dtype=np.bool_)
-            for v, (found, undefined) in each.items():
-                out = np.where(real == v, found, out)
+            for v, (residue, undefined) in numbers.items():
+                out = np.where(real == v, residue, out)
                 wrong |= (real == v) & (undefined is not None)
             return out, wrong
 
         for i in self.needed(n):
             if np.any((put(squares, i)[0] != x.lanes[i]) & np.isfinite(real)):
                 raise OutsideFragmentError("the root of a known number that is no fraction", n.node.location)
-            lanes[i], wrong = put(made, i)
+            lanes[i], wrong = put(roots, i)
             bad = _either(bad, wrong if wrong.any() else None)
         return FieldValue(lanes, real=error_bounds.sqrt(x.real), bad=bad)
 
     def exp2(self, n: At, x: FieldValue) -> FieldValue:
+        real = None if x.real is None else error_bounds.exp2(x.real)
         if n.node in self.lanes.random:
-            return dataclasses.replace(self.random_function(n, x, "exp2", odd=False),
-                                       real=None if x.real is None else error_bounds.exp2(x.real))
+            return dataclasses.replace(self.random_function(n, x, "exp2", odd=False), real=real)
         lanes = {i: residues.exp2(x.lanes[i - 1], self.chain[i]) for i in self.needed(n)}
         if x.minus is not None:
             lanes = {i: np.where(x.minus, np.uint64(0), lane) for i, lane in lanes.items()}
-        return FieldValue(lanes, real=None if x.real is None else error_bounds.exp2(x.real), bad=x.bad)
+        return FieldValue(lanes, real=real, bad=x.bad)
 
     def log2(self, n: At, x: FieldValue) -> FieldValue:
         real = None if x.real is None else error_bounds.log2(x.real)
@@ -417,7 +404,7 @@ class Field:
 
     def dot(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         def matrices(a: Array, b: Array) -> tuple[Array, Array]:
-            """Points first, vectors as a row and a column, as many batch axes in both."""
+            """Return both with points first, vectors as a row and a column, as many batch axes in both."""
             a, b = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
             a = a[:, None, :] if a.ndim == 2 else a
             b = b[:, :, None] if b.ndim == 2 else b
@@ -425,8 +412,8 @@ class Field:
             return tuple(c.reshape(c.shape[0], *([1] * (rank - c.ndim)), *c.shape[1:]) for c in (a, b))  # type: ignore[return-value]
 
         def product(a: Array, b: Array, multiply: Callable[[Array, Array], Array]) -> Array:
-            made = multiply(*matrices(a, b))
-            return np.moveaxis(made.reshape(made.shape[0], *n.shape), 0, -1)
+            result = multiply(*matrices(a, b))
+            return np.moveaxis(result.reshape(result.shape[0], *n.shape), 0, -1)
 
         lanes = {i: product(x.lanes[i], y.lanes[i], partial(residues.matmul, m=self.chain[i])) for i in self.needed(n)}
         bad: Array | None = None
@@ -446,7 +433,7 @@ class Field:
         return FieldValue(lanes, real=real, bad=bad)
 
     def whole_numbers(self, n: At, x: FieldValue) -> Array:
-        """Known numbers with those next to a whole number put on it. Raises where float64 does not tell on which side they are."""
+        """Return known numbers, those next to a whole number rounded. Raises where float64 does not tell on which side they are."""
         assert x.real is not None
         real = x.real.value
         near = np.round(real)
@@ -475,15 +462,14 @@ class Field:
                 return self._round(n, x, old, new)
             if x.real is not None:
                 return FieldValue(exact=self.exactly.cast(n, self.whole_numbers(n, x)), bad=x.bad)
-            if new.kind == "bool":
-                raise OutsideFragmentError("a bool made of a float that depends on inputs", n.node.location)
-            raise OutsideFragmentError("an integer made of a float that depends on inputs", n.node.location)
+            kind = "a bool" if new.kind == "bool" else "an integer"
+            raise OutsideFragmentError(f"{kind} made of a float that depends on inputs", n.node.location)
         if new.kind == "float":
             real = x.integers.astype(np.float64)
             if self.bits and n.node not in self.held:
                 if n.node not in self.hanging:
-                    made = self.of_reals(n, narrow(real, new).astype(np.float64))
-                    return dataclasses.replace(made, bad=_either(made.bad, x.bad))
+                    result = self.of_reals(n, narrow(real, new).astype(np.float64))
+                    return dataclasses.replace(result, bad=_either(result.bad, x.bad))
                 m, key = self.chain[residues.MAIN], f"round to {new.name}"      # that it rounds may be rare among the values drawn
                 seen = residues.whole(x.integers, m)
                 lanes = {i: residues.oracle(seen, self.keyed(f"{key} {i}"), m, self.chain[i], True) for i in self.needed(n)}
@@ -495,18 +481,15 @@ class Field:
 
     def _round(self, n: At, x: FieldValue, old: DType, new: DType) -> FieldValue:
         narrower = new.epsilon > old.epsilon or new.max < old.max
-        if not self.bits or not narrower:
-            return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
-        if n.node in self.held and self.needed(n) <= x.lanes.keys():
+        if not self.bits or not narrower or (n.node in self.held and self.needed(n) <= x.lanes.keys()):
             return dataclasses.replace(x, lanes={i: x.lanes[i] for i in self.needed(n)})
         if x.real is not None and (n.node not in self.hanging or n.node in self.held):
-            made = self.of_reals(n, self.narrowed(n, x.real, new).astype(np.float64))
-            return dataclasses.replace(made, bad=_either(made.bad, x.bad))
-        made = self.random_function(n, x, f"round to {new.name}", odd=True)
-        return dataclasses.replace(made, minus=x.minus, bad=x.bad)
+            result = self.of_reals(n, self.narrowed(n, x.real, new).astype(np.float64))
+            return dataclasses.replace(result, bad=_either(result.bad, x.bad))
+        return dataclasses.replace(self.random_function(n, x, f"round to {new.name}", odd=True), minus=x.minus, bad=x.bad)
 
     def narrowed(self, n: At, x: Bounded, dtype: DType) -> Array:
-        """Known numbers as a dtype holds them. Raises OutsideFragmentError where their bounds do not tell which way they round."""
+        """Return known numbers as a dtype holds them. Raises OutsideFragmentError where their errors allow two roundings."""
         one, other = (narrow(np.where(x.infinite, x.value, end), dtype) for end in x.ends())
         if not x.shown.all() or np.any(one != other):
             raise OutsideFragmentError(f"{n.node.op.name} of a known number that may round to either side", n.node.location)
@@ -514,45 +497,45 @@ class Field:
 
     def bitcast(self, n: At, x: FieldValue) -> FieldValue:
         old, new = n.input_types[0].dtype, n.dtype
-        given = x.exact
+        array = x.exact
         if x.real is not None:
             literal = n.node.inputs[0]
             while literal.op.facts.view:
                 literal = literal.inputs[0]
-            given = x.real.value if literal.op.name == "constant" else self.narrowed(n, x.real, old)
-        if given is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):
+            array = x.real.value if literal.op.name == "constant" else self.narrowed(n, x.real, old)
+        if array is None or (new.kind == "float" and n.node.inputs[0] in self.hanging):
             raise OutsideFragmentError("the bytes of a float that depends on inputs", n.node.location)
-        made = np.stack([self.exactly.bitcast(n, given[..., k]) for k in range(given.shape[-1])], axis=-1)
+        result = np.stack([self.exactly.bitcast(n, array[..., k]) for k in range(array.shape[-1])], axis=-1)
         bad = x.bad
         if bad is not None and bad.any():
-            bad = np.broadcast_to(bad.any(axis=tuple(range(bad.ndim - 1))), made.shape)
-        return self.of_reals(n, made) if new.kind == "float" else FieldValue(exact=made, bad=bad)
+            bad = np.broadcast_to(bad.any(axis=tuple(range(bad.ndim - 1))), result.shape)
+        return self.of_reals(n, result) if new.kind == "float" else FieldValue(exact=result, bad=bad)
+
+    def _of_integers(self, f: Callable[[At, Array, Array], Array], n: At, x: FieldValue, y: FieldValue) -> FieldValue:
+        return FieldValue(exact=f(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
 
     def add(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            return FieldValue(exact=self.exactly.add(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), error_bounds.add)
-        return dataclasses.replace(made, minus=_either(x.minus, y.minus))
+            return self._of_integers(self.exactly.add, n, x, y)
+        total = self._binary(n, x, y, lambda a, b, m: (a + b) % np.uint64(m), error_bounds.add)
+        return dataclasses.replace(total, minus=_either(x.minus, y.minus))
 
     def mul(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            return FieldValue(exact=self.exactly.mul(n, x.exact, y.integers), bad=_either(x.bad, y.bad))
-        made = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), error_bounds.mul)
+            return self._of_integers(self.exactly.mul, n, x, y)
+        product = self._binary(n, x, y, lambda a, b, m: a * b % np.uint64(m), error_bounds.mul)
         minus: Array | None = None
-        bad = made.bad
+        bad = product.bad
         for a, b in ((x, y), (y, x)):
             if a.minus is not None:                         # −∞ · c is −∞ for a known c > 0, else not a symbol
-                positive = np.zeros(1, dtype=np.bool_) if b.real is None else b.real.value > b.real.off
+                positive = _NO if b.real is None else b.real.value > b.real.off
                 minus, bad = _either(minus, a.minus & positive), _either(bad, a.minus & ~positive)
-        return dataclasses.replace(made, minus=minus, bad=bad)
+        return dataclasses.replace(product, minus=minus, bad=bad)
 
     def _choose(self, n: At, condition: Array, x: FieldValue, y: FieldValue) -> FieldValue:
-        """x where the condition holds, else y."""
+        """Return x where the condition holds, else y."""
         def mask(a: Array | None, b: Array | None) -> Array | None:
-            if a is None and b is None:
-                return None
-            none = np.zeros(1, dtype=np.bool_)
-            return np.where(condition, none if a is None else a, none if b is None else b)
+            return None if a is None and b is None else np.where(condition, _NO if a is None else a, _NO if b is None else b)
 
         if x.exact is not None:
             return FieldValue(exact=np.where(condition, x.exact, y.integers), bad=mask(x.bad, y.bad))
@@ -570,46 +553,39 @@ class Field:
         return dataclasses.replace(self._choose(n, np.asarray(a >= b), x, y), bad=_either(x.bad, y.bad))
 
     def idiv(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
-        a, b = np.broadcast_arrays(x.integers, y.integers)
-        return FieldValue(exact=self.exactly.idiv(n, a, b), bad=_either(x.bad, y.bad))
+        return self._of_integers(lambda n, a, b: self.exactly.idiv(n, *np.broadcast_arrays(a, b)), n, x, y)
 
     def bit_and(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
-        return FieldValue(exact=self.exactly.bit_and(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+        return self._of_integers(self.exactly.bit_and, n, x, y)
 
     def bit_xor(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
-        return FieldValue(exact=self.exactly.bit_xor(n, x.integers, y.integers), bad=_either(x.bad, y.bad))
+        return self._of_integers(self.exactly.bit_xor, n, x, y)
 
-    def _outcome(self, n: At, result: Array) -> None:
-        if result.shape[-1] > 1 and result.size:
+    def _outcome(self, n: At, result: FieldValue) -> FieldValue:
+        """Record which outcomes of an exact comparison occur, and return it."""
+        if result.integers.shape[-1] > 1 and result.integers.size:
             true, false = self.outcomes.get(n.node, (False, False))
-            self.outcomes[n.node] = (true or bool(result.any()), false or not bool(result.all()))
+            self.outcomes[n.node] = (true or bool(result.integers.any()), false or not bool(result.integers.all()))
+        return result
 
     def less(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         if x.exact is not None:
-            made = self.exactly.less(n, x.exact, y.integers)
-            self._outcome(n, made)
-            return FieldValue(exact=made, bad=_either(x.bad, y.bad))
+            return self._outcome(n, self._of_integers(self.exactly.less, n, x, y))
         self.chance(n, x, y)
         a, b = self.signs(n, x, y) if self.by_sign else self.ranks(n, x, y, ties=self.ties)
-        made = np.asarray(a < b)
-        if x.real is not None and y.real is not None:
-            self._outcome(n, made)
-        return FieldValue(exact=made, bad=_either(x.bad, y.bad))
+        result = FieldValue(exact=np.asarray(a < b), bad=_either(x.bad, y.bad))
+        return self._outcome(n, result) if x.real is not None and y.real is not None else result
 
     def not_equal(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         bad = _either(x.bad, y.bad)
         if x.exact is not None:
-            made = self.exactly.not_equal(n, x.exact, y.integers)
-            if n.input_types[0].dtype.kind != "bool":
-                self._outcome(n, made)
-            return FieldValue(exact=made, bad=bad)
+            result = self._of_integers(self.exactly.not_equal, n, x, y)
+            return result if n.input_types[0].dtype.kind == "bool" else self._outcome(n, result)
         if x.real is not None and y.real is not None:
-            one_, other_ = self.exact_order(n, x, y)
-            made = np.asarray(one_ != other_)
-            self._outcome(n, made)
-            return FieldValue(exact=made, bad=bad)
+            left, right = self.exact_order(n, x, y)
+            return self._outcome(n, FieldValue(exact=np.asarray(left != right), bad=bad))
         self.chance(n, x, y)
-        one, two = (np.zeros(1, dtype=np.bool_) if v.minus is None else v.minus for v in (x, y))
+        one, two = (_NO if v.minus is None else v.minus for v in (x, y))
         if self.ties:
             p, q = self.ranks(n, x, y, ties=True)
             return FieldValue(exact=np.where(one | two, one ^ two, p != q), bad=bad)
@@ -619,12 +595,11 @@ class Field:
         m, key = np.uint64(self.chain[self.lanes.compared_in[n.node]]), self.keyed("equals")
         difference = np.where(a >= b, a - b, a + m - b)
         both = residues.mix(np.minimum(a, b), residues.mix(np.maximum(a, b), key))
-        differ = (difference != 0) & ((both >> np.uint64(7)) & np.uint64(1)).astype(np.bool_)
-        return FieldValue(exact=np.where(one | two, one ^ two, differ), bad=bad)
+        return FieldValue(exact=np.where(one | two, one ^ two, (difference != 0) & _a_bit(both)), bad=bad)
 
     def where(self, n: At, condition: FieldValue, x: FieldValue, y: FieldValue) -> FieldValue:
-        made = self._choose(n, condition.integers, x, y)
-        return dataclasses.replace(made, bad=_either(made.bad, condition.bad))
+        chosen = self._choose(n, condition.integers, x, y)
+        return dataclasses.replace(chosen, bad=_either(chosen.bad, condition.bad))
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
@@ -635,9 +610,7 @@ class Field:
             return FieldValue(exact=np.asarray(np.sum(x.exact, axis=axes, dtype=x.exact.dtype)), bad=bad)
         lanes = {i: np.asarray(np.sum(x.lanes[i], axis=axes) % np.uint64(self.chain[i])) for i in self.needed(n)}
         minus = None if x.minus is None else np.any(x.minus, axis=axes)
-        real = None
-        if x.real is not None:
-            real = self.settled(error_bounds.sum(x.real, axes), lanes)
+        real = None if x.real is None else self.settled(error_bounds.sum(x.real, axes), lanes)
         return FieldValue(lanes, real=real, minus=minus, bad=bad)
 
     def reduce_max(self, n: At, x: FieldValue) -> FieldValue:
@@ -648,14 +621,14 @@ class Field:
         if math.prod(n.input_types[0].shape[a] for a in axes) == 0:
             return dataclasses.replace(self.of_reals(n, np.full((*n.shape, 1), -np.inf)), bad=None)
         if self.by_sign and x.real is None:
-            return self._tournament(n, x, axes)
+            raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
         self.chance(n, x, axes=axes)
         order = self.ranks(n, x)[0] if x.real is None else x.real.value
-        kept = [i for i in range(order.ndim - 1) if i not in axes]
+        outer = [i for i in range(order.ndim - 1) if i not in axes]
         width = math.prod(order.shape[a] for a in axes)             # numpy finds none where there is no row
 
         def rows(a: Array) -> Array:
-            return a.transpose([*kept, *axes, a.ndim - 1]).reshape(*n.shape, width, a.shape[-1])
+            return a.transpose([*outer, *axes, a.ndim - 1]).reshape(*n.shape, width, a.shape[-1])
 
         best = rows(order).argmax(axis=-2)[..., None, :]
         if x.real is not None:
@@ -669,28 +642,23 @@ class Field:
                           real=None if x.real is None else x.real.each(pick), minus=None if x.minus is None else pick(x.minus))
 
     def largest_decided(self, n: At, x: FieldValue, rows: Callable[[Array], Array], best: Array) -> None:
-        """Raises OutsideFragmentError where another known number than the one at `best` may be the largest of its row."""
+        """Raise OutsideFragmentError where another known number than the one at `best` may be the largest of its row."""
         assert x.real is not None
         value, off = rows(x.real.value), rows(np.broadcast_to(x.real.off, x.real.value.shape))
-        (found,) = self.looked_at(n, x)
-        found = rows(found)
+        residue = rows(self.looked_at(n, x)[0])
 
         def top(a: Array) -> Array:
             return np.take_along_axis(a, np.broadcast_to(best, (*best.shape[:-1], a.shape[-1])), axis=-2)
 
         least = top(value) - value > np.maximum(NEAR * np.abs(top(value)), (top(off) + off) * (1.0 + NEAR))
         infinite = np.isinf(value) & (off == 0)
-        decided = _everywhere(found == top(found), value) | infinite | (least & np.isfinite(top(off)))
+        decided = _everywhere(residue == top(residue), value) | infinite | (least & np.isfinite(top(off)))
         self.decided(n, decided, dataclasses.replace(x, bad=None if x.bad is None else rows(x.bad)))
-
-    def _tournament(self, n: At, x: FieldValue, axes: tuple[int, ...]) -> FieldValue:
-        raise OutsideFragmentError("a maximum over an axis by signs of differences", n.node.location)
 
     # ---- movement ----------------------------------------------------------------------------------------------------
 
     def _move(self, n: At, x: FieldValue, f: Callable[[Array], Array]) -> FieldValue:
         lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
-
         return dataclasses.replace(x, lanes=lanes).each(f)
 
     def reshape(self, n: At, x: FieldValue) -> FieldValue:
@@ -731,13 +699,12 @@ class Field:
                 real = Bounded(put(x.real.value, number.real.value), error)
             minus = None
             if x.minus is not None or number.minus is not None:
-                none = np.zeros(1, dtype=np.bool_)
                 was = np.zeros((*n.input_types[0].shape, 1), dtype=np.bool_) if x.minus is None else x.minus
-                minus = put(was, none if number.minus is None else number.minus)
+                minus = put(was, _NO if number.minus is None else number.minus)
             filled = FieldValue(lanes, real=real, minus=minus)
             if number.bad is not None:
                 raise OutsideFragmentError(f"pad with {value}", n.node.location)
-        return dataclasses.replace(filled, bad=None if x.bad is None else put(x.bad, np.zeros(1, dtype=np.bool_)))
+        return dataclasses.replace(filled, bad=None if x.bad is None else put(x.bad, _NO))
 
     def slice(self, n: At, x: FieldValue) -> FieldValue:
         for (start, stop, step), size in zip(n.attrs["bounds"], n.input_types[0].shape, strict=True):
@@ -765,22 +732,21 @@ class Field:
                 return np.zeros((*n.shape, 1), dtype=a.dtype)
             rows = a.reshape(before, size, after, a.shape[-1])
             if points == 1:
-                made = rows[:, flat[:, 0]]
+                values = rows[:, flat[:, 0]]
             else:
                 rows = np.broadcast_to(rows, (*rows.shape[:-1], points))
-                made = rows.transpose(1, 3, 0, 2)[flat, np.arange(points)]          # [count, points, before, after]
-                made = made.transpose(2, 0, 3, 1)
-            return np.where(seen, made, a.dtype.type(0)).reshape(*n.shape, made.shape[-1])
+                values = rows.transpose(1, 3, 0, 2)[flat, np.arange(points)]        # [count, points, before, after]
+                values = values.transpose(2, 0, 3, 1)
+            return np.where(seen, values, a.dtype.type(0)).reshape(*n.shape, values.shape[-1])
 
-        lanes = {i: x.lanes[i] for i in self.needed(n)} if x.exact is None else {}
-        made = dataclasses.replace(x, lanes=lanes).each(take)
+        result = self._move(n, x, take)
         if n.node.inputs[1] in self.hanging:                # not all places were drawn: no number is known
-            made = dataclasses.replace(made, real=None)
+            result = dataclasses.replace(result, real=None)
         if index.bad is None:
-            return made
+            return result
         wrong = np.broadcast_to(index.bad.reshape(1, count, 1, -1),
                                 (before, count, after, index.bad.shape[-1])).reshape(*n.shape, -1)
-        return dataclasses.replace(made, bad=_either(made.bad, wrong), real=None)
+        return dataclasses.replace(result, bad=_either(result.bad, wrong), real=None)
 
     def scatter(self, n: At, base: FieldValue, index: FieldValue, updates: FieldValue) -> FieldValue:
         axis, mode, shape = n.attrs["axis"], n.attrs["mode"], n.shape
@@ -805,7 +771,6 @@ class Field:
             return np.zeros((before, middle, after, points), dtype=np.bool_)
 
         old, new = spread(base, size), spread(updates, count)
-        keep_real = old.real is not None and new.real is not None and mode == "set"
         out: dict[str | int, Array] = {i: old.lanes[i].copy() for i in needed}
         add: dict[str | int, Array] = {i: new.lanes[i] for i in needed}
         out["bad"] = (none(size) if old.bad is None else old.bad).astype(np.uint8)
@@ -815,8 +780,7 @@ class Field:
         else:
             out["minus"] = none(size) if old.minus is None else old.minus.copy()
             add["minus"] = none(count) if new.minus is None else new.minus
-        if keep_real:
-            assert old.real is not None and new.real is not None
+        if old.real is not None and new.real is not None and mode == "set":
             out["real"], add["real"] = old.real.value.copy(), new.real.value
             out["off"], add["off"] = (np.array(np.broadcast_to(v.off, v.value.shape)) for v in (old.real, new.real))
         written = np.zeros((size, points), dtype=np.bool_)
@@ -839,13 +803,15 @@ class Field:
                 out["bad"][:, :, :, ps[again]] |= 1         # two writes to one place are undefined
                 written[at, ps] = True
 
-        def back(name: str | int) -> Array | None:
-            return out[name].reshape(*shape, points) if name in out else None
-        wrong = back("bad")
+        out = {name: array.reshape(*shape, points) for name, array in out.items()}
+        wrong, minus = out["bad"], out.get("minus")
         if index.bad is not None:
-            wrong = _either(wrong, np.broadcast_to(index.bad.any(axis=tuple(range(index.bad.ndim - 1))), (*shape, points)))
-        minus, value = back("minus"), back("real")
-        known = None if value is None else Bounded(value, back("off"))
-        return FieldValue({i: out[i].reshape(*shape, points) for i in needed}, back("exact"), known,
-                          minus if minus is not None and minus.any() else None,
-                          wrong if wrong is not None and wrong.any() else None)
+            wrong = wrong | np.broadcast_to(index.bad.any(axis=tuple(range(index.bad.ndim - 1))), (*shape, points))
+        real = Bounded(out["real"], out["off"]) if "real" in out else None
+        return FieldValue({i: out[i] for i in needed}, out.get("exact"), real,
+                          minus if minus is not None and minus.any() else None, wrong if wrong.any() else None)
+
+
+def _a_bit(mixed: Array) -> Array:
+    """Return one bit of a keyed hash."""
+    return ((mixed >> np.uint64(7)) & np.uint64(1)).astype(np.bool_)

@@ -1,8 +1,8 @@
-"""fragment: for which ops on which operands agreement at random points is a proof, as one table.
+"""fragment: the ops and operands for which agreement at random points is a proof, as one table.
 
 `TABLE` has a row for each op and kind of operand: *proved* (what agrees at the points is equal everywhere, with the reason),
-*tested* (it is equal at the sizes and points looked at, and may differ at others) or *unknown* (nothing can be compared). `weak`
-lists the nodes of graphs that are not proved. docs/equality.md prints the table; decision 0014 has the argument.
+*tested* (it is equal at the sizes and points looked at, and may differ at others) or *unknown* (nothing can be compared).
+docs/equality.md prints the table; decision 0014 has the argument.
 
 Kinds of operand: *constant* (the same at every size and for all inputs), *position* (a size, an index along an axis, or the
 difference of two), *size* (whatever else follows from sizes alone), *given* (an integer or boolean that is an input, moved or
@@ -26,7 +26,8 @@ from tensor_graphs.language.dims import evaluate as evaluate_dim
 from tensor_graphs.language.node import ArrayValue, Node
 from tensor_graphs.meaning.algebra import Array
 from tensor_graphs.meaning.interpreter import evaluate
-from tensor_graphs.proof.integer_inputs import Given, Kind
+from tensor_graphs.proof.integer_inputs import IntegerInputs, Kind
+from tensor_graphs.proof.sizes import closed
 
 _MOST_VALUES = 1 << 21
 """Elements of what sizes alone determine that are looked at for literals."""
@@ -39,7 +40,7 @@ OPERANDS: tuple[Operand, ...] = ("constant", "position", "size", "given", "compu
 
 @dataclass(frozen=True)
 class Row:
-    """What agreement says of these ops on operands of these kinds, and why."""
+    """The conclusion from agreement for these ops on operands of these kinds, and the reason."""
 
     ops: tuple[str, ...]
     operands: tuple[Operand, ...]
@@ -102,7 +103,7 @@ TABLE: tuple[Row, ...] = (
     Row(("gather", "scatter"), ("computed", "bool", "real"), "unknown",
         "an index without a known distribution, but where both graphs have it in common"),
 )
-"""Of gather and scatter the operand that counts is the index; of where it is a value."""
+"""The operand that counts is the index of gather and scatter, and a value of where."""
 
 TALLY = Row(_ORDER, ("real",), "tested", "a number of places is compared: it may be larger at sizes that were not looked at")
 
@@ -110,12 +111,12 @@ _BY_OP: dict[tuple[str, str], Row] = {(op, kind): row for row in TABLE for op in
 
 
 def row_of(node: Node, operand: Operand) -> Row | None:
-    """The row of a node whose operands are of this kind, None for leaves and what the table has no row of."""
+    """Return the row of a node whose operands are of this kind, None for leaves and what the table has no row of."""
     return _BY_OP.get((op_name(node), operand))
 
 
 def op_name(node: Node) -> str:
-    """The name under which a node is in the table."""
+    """Return the name under which a node is in the table."""
     if node.op.name != "cast":
         return node.op.name
     if node.dtype.kind == "float":
@@ -126,15 +127,13 @@ def op_name(node: Node) -> str:
 
 
 def as_markdown() -> str:
-    """The table for docs/equality.md: an op a line, a kind of operand a column, and the reasons under numbers."""
+    """Return the table for docs/equality.md: an op a line, a kind of operand a column, and the reasons under numbers."""
     reasons = list(dict.fromkeys(row.reason for row in TABLE))
     ops = list(dict.fromkeys(op for row in TABLE for op in row.ops))
     lines = ["| op | " + " | ".join(OPERANDS) + " |", "|---" * (len(OPERANDS) + 1) + "|"]
     for op in ops:
-        cells = []
-        for kind in OPERANDS:
-            row = _BY_OP.get((op, kind))
-            cells.append("" if row is None else f"{row.answer} {reasons.index(row.reason) + 1}")
+        rows = (_BY_OP.get((op, kind)) for kind in OPERANDS)
+        cells = ("" if row is None else f"{row.answer} {reasons.index(row.reason) + 1}" for row in rows)
         lines.append(f"| {op} | " + " | ".join(cells) + " |")
     lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
     return "\n".join(lines)
@@ -172,11 +171,11 @@ class LinearForm:
 
 @dataclass(frozen=True)
 class Fact:
-    """hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a polynomial of sizes
-    and positions; flat: axes along which a term may be constant (or a polynomial of the position), so that a sum over them counts;
-    null: axes along which some elements are 0 for sure; counts: how many places of some kind there are; reach: how
-    many indices of axes without a fixed size a term of it takes up; whole: it depends on integers and booleans alone; tally: as a
-    sum of those over such an axis; computed: as what is computed of one."""
+    """Facts of a node. hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a
+    polynomial of sizes and positions; flat: axes along which a term may be constant (or a polynomial of the place), so that a sum
+    over them counts; null: axes along which some elements are 0 for sure; counts: a number of places of some kind; reach: number of
+    indices of axes without a fixed size in a term of it; whole: it depends on integers and booleans alone; tally: as a sum of those
+    over such an axis; computed: as a function of one."""
 
     hangs: bool
     sized: bool = False
@@ -193,9 +192,9 @@ class Fact:
 
 @dataclass
 class Findings:
-    """What keeps agreement from being a proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in
-    whose sizes or attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions,
-    how many indices it has and what is added to them (shift_sizes.py); degree and reach: of the outputs."""
+    """Reasons why agreement is no proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in whose sizes or
+    attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions, number of its
+    indices and their summands (shift_sizes.py); degree and reach: of the outputs."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)
@@ -205,58 +204,59 @@ class Findings:
     reach: int = 0
 
 
-def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], given: Given, binding: Mapping[str, int]) -> Findings:
-    """The nodes of graphs in atomic ops that the table does not call proved. binding: any sizes at which they have a meaning."""
-    found = Findings()
+def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], integers: IntegerInputs, binding: Mapping[str, int]) -> Findings:
+    """Return the nodes in atomic ops that the table does not call proved. binding: any sizes at which they have a meaning."""
+    findings = Findings()
     facts: dict[Node, Fact] = {}
     values = _values(order, binding)
     for node in order:
         fact = facts[node] = _fact(node, [facts[i] for i in node.inputs], values)
         if any(_has_call(x) for x in (*node.types[0].shape, *_flat(tuple(node.attrs.values())))):
-            found.calls[node] = None
+            findings.calls[node] = None
         literal = _shape_literal(node)
         if literal > 1:
-            found.meets[node] = literal
-        if node.op in leaves.NAMED_LEAVES or not node.inputs or node in given.cut:
+            findings.meets[node] = literal
+        if node.op in leaves.NAMED_LEAVES or not node.inputs or node in integers.cut:
             continue
-        row = row_of(node, operand_of(node, facts, given))
+        row = row_of(node, operand_of(node, facts, integers))
         if row is not None and row.answer != "proved":
-            found.weak[node] = row
+            findings.weak[node] = row
         elif row is None:
-            found.weak[node] = Row((node.op.name,), ("size" if not fact.hangs else "real",), "tested", "the table has no row of it")
+            kind: Operand = "size" if not fact.hangs else "real"
+            findings.weak[node] = Row((node.op.name,), (kind,), "tested", "the table has no row of it")
         gap = _compared_gap(node, facts)
         if gap > 1:
-            found.meets[node] = gap
+            findings.meets[node] = gap
         form = _position(node, facts)
         if form is not None:
-            found.positions[node] = form
+            findings.positions[node] = form
         if _compares_tally(node, facts, values):
-            found.weak[node] = TALLY
-    for leaf, asked in given.leaves.items():
-        against = [n for number, _, _ in asked.thresholds for n in (number.value, *number.added)]
+            findings.weak[node] = TALLY
+    for leaf, use in integers.leaves.items():
+        against = [n for number, _, _ in use.thresholds for n in (number.value, *number.added)]
         nodes = [n for n in against if not isinstance(n, int)]
         sized = [n for n in nodes if facts[n].sized]
-        sized += [u for u, _, _ in (*asked.axes, *asked.common_axes) if symbols(u.inputs[0].shape[u.attrs["axis"]])]
+        sized += [u for u, _, _ in (*use.axes, *use.common_axes) if symbols(u.inputs[0].shape[u.attrs["axis"]])]
         literals: list[object] = [n for n in against if isinstance(n, int) and n not in (0, 1)]
         literals += [n for n in nodes if not facts[n].sized and _literal(values.get(n)) not in (0, 1)]
-        fixed = [u for u, _, _ in asked.axes if not symbols(u.inputs[0].shape[u.attrs["axis"]])]
+        fixed = [u for u, _, _ in use.axes if not symbols(u.inputs[0].shape[u.attrs["axis"]])]
         if sized and (literals or fixed):
-            found.meets[leaf] = 2
+            findings.meets[leaf] = 2
     for same in zip(*roots, strict=True):
-        found.degree = max(found.degree, sum(facts[r].degree for r in same))
-        found.reach = max(found.reach, sum(facts[r].reach for r in same))
-    return found
+        findings.degree = max(findings.degree, sum(facts[r].degree for r in same))
+        findings.reach = max(findings.reach, sum(facts[r].reach for r in same))
+    return findings
 
 
-def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
-    """The kind of the operands of a node: of several the one of which least is known."""
+def operand_of(node: Node, facts: Mapping[Node, Fact], integers: IntegerInputs) -> Operand:
+    """Return the kind of the operands of a node: of several the one of which least is known."""
     name = node.op.name
     inputs = [node.inputs[1]] if node.op.group == "index" else list(node.inputs)
     if name in ("and", "xor", "not_equal") and inputs[0].dtype.kind == "bool":
         return "bool"
     if name == "where":
         inputs = list(node.inputs[1:])
-    kinds: set[Operand] = {_kind(i, facts, given) for i in inputs}
+    kinds: set[Operand] = {_kind(i, facts, integers) for i in inputs}
     if kinds <= {"constant", "position", "size"} and any(facts[i].counts for i in inputs) and all(
             facts[i].counts or facts[i].form == LinearForm() for i in inputs) and (
             name == "reduce_max" or (node.op.facts.compares and sum(facts[i].counts for i in inputs) == 1)):
@@ -274,7 +274,7 @@ def operand_of(node: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
     return "constant"
 
 
-def _kind(x: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
+def _kind(x: Node, facts: Mapping[Node, Fact], integers: IntegerInputs) -> Operand:
     fact = facts[x]
     if not fact.hangs:
         if not fact.sized:
@@ -284,7 +284,7 @@ def _kind(x: Node, facts: Mapping[Node, Fact], given: Given) -> Operand:
         return "real"
     if x.dtype.kind == "bool":
         return "bool"
-    return "given" if given.kinds.get(x, Kind("ring")).name == "plain" else "computed"
+    return "given" if integers.kinds.get(x, Kind("ring")).name == "plain" else "computed"
 
 
 def _flat(value: Any) -> list[Any]:
@@ -296,7 +296,7 @@ def _has_call(x: Any) -> bool:
 
 
 def _linear(x: Expr) -> LinearForm | None:
-    """A size with whole coefficients ±1 as a form."""
+    """Return a size with coefficients ±1 as a form, None for others."""
     sizes, gap = [], 0
     for monomial, k in x.terms:
         if not monomial:
@@ -309,25 +309,19 @@ def _linear(x: Expr) -> LinearForm | None:
 
 
 def _values(order: Sequence[Node], binding: Mapping[str, int]) -> dict[Node, Array]:
-    """The values of the nodes that no leaf determines, at some sizes; none where they are too large to be looked at."""
-    hang: set[Node] = set()
-    found = []
-    for node in order:
-        if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
-            hang.add(node)
-        else:
-            found.append(node)
+    """Return the values of the nodes that no leaf determines, at some sizes; none where they are too large to be looked at."""
+    nodes = closed(order)
     try:
-        if sum(math.prod(evaluate_dim(s, binding) for s in n.types[0].shape) for n in found) > _MOST_VALUES:
+        if sum(math.prod(evaluate_dim(s, binding) for s in n.types[0].shape) for n in nodes) > _MOST_VALUES:
             return {}
         with np.errstate(all="ignore"):
-            return dict(zip(found, map(np.asarray, evaluate(found, {}, binding)), strict=True))
+            return dict(zip(nodes, map(np.asarray, evaluate(nodes, {}, binding)), strict=True))
     except TensorGraphsError:
         return {}
 
 
 def _literal(value: Array | None) -> int | None:
-    """The largest magnitude of whole numbers, None for others."""
+    """Return the largest magnitude of whole numbers, None for others."""
     if value is None:
         return None
     value = value.astype(np.float64)
@@ -337,7 +331,7 @@ def _literal(value: Array | None) -> int | None:
 
 
 def _shape_literal(node: Node) -> int:
-    """The largest literal that meets a size in bounds of a slice or amounts of a pad; 2 for a step along such an axis."""
+    """Return the largest literal that meets a size in a slice or the amounts of a pad; 2^30 for a step along such an axis."""
     most = 0
     if node.op.name == "slice":
         for (start, stop, step), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True):
@@ -355,7 +349,7 @@ def _shape_literal(node: Node) -> int:
 
 
 def _offset(x: Any) -> int:
-    """The whole number in an expression of sizes; large where sizes have factors."""
+    """Return the whole number in an expression of sizes; large where sizes have factors."""
     if not isinstance(x, Expr):
         return abs(int(x))
     form = _linear(x)
@@ -363,7 +357,7 @@ def _offset(x: Any) -> int:
 
 
 def _compared_gap(node: Node, facts: Mapping[Node, Fact]) -> int:
-    """The literal by which positions are compared, or moved along an axis that has no fixed size."""
+    """Return the literal by which positions are compared, or moved along an axis that has no fixed size."""
     name = node.op.name
     if name in ("less", "not_equal", "max"):
         forms = [facts[i].form for i in node.inputs]
@@ -392,18 +386,18 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
     counts = node.op.name == "cast" and node.inputs[0].dtype.kind == "bool"
     if node.op.name in ("sum", "reduce_max", "reshape", "expand", "permute", "cast") and node.dtype.kind != "bool":
         counts = counts or xs[0].counts
-    made = replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
-    whole = node.dtype.kind != "float" or (made.hangs and node.op not in leaves.NAMED_LEAVES and all(
+    fact = replace(_without_axes(node, xs, values, counted), flat=flat, null=null, counts=counts)
+    whole = node.dtype.kind != "float" or (fact.hangs and node.op not in leaves.NAMED_LEAVES and all(
         x.whole for x in xs if x.hangs))
-    summed = made.hangs and whole and made.reach > max((x.reach for x in xs), default=0)
+    summed = fact.hangs and whole and fact.reach > max((x.reach for x in xs), default=0)
     below = [x for x in xs if x.tally or x.computed] if node.dtype.kind == "float" else []
     same = node.op.name in ("reshape", "permute", "expand", "slice", "cast", "sum") and not any(x.computed for x in below)
-    return replace(made, whole=whole, tally=node.dtype.kind == "float" and (summed or (bool(below) and same)),
+    return replace(fact, whole=whole, tally=node.dtype.kind == "float" and (summed or (bool(below) and same)),
                    computed=bool(below) and not same)
 
 
 def _position(node: Node, facts: Mapping[Node, Fact]) -> LinearForm | None:
-    """The index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
+    """Return the index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
     if node.op.group == "index":
         index = facts[node.inputs[1]]
         return index.form if not index.hangs else None
@@ -416,7 +410,7 @@ def _position(node: Node, facts: Mapping[Node, Fact]) -> LinearForm | None:
 
 
 def _compares_tally(node: Node, facts: Mapping[Node, Fact], values: Mapping[Node, Array]) -> bool:
-    """Whether a node puts a number of places into order with more than 0 or 1: it is that large only where there are as many."""
+    """Return whether a node compares a number of places with more than 0 or 1: it is that large only where there are as many."""
     if node.op.name not in (*_ORDER, "floor") or not any(facts[i].tally or facts[i].computed for i in node.inputs):
         return False
     others = [_literal(values.get(i)) for i in node.inputs if not facts[i].tally]
@@ -424,7 +418,7 @@ def _compares_tally(node: Node, facts: Mapping[Node, Fact], values: Mapping[Node
 
 
 def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> tuple[frozenset[int], frozenset[int]]:
-    """Axes along which a term of the node may be constant, and those along which elements are 0 (functions of them may be not)."""
+    """Return axes along which a term of the node may be constant, and those along which elements are 0 (not functions of them)."""
     name, rank = node.op.name, node.types[0].rank
     every = frozenset(i for i, size in enumerate(node.types[0].shape) if symbols(size))
     if node.op in leaves.NAMED_LEAVES or not xs:
@@ -448,8 +442,8 @@ def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]
         axes = node.attrs["axes"]
         return frozenset(axes.index(a) for a in flat), frozenset(axes.index(a) for a in null)
     if node.op.group == "reduce":
-        kept = [i for i in range(node.inputs[0].rank) if i not in node.attrs["axes"]]
-        return frozenset(kept.index(a) for a in flat if a in kept), frozenset(kept.index(a) for a in null if a in kept)
+        outer = [i for i in range(node.inputs[0].rank) if i not in node.attrs["axes"]]
+        return frozenset(outer.index(a) for a in flat if a in outer), frozenset(outer.index(a) for a in null if a in outer)
     if name == "slice":
         return flat, null
     if name == "pad":
@@ -461,17 +455,9 @@ def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]
         rows, columns = rank - 2, rank - 1
         lead = frozenset(range(rank - 2)) if any(a < x.rank - 2 for x, f in zip(node.inputs, xs, strict=True)
                                                  for a in f.flat) else frozenset()
-        found = set(lead)
-        empty = set(lead)
-        if node.inputs[0].rank - 2 in xs[0].null:
-            empty.add(rows)
-        if node.inputs[1].rank - 1 in xs[1].null:
-            empty.add(columns)
-        if node.inputs[0].rank - 2 in xs[0].flat:
-            found.add(rows)
-        if node.inputs[1].rank - 1 in xs[1].flat:
-            found.add(columns)
-        return frozenset(found), frozenset(empty)
+        sides = ((rows, node.inputs[0].rank - 2, xs[0]), (columns, node.inputs[1].rank - 1, xs[1]))
+        return (lead | {axis for axis, operand, x in sides if operand in x.flat},
+                lead | {axis for axis, operand, x in sides if operand in x.null})
     if name in ("reciprocal", "sqrt", "exp2", "log2", "sin", "erf", "floor"):
         return flat | null, frozenset()
     if name == "reshape" and not flat and not null:
@@ -539,7 +525,7 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
 
 
 def _joins(node: Node, start: Any = 0) -> int | None:
-    """The axis along which a where puts padded tensors one after the other from `start` on (as concat does), None for others."""
+    """Return the axis along which a where joins padded tensors from `start` on (as concat does), None for others."""
     condition, first, rest = node.inputs
     if condition.op.name != "less" or condition.inputs[0].op.name != "iota" or first.op.name != "pad":
         return None
@@ -557,7 +543,7 @@ def _joins(node: Node, start: Any = 0) -> int | None:
 
 
 def _uniform(node: Node) -> bool:
-    """Whether a move of constants leaves them the same at every place: a slice or a look-up in what is constant throughout."""
+    """Return whether a node is a slice of a constant whose elements are all equal."""
     x = node.inputs[0]
     while x.op.name in ("expand", "reshape", "permute", "slice", "cast"):
         x = x.inputs[0]
@@ -565,7 +551,7 @@ def _uniform(node: Node) -> bool:
 
 
 def _sign(value: Array | None) -> int | None:
-    """1 or −1 where all elements are that number."""
+    """Return 1 or −1 where all elements are that number, else None."""
     if value is None or not value.size or (value != value.reshape(-1)[0]).any():
         return None
     if value.dtype.kind == "u" and value.reshape(-1)[0] == np.iinfo(value.dtype).max:

@@ -1,27 +1,24 @@
-"""integer_inputs: integers and booleans that a graph is given, and how many of their values have to be seen before agreement says
-anything.
+"""integer_inputs: the integers and booleans that a graph is given, and the values of them at which graphs have to agree.
 
-A float stands for all floats, as formulas are polynomials and a random residue is 0 for none of them. A given integer
-does not: what is compared with numbers (n < 333) or used as an index does something else at a few values only. So each
-node that depends on given integers is of a kind that says for how much a random value stands:
+A random residue stands for all floats, as formulas are polynomials. A random integer does not: what is compared with numbers
+(n < 333) or used as an index differs at a few values only. So each node that depends on given integers has a kind:
 
-- *plain*: elements of leaves, moved or chosen among, with a known number added, and known numbers beside them (what pad puts
-  around, the other operand of a choice, what a place out of range reads). What compares plain integers with known
-  numbers, or with each other, or looks up a place by one, splits the integers at its thresholds. Values are drawn at
-  every threshold and between any two, so what differs anywhere differs at one of so many slots: log2(slots) bits of
-  choice for each element (selections.py).
+- *plain*: elements of leaves, moved or chosen among, with a known number added, and known numbers among them (from pad, from the
+  other operand of a choice, from a place out of range). Comparisons of plain integers with known numbers, or with each other, and
+  look-ups by one, split the integers at thresholds. Values are drawn at every threshold and between any two, so what differs
+  anywhere differs at one of these slots: log2(slots) bits of choice for each element (selections.py).
 - *ring*: sums and products, which wrap: a polynomial that is not 0 is not 0 at a fair share of all integers.
 - *bits*: and, xor, and shifts (∗ and // by powers of two): functions of single bits.
-- *test*: booleans made of the above, and coins: exact.
-- All else (idiv, a comparison of a sum, the widening of what has wrapped) is an *atom*: a keyed random function of its
-  operands, as sin is among floats. Graphs that agree whatever that function is agree for the real one. So is the bits of
-  a sum, and the number that bits are: what carries do is left open, and no rare carry can hide a difference.
+- *test*: booleans made of the above, and given ones: exact.
+- All else (idiv, a comparison of a sum, the widening of what has wrapped) is an *atom*: a keyed random function of its operands,
+  as sin is among floats. Graphs that agree whatever that function is agree for the real one. So are the bits of a sum, and the
+  number that bits are: no rare carry can hide a difference.
 
-What wraps in 8 or 16 bits may do so for any value, and each of them is a slot. In 32 and more bits the values at which a
-plain integer with a number added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
+In 8 or 16 bits any value may wrap, and each of them is a slot. In 32 and more bits the values at which a plain integer with a
+number added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
 
-An index that is none of these has no distribution that one could trust. Where both graphs have it in common it is cut:
-replaced by integers of its own, as what holds for any of these holds for it. Else nothing is claimed.
+The distribution of any other index is unknown. Where both graphs have it in common it is cut: replaced by integers of its own, as
+what holds for any of these holds for it. Else nothing is claimed.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 
 @dataclass(frozen=True)
 class Number:
-    """The elements of a known node, or a number, times the sign; and known nodes whose elements may have been added to that."""
+    """Elements of a known node, or a number, times the sign, plus elements of the `added` known nodes."""
 
     value: Node | int
     added: tuple[Node, ...] = ()
@@ -67,9 +64,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Kind:
-    """name; leaves: the given integers it is made of; added: known nodes whose elements may have been added to them; sign: −1
-    where they were negated; numbers: what else elements may be, where it is plain; degree: as a polynomial of its leaves (of
-    their bits, where it is bits); ones: which bits may be set, −1 where that is not known."""
+    """Kind of a node. leaves: given integers it is made of; added: known nodes whose elements may have been added to them; sign:
+    −1 where they were negated; numbers: other values of elements, where it is plain; degree: as a polynomial of its leaves (of
+    their bits, where it is bits); ones: the bits that may be set, −1 where that is not known."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
@@ -81,7 +78,7 @@ class Kind:
 
     @property
     def as_given(self) -> bool:
-        """Nothing was added to an element, and none was negated."""
+        """True where nothing was added to an element, and none was negated."""
         return not self.added and self.sign == 1 and not any(n.added or n.sign < 0 for n in self.numbers)
 
 
@@ -89,25 +86,25 @@ KNOWN, TEST = Kind("known"), Kind("test")
 
 
 @dataclass
-class GivenLeaf:
-    """What is asked of one given integer: compared with these numbers (less the nodes added to it), or used as an index of such an
-    axis, in one of the graphs or in all of them (common); beside: leaves that it is compared with; arithmetic: bits of
-    choice for what is computed of it, 0 for nothing; wraps: whether it does so modulo 2^8 or 2^16;
-    ends: what is added to it before it counts as a number, so that the values matter at which that wraps."""
+class LeafUse:
+    """Uses of one given integer: compared with these numbers (less the nodes added to it), or used as an index of such an axis, in
+    one of the graphs or in all of them (common); compared: leaves that it is compared with; arithmetic: bits of choice for what is
+    computed of it, 0 for nothing; wraps: modulo 2^8 or 2^16; ends: summands before it counts as a number, so that the values matter
+    at which that wraps."""
 
     thresholds: list[tuple[Number, tuple[Node, ...], int]] = field(default_factory=list)
     axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     common_axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
     ends: list[tuple[tuple[Node, ...], int]] = field(default_factory=list)
-    beside: set[Node] = field(default_factory=set)
+    compared: set[Node] = field(default_factory=set)
     arithmetic: int = 0
     wraps: bool = False
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What a leaf is drawn from at one choice of sizes. tested: thresholds, sorted; indexed: places that an index may have;
-    bits: of choice that an element counts for."""
+    """Values from which a leaf is drawn at one choice of sizes. tested: thresholds, sorted; indexed: places that an index may have;
+    bits: of choice of an element; shares: of values at thresholds and at places."""
 
     tested: Array
     indexed: Array
@@ -115,13 +112,12 @@ class Domain:
     shares: tuple[float, float]
 
 
-class Given:
+class IntegerInputs:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
-    atoms: nodes that are random functions of their operands; views: nodes whose operands (where True) are seen through one;
-    hanging: on leaves;
-    cut: those that are replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op
-    of which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
+    atoms: nodes that are random functions of their operands; views: those whose operands (where True) are seen so; hanging:
+    on leaves; cut: those replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op of
+    which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
     """
 
     def __init__(self, order: Sequence[Node], shared: set[Node]) -> None:
@@ -136,35 +132,33 @@ class Given:
             self.atoms: set[Node] = set()
             self.views: dict[Node, tuple[bool, ...]] = {}
             self.kinds: dict[Node, Kind] = {}
-            self.leaves: dict[Node, GivenLeaf] = {}
+            self.leaves: dict[Node, LeafUse] = {}
             self.hanging: set[Node] = set()
-            wanted: set[Node] = set()
+            self._to_cut: set[Node] = set()
             for node in order:
-                self._visit(node, wanted)
-            if not wanted:
+                self._visit(node)
+            if not self._to_cut:
                 return
-            self.cut |= wanted
+            self.cut |= self._to_cut
 
-    def _visit(self, node: Node, wanted: set[Node]) -> None:
+    def _visit(self, node: Node) -> None:
         hangs = node.op in leaves.NAMED_LEAVES or any(i in self.hanging for i in node.inputs)
         if hangs:
             self.hanging.add(node)
         if node.dtype.kind == "float":
-            self._into_floats(node, wanted)
+            self._into_floats(node)
         elif node in self.cut or node.op in leaves.NAMED_LEAVES:
             self.hanging.add(node)
-            self.leaves[node] = GivenLeaf()
+            self.leaves[node] = LeafUse()
             self.kinds[node] = TEST if node.dtype.kind == "bool" else Kind("plain", frozenset({node}))
-        elif not hangs:
-            self.kinds[node] = KNOWN
         else:
-            self.kinds[node] = self._kind(node, wanted)
+            self.kinds[node] = self._kind(node) if hangs else KNOWN
 
     # ---- kinds -------------------------------------------------------------------------------------------------------
 
-    def _into_floats(self, node: Node, wanted: set[Node]) -> None:
+    def _into_floats(self, node: Node) -> None:
         if node.op.group == "index":
-            self._index(node, wanted)
+            self._index(node)
         elif node.op.name in ("cast", "bitcast") and node.inputs[0] in self.kinds:
             kind = self.kinds[node.inputs[0]]
             self._counts(kind)
@@ -179,31 +173,30 @@ class Given:
             self.leaves[leaf].wraps |= wraps_in is not None and wraps_in.itemsize <= NARROW
 
     def _must_not_wrap(self, kind: Kind) -> None:
-        """Draw the values at which an added number leads out of the dtype."""
+        """Record that the values are to be drawn at which an added number leads out of the dtype."""
         if kind.added or kind.sign < 0:
             for leaf in kind.leaves:
                 self.leaves[leaf].ends.append((kind.added, kind.sign))
 
-    def _index(self, node: Node, wanted: set[Node]) -> None:
+    def _index(self, node: Node) -> None:
         index = node.inputs[1]
         kind = self.kinds[index]
         if kind.name == "plain":
             self._must_not_wrap(kind)
             for leaf in kind.leaves:
-                asked = self.leaves[leaf]
+                use = self.leaves[leaf]
                 any_row = node in self.shared and node.inputs[0] in self.hanging    # rows of a known table may be special
-                (asked.common_axes if any_row else asked.axes).append((node, kind.added, kind.sign))
+                (use.common_axes if any_row else use.axes).append((node, kind.added, kind.sign))
+        elif kind.name != "known" and index in self.shared:
+            self._to_cut.add(index)
         elif kind.name != "known":
-            if index not in self.shared:
-                self.problem = self.problem or OutsideFragmentError(
-                    "an index that is computed from given integers in one of the graphs only", node.location)
-                return
-            wanted.add(index)
+            self.problem = self.problem or OutsideFragmentError(
+                "an index that is computed from given integers in one of the graphs only", node.location)
 
-    def _kind(self, node: Node, wanted: set[Node]) -> Kind:
+    def _kind(self, node: Node) -> Kind:
         name, operands = node.op.name, [self.kinds.get(i, KNOWN if i not in self.hanging else TEST) for i in node.inputs]
         if node.op.group == "index":
-            self._index(node, wanted)
+            self._index(node)
             if node.dtype.kind == "bool":
                 return TEST
             if name == "gather":                            # a place out of range reads 0
@@ -238,7 +231,7 @@ class Given:
         return self._atom(node, operands)
 
     def _shifts(self, node: Node) -> bool:
-        """x // 2^k, and x · 2^k where only bits are made of it."""
+        """Return whether a node is x // 2^k, or x · 2^k of which only bits are made."""
         by = _constant(node.inputs[1])
         if by is None or by < 2 or by & (by - 1):
             return False
@@ -250,7 +243,7 @@ class Given:
         return Kind("plain", numbers=frozenset({Number(node)}))
 
     def _joined(self, node: Node, operands: Sequence[Kind], chosen: Sequence[int], more: frozenset[Number] = frozenset()) -> Kind:
-        """One of several operands, or of more numbers."""
+        """Return the kind of one of several operands, or of more numbers."""
         among = [self._numbers_of(node.inputs[k]) if operands[k].name == "known" else operands[k] for k in chosen]
         if all(o.name == "plain" for o in among):
             plain = [o for o in among if o.leaves]
@@ -262,7 +255,7 @@ class Given:
         return self._together(node, "ring" if any(o.name == "ring" for o in among) else "bits", operands, chosen)
 
     def _together(self, node: Node, name: Name, operands: Sequence[Kind], which: Sequence[int]) -> Kind:
-        """The kind made of these operands: sums, or bits; operands of the other kind are seen through a random function."""
+        """Return the kind made of these operands: sums, or bits; operands of the other kind are seen through a random function."""
         def seen(o: Kind) -> bool:
             return o.name == "bits" if name == "ring" else o.name == "ring" or bool(o.added) or o.sign < 0
 
@@ -274,13 +267,13 @@ class Given:
         ones = self._ones(node, operands) if name == "bits" else -1
         if ones == 0:                                       # the same bits of nothing: a rotation put together by or
             return Kind("bits", ones=0)
-        made = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
+        kind = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
                     degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)), ones=ones)
-        self._counts(made, node.dtype)
-        return made
+        self._counts(kind, node.dtype)
+        return kind
 
     def _ones(self, node: Node, operands: Sequence[Kind]) -> int:
-        """The bits that may be set in what and, xor and shifts make of unsigned integers."""
+        """Return the bits that may be set in results of and, xor and shifts of unsigned integers."""
         if not (node.op.facts.bits or node.op.name in _SHIFTS) or any(x.dtype.kind != "uint" for x in (node, *node.inputs)):
             return -1
         every = (1 << (8 * node.dtype.itemsize)) - 1
@@ -298,27 +291,26 @@ class Given:
         return -1
 
     def _atom(self, node: Node, operands: Sequence[Kind]) -> Kind:
-        if node.op.name in ("reduce_max", "scatter", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs):
+        refused = node.op.name in ("reduce_max", "scatter", "bitcast", "iota") or any(i.dtype.kind == "float" for i in node.inputs)
+        if refused:
             self.problem = self.problem or OutsideFragmentError(
                 f"{node.op.name} of integers that are computed from given ones", node.location)
-            return TEST if node.dtype.kind == "bool" else Kind("ring", frozenset().union(*(o.leaves for o in operands)))
-        self.atoms.add(node)
+        else:
+            self.atoms.add(node)
         if node.dtype.kind == "bool":
             return TEST
-        for o in operands:
+        for o in () if refused else operands:
             self._counts(o, node.dtype)
         return Kind("ring", frozenset().union(*(o.leaves for o in operands)))
 
     def _sum(self, node: Node, operands: Sequence[Kind]) -> Kind:
-        if node.op.name == "add" and sorted(o.name for o in operands) == ["known", "plain"]:
+        if node.op.name in ("add", "mul") and sorted(o.name for o in operands) == ["known", "plain"]:
             (k, plain), = [(k, o) for k, o in enumerate(operands) if o.name == "plain"]
-            if plain.leaves and node.dtype.itemsize > NARROW:
-                by = node.inputs[1 - k]
+            by, exact = node.inputs[1 - k], plain.leaves and node.dtype.itemsize > NARROW
+            if exact and node.op.name == "add":
                 return replace(plain, added=(*plain.added, by),
                                numbers=frozenset(replace(n, added=(*n.added, by)) for n in plain.numbers))
-        if node.op.name == "mul" and sorted(o.name for o in operands) == ["known", "plain"]:
-            (k, plain), = [(k, o) for k, o in enumerate(operands) if o.name == "plain"]
-            if plain.leaves and plain.as_given and node.dtype.itemsize > NARROW and _constant(node.inputs[1 - k]) == -1:
+            if exact and node.op.name == "mul" and plain.as_given and _constant(by) == -1:
                 return replace(plain, sign=-1, numbers=frozenset(replace(n, sign=-1) for n in plain.numbers))
         return self._together(node, "ring", operands, range(len(operands)))
 
@@ -348,46 +340,40 @@ class Given:
         return self._atom(node, operands)
 
     def _compared(self, node: Node, operands: Sequence[Kind], of: Sequence[Node]) -> bool:
-        """Whether a comparison is one of plain integers; its thresholds are noted then. of: the two nodes of these kinds."""
+        """Record the thresholds of a comparison of plain integers; return False for others. of: the two nodes of these kinds."""
         if any(o.name not in ("known", "plain") for o in operands):
             return False
         one, other = (self._numbers_of(n) if o.name == "known" else o for n, o in zip(of, operands, strict=True))
         if one.leaves and other.leaves:
             if (one.sign, one.added) != (other.sign, other.added) or not all(_constant(n) is not None for n in one.added):
                 return False
-            self._beside(one, other)
         for kind, against in ((one, other), (other, one)):
             self._must_not_wrap(kind)
             for leaf in kind.leaves:
+                self.leaves[leaf].compared |= against.leaves
                 self.leaves[leaf].thresholds += [(n, kind.added, kind.sign) for n in sorted(against.numbers, key=str)]
         return True
 
-    def _beside(self, one: Kind, other: Kind) -> None:
-        for a in one.leaves:
-            self.leaves[a].beside |= other.leaves
-        for b in other.leaves:
-            self.leaves[b].beside |= one.leaves
-
     def mixed(self, roots: Sequence[Node]) -> bool:
-        """Whether what is to be the same is bits in one graph and a sum in another."""
+        """Return whether what is to be the same is bits in one graph and a sum in another."""
         names = {self.kinds[r].name for r in roots if r in self.kinds}
         return {"bits", "ring"} <= names
 
     # ---- at sizes ----------------------------------------------------------------------------------------------------
 
     def domains(self, nodes: Sequence[At], binding: Mapping[str, int]) -> dict[Node, Domain]:
-        """What each leaf is drawn from at these sizes. Raises OutsideFragmentError where no number of points would do."""
+        """Return the domain of each leaf at these sizes. Raises OutsideFragmentError where no number of points would do."""
         if self.problem is not None:
             raise self.problem
         at = {n.node: n for n in nodes}
-        known: dict[Node, Array] = {}
+        known_values: dict[Node, Array] = {}
 
         def values(node: Node) -> Array:
-            if node not in known:
+            if node not in known_values:
                 if math.prod(at[node].shape) > 1 << 20:
                     raise OutsideFragmentError(f"{node.op.name} with which given integers are compared is too large", node.location)
-                known[node] = np.unique(np.asarray(evaluate([node], {}, binding)[0]).astype(object))
-            return known[node]
+                known_values[node] = np.unique(np.asarray(evaluate([node], {}, binding)[0]).astype(object))
+            return known_values[node]
 
         def offsets(added: tuple[Node, ...]) -> list[int]:
             sums = {0}
@@ -399,31 +385,31 @@ class Given:
 
         def elements(number: Number, low: int, high: int) -> set[int]:
             every = [number.value] if isinstance(number.value, int) else [int(v) for v in values(number.value)]
-            found = {number.sign * v + o for v in every for o in offsets(number.added)}
-            return found | {(v - low) % (high - low + 1) + low for v in found if number.added or number.sign < 0}   # wrapped
+            numbers = {number.sign * v + o for v in every for o in offsets(number.added)}
+            return numbers | {(v - low) % (high - low + 1) + low for v in numbers if number.added or number.sign < 0}   # wrapped
 
         tested: dict[Node, set[int]] = {leaf: set() for leaf in self.leaves}
         indexed: dict[Node, set[int]] = {leaf: set() for leaf in self.leaves}
-        for leaf, asked in self.leaves.items():
+        for leaf, use in self.leaves.items():
             low, high = int(leaf.dtype.min), int(leaf.dtype.max)
-            for number, added, sign in asked.thresholds:
+            for number, added, sign in use.thresholds:
                 tested[leaf] |= {sign * (c - o) for c in elements(number, low, high) for o in offsets(added)}
-            for added, sign in asked.ends:
+            for added, sign in use.ends:
                 for o in offsets(added):
                     tested[leaf] |= {sign * (end - o) + k for end in (low, high) for k in (-1, 0, 1)} | {low, high}
-            for axes, into in ((asked.axes, tested), (asked.common_axes, indexed)):
+            for axes, into in ((use.axes, tested), (use.common_axes, indexed)):
                 for user, added, sign in axes:
                     size = int(at[user].input_types[0].shape[user.attrs["axis"]])
                     if size > MOST_THRESHOLDS and into is tested:
                         raise OutsideFragmentError(f"an index of {size} places: not all of them can be tried", user.location)
                     places = range(size) if size <= MOST_THRESHOLDS else (0, 1, size // 2, size - 1)
                     into[leaf] |= {sign * (p - o) for p in places for o in offsets(added)}
-        for group in _groups({leaf: asked.beside for leaf, asked in self.leaves.items()}):
+        for group in _groups({leaf: use.compared for leaf, use in self.leaves.items()}):
             together = set().union(*(tested[leaf] for leaf in group)) | ({0, 1, 2} if len(group) > 1 else set())
             if len(group) > 1:                              # ties between any two thresholds
                 together = {t + k for t in together for k in (-1, 0, 1, 2)}
             for leaf in group:
-                if together and (len(group) > 1 or self.leaves[leaf].beside):
+                if together and (len(group) > 1 or self.leaves[leaf].compared):
                     tested[leaf] = set(together)
         return {leaf: self._domain(leaf, tested[leaf], indexed[leaf]) for leaf in self.leaves}
 
@@ -446,7 +432,7 @@ class Given:
 
 
 def draw(dtype: DType, shape: tuple[int, ...], points: int, domain: Domain, seed: list[int]) -> Array:
-    """Integers for every point, [*shape, points]: at a threshold or between two, a place of an axis, or any."""
+    """Return integers for every point, [*shape, points]: at a threshold or between two, a place of an axis, or any."""
     rng = np.random.default_rng(seed)
     full = (*shape, points)
     if dtype.kind == "bool":
@@ -470,25 +456,25 @@ def draw(dtype: DType, shape: tuple[int, ...], points: int, domain: Domain, seed
 
 
 def _constant(node: Node) -> int | None:
-    """The one integer that all elements are, None where there is none."""
+    """Return the one integer that all elements are, None where there is none."""
     while node.op.facts.rearranges:
         node = node.inputs[0]
     value = node.attrs["value"] if node.op is leaves.CONSTANT else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _groups(beside: Mapping[Node, set[Node]]) -> list[set[Node]]:
-    """The leaves that are compared with each other, directly or not."""
-    left, found = list(beside), []
+def _groups(compared: Mapping[Node, set[Node]]) -> list[set[Node]]:
+    """Return the leaves that are compared with each other, directly or not."""
+    groups: list[set[Node]] = []
     seen: set[Node] = set()
-    for leaf in left:
-        group, todo = set(), [leaf]
+    for leaf in compared:
+        group, todo = set[Node](), [leaf]
         while todo:
             one = todo.pop()
             if one not in seen:
                 seen.add(one)
                 group.add(one)
-                todo += beside.get(one, ())
+                todo += compared.get(one, ())
         if group:
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups

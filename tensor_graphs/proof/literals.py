@@ -1,9 +1,9 @@
-"""literals: which real number a float in a program stands for, as far as exact arithmetic is concerned.
+"""literals: the real number for which a float in a program stands in exact arithmetic.
 
-0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.3535533905932738 for 1/√8: the number
-that a person wrote, or computed, before it was rounded to 53 bits. A float is one of these only where it is that number, correctly
-rounded, so that no two floats stand for the same number. Any other stands for itself: the float next to it, and what was rounded
-twice and came out otherwise (1/√2 as 1.0 / 1.4142135623730951).
+0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.3535533905932738 for 1/√8: the number that a person
+wrote, or computed, before it was rounded to 53 bits. A float is one of these only where it is that number, correctly rounded, so
+that no two floats stand for the same number. Any other stands for itself, also what was rounded twice and differs (1/√2 as
+1.0 / 1.4142135623730951).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClosedForm:
     root: Fraction = Fraction(1)
 
     def rounded(self) -> float:
-        """The nearest float."""
+        """Return the nearest float."""
         return float(self.factor * _LN2**self.ln2 * _square_root(_PI) ** self.root_pi * _square_root(self.root))
 
 
@@ -55,7 +55,7 @@ _NAMED: tuple[tuple[float, int, int, Fraction], ...] = (
 
 
 def _short(x: float, bits: int) -> Fraction | None:
-    """The number of at most so many bits next to x, if it is within a few units in the last place."""
+    """Return the number of at most `bits` bits next to x, if it is within a few units in the last place."""
     mantissa, exponent = math.frexp(x)
     near = round(math.ldexp(mantissa, bits))
     if abs(math.ldexp(near, -bits) - mantissa) > _ULPS * abs(mantissa):
@@ -64,7 +64,7 @@ def _short(x: float, bits: int) -> Fraction | None:
 
 
 def _root(x: float) -> ClosedForm | None:
-    """√d or 1/√d for a whole d that is no square."""
+    """Return √d or 1/√d, next to x, for a whole d that is no square; None where there is none."""
     if not 1e-6 < x < 1e6:
         return None
     for square, upside_down in ((x * x, False), (1.0 / (x * x), True)):
@@ -76,14 +76,14 @@ def _root(x: float) -> ClosedForm | None:
 
 @lru_cache(maxsize=4096)
 def read(value: float) -> ClosedForm:
-    """What a finite float stands for."""
-    found = near(value)
-    return found if found.rounded() == value else ClosedForm(Fraction(value))
+    """Return the number for which a finite float stands."""
+    form = near(value)
+    return form if form.rounded() == value else ClosedForm(Fraction(value))
 
 
 @lru_cache(maxsize=4096)
 def near(value: float) -> ClosedForm:
-    """The number of such a form that is next to a finite float, within a few units in the last place; else the float itself. What a
+    """Return the number of such a form next to a finite float, within a few units in the last place; else the float itself: what a
     sum of known numbers may be, before it is verified by other means."""
     exact = Fraction(value)
     if value == 0 or _bits(exact) <= _SHORT_BITS:
@@ -92,14 +92,14 @@ def near(value: float) -> ClosedForm:
     if len(digits) <= _WRITTEN_DIGITS:
         return ClosedForm(Fraction(repr(value)))
     sign, x = (-1, -value) if value < 0 else (1, value)
-    for known, ln2, root_pi, root in _NAMED:
-        ratio = _short(x / known, 12)
+    for number, ln2, root_pi, root in _NAMED:
+        ratio = _short(x / number, 12)
         if ratio is not None:
             return ClosedForm(sign * ratio, ln2, root_pi, root)
-    for known, ln2 in ((1.0, 0), (math.log(2.0), 1), (1.0 / math.log(2.0), -1)):
-        found = _root(x / known)
-        if found is not None:
-            return ClosedForm(sign * found.factor, ln2, 0, found.root)
+    for number, ln2 in ((1.0, 0), (math.log(2.0), 1), (1.0 / math.log(2.0), -1)):
+        form = _root(x / number)
+        if form is not None:
+            return ClosedForm(sign * form.factor, ln2, 0, form.root)
     if len(digits) <= _SHORT_DIGITS:
         return ClosedForm(Fraction(repr(value)))
     small = Fraction(x).limit_denominator(_LARGEST_DENOMINATOR)
@@ -118,26 +118,26 @@ def _bits(exact: Fraction) -> int:
 
 @lru_cache(maxsize=4096)
 def primes(n: int) -> tuple[int, ...]:
-    """The primes of a whole number > 0. Raises OutsideFragmentError where finding them would take long."""
+    """Return the primes of a whole number > 0. Raises OutsideFragmentError where finding them would take long."""
     return tuple(dict.fromkeys(_factors(n)))
 
 
 def _factors(n: int) -> list[int]:
-    found, p = [], 2
+    factors, p = [], 2
     while p * p <= n:
         if p > _LARGEST_ROOT:
             raise OutsideFragmentError(f"the root of {n}, whose factors are large")
         if n % p:
             p += 1 if p == 2 else 2
         else:
-            found.append(p)
+            factors.append(p)
             n //= p
-    return found + [n] * (n > 1)
+    return factors + [n] * (n > 1)
 
 
 @lru_cache(maxsize=4096)
 def root_of(x: ClosedForm) -> ClosedForm:
-    """√x ≥ 0: what is square in it comes out of the root. Raises OutsideFragmentError for what has no such form."""
+    """Return √x ≥ 0 with square factors in front of the root. Raises OutsideFragmentError for what has no such form."""
     if x.root != 1 or x.ln2 % 2 or x.root_pi % 2:
         raise OutsideFragmentError("the root of a known number that is no fraction")
     if x.factor == 0:

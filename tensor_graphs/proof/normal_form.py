@@ -1,8 +1,7 @@
 """normal_form: a graph in atomic ops alone, in the short forms that are the same functions of real numbers.
 
-A composite is replaced by its definition, but where the definition branches or rounds on purpose (exp, tanh, softmax,
-…) by the shortest expression that has its value for finite operands without overflow; erf stays, as a function of
-which only oddness is known. Nothing here is fit for computing in floats.
+A composite is replaced by its definition, but where the definition branches or rounds on purpose (exp, tanh, softmax, …) by the
+shortest expression that has its value for finite operands without overflow. Nothing here is fit for computing in floats.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def _log_softmax(x: Node, attrs: Mapping[str, Any]) -> Node:
 
 
 def _erfc(x: Node, attrs: Mapping[str, Any]) -> Node:
-    made: Node = 1.0 - LIBRARY["erf"](x)
-    return made
+    result: Node = 1.0 - LIBRARY["erf"](x)
+    return result
 
 
 def _of_one(form: Callable[[Node], Node]) -> Form:
@@ -64,7 +63,7 @@ FORMS: dict[str, Form] = {
 
 
 def _whole_power_of_two(x: Node) -> bool:
-    """Whether all elements are ±1, ±2, ±4, …: a product with ½ may have fewer bits than its operand, near the least number."""
+    """Return whether all elements are ±1, ±2, ±4, …; a product with ½ may lose bits near the least number."""
     while x.op.facts.rearranges:
         x = x.inputs[0]
     value = x.attrs["value"] if x.op is leaves.CONSTANT else 0.0
@@ -72,18 +71,18 @@ def _whole_power_of_two(x: Node) -> bool:
 
 
 def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
-    """Atomic ops on floats of less than 32 bits as the same op in f32, rounded by a cast: what casts count for there too.
-    A literal of f32 that becomes f64 is the number that f32 holds."""
+    """Return outputs whose atomic ops on floats of less than 32 bits are the same ops in f32, rounded by a cast, which counts
+    there. A literal of f32 that becomes f64 is the number that f32 holds."""
     def as_f32(node: Node, new: tuple[Node, ...]) -> Node | None:
         value = node.attrs["value"] if node.op is leaves.CONSTANT else None
         return leaves.constant(float(np.float32(value)), f32) if isinstance(value, float) else None
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         if node.op.name == "cast" and node.dtype == f64 and new[0].dtype == f32:
-            known = new[0]
-            while known.op.facts.rearranges:
-                known = known.inputs[0]
-            return atomic.cast(rebuild([new[0]], as_f32)[0], f64) if known.op is leaves.CONSTANT else None
+            source = new[0]
+            while source.op.facts.rearranges:
+                source = source.inputs[0]
+            return atomic.cast(rebuild([new[0]], as_f32)[0], f64) if source.op is leaves.CONSTANT else None
         if not node.op.facts.rounds or node.dtype.kind != "float" or node.dtype.itemsize >= 4:
             return None
         if node.op.name == "mul" and any(map(_whole_power_of_two, node.inputs)):
@@ -96,7 +95,7 @@ def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
 
 
 def literals_as_held(outputs: Sequence[Node]) -> list[Node]:
-    """Literals of less than 32 bits as the numbers that their dtypes hold: 0.10009765625 for 0.1 in bf16."""
+    """Return outputs with literals of less than 32 bits as the numbers that their dtypes hold: 0.10009765625 for 0.1 in bf16."""
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         value = node.attrs["value"] if node.op is leaves.CONSTANT and node.dtype.kind == "float" else None
         if not isinstance(value, float) or node.dtype.itemsize >= 4:
@@ -107,7 +106,7 @@ def literals_as_held(outputs: Sequence[Node]) -> list[Node]:
 
 
 def in_atoms(outputs: Sequence[Node]) -> list[Node]:
-    """The outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque one, and
+    """Return outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque one, and
     TooManyNodesError as `expand_all` does."""
     inside = WrittenOut(lambda inner: _in_atoms(inner, inside))
     return _in_atoms(outputs, inside)
@@ -139,9 +138,9 @@ def _in_atoms(outputs: Sequence[Node], inside: WrittenOut) -> list[Node]:
             return atomic.cast(value, x.dtype)
         if op.opaque:
             raise OutsideFragmentError(f"{op.name} is opaque: it is never replaced by a definition", node.location)
-        made = inside.instantiate(node, new)
-        if len(made) > 1:
-            several[node] = made
-        return made[0]
+        outputs_of = inside.instantiate(node, new)
+        if len(outputs_of) > 1:
+            several[node] = outputs_of
+        return outputs_of[0]
 
     return rebuild(list(outputs), replace)

@@ -3,11 +3,11 @@
     max(n - m, 150) - 150           is 0 wherever n and m differ by less than 150, and no size near 150 shows that it is more
     (n * m) // 3001                 moves on where n * m is a multiple of 3001, far from 3001 in either dim
 
-A call splits the box of its dims into parts; within a part an expression is a polynomial (of the dims, and of quotients).
-So sizes are compared in each part that the box has: for min and max every operand as the smallest (largest) by as little
-as possible, by more, and ties; for a // b the residues 0, 1 and b − 1 (or those nearest to them that occur), each over two
-blocks; and parts of several calls at once. What the sizes compared so far lack is looked for in the box: at all of
-its sizes where they are few, else in a fixed sample. A part that bounds allow and the sample lacks is said.
+A call splits the box of its dims into regions; within one an expression is a polynomial (of the dims, and of quotients). So sizes
+are compared in each region of the box: for min and max every operand as the smallest (largest) by as little as possible, by more,
+and ties; for a // b the residues 0, 1 and b − 1 (or the nearest that occur), each over two blocks; and regions of several calls at
+once. Missing sizes are looked for in the box: at all of its sizes where they are few, else in a fixed sample. A region that the
+dims' ranges allow and the sample lacks is reported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Call, Dim
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array
+from tensor_graphs.proof.sizes import numbers_in
 
 _BOX = 1 << 20
 """Sizes times calls that are all looked at; a larger box is sampled."""
@@ -32,16 +33,16 @@ _SAMPLE = 1 << 16
 _HIGHEST = (1 << 20, 1 << 15, 1 << 10, 1 << 7)
 """No dim is looked at beyond the first; beyond the next ones where expressions of it would not fit 64 bits."""
 
-_FEW_PARTS = 16
+_FEW_REGIONS = 16
 _MOST_TOGETHER = 64
 _MOST_ADDED = 80
 _MOST_WITNESSES = 4
-"""Sizes in one part: its polynomial's degree + 1, but no more."""
+"""Sizes in one region: its polynomial's degree + 1, but no more."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """added: sizes to be compared beside those known; met: numbers in the calls, by dim; missing: the reason for which
+    """Result of the search. added: further sizes to be compared; met: numbers in the calls, by dim; missing: the reason for which
     sizes that would be needed are not known, or nothing."""
 
     added: tuple[dict[str, int], ...]
@@ -50,43 +51,37 @@ class Sides:
 
 
 def expressions(order: Sequence[Node]) -> list[d.Expr]:
-    """All expressions of dims in shapes and attributes, each once."""
-    found: dict[d.Expr, None] = {}
-
-    def add(value: Any) -> None:
+    """Return all expressions of dims in shapes and attributes, each once."""
+    def inside(value: Any) -> Iterator[d.Expr]:
         if isinstance(value, d.Expr):
-            found[value] = None
+            yield value
         elif isinstance(value, tuple):
             for v in value:
-                add(v)
+                yield from inside(v)
 
-    for node in order:
-        for t in node.types:
-            add(t.shape)
-        for value in node.attrs.values():
-            add(value)
-    return list(found)
+    return list(dict.fromkeys(x for node in order for value in (*(t.shape for t in node.types), *node.attrs.values())
+                              for x in inside(value)))
 
 
 def calls(exprs: Iterable[Dim]) -> list[Call]:
-    """The calls in expressions, those in their operands first, each once."""
-    found: dict[Call, None] = {}
+    """Return the calls in expressions, those in their operands first, each once."""
+    atoms: dict[Call, None] = {}
 
     def look(x: Dim) -> None:
         for monomial, _ in x.terms if isinstance(x, d.Expr) else ():
             for atom in monomial:
-                if isinstance(atom, Call) and atom not in found:
+                if isinstance(atom, Call) and atom not in atoms:
                     for arg in atom.args:
                         look(arg)
-                    found[atom] = None
+                    atoms[atom] = None
 
     for x in exprs:
         look(x)
-    return list(found)
+    return list(atoms)
 
 
 def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Sides:
-    """The sizes that the calls in these nodes need beside those tested; symbols: lowest and highest size by name."""
+    """Return the sizes that the calls in these nodes need besides those tested; symbols: lowest and highest size by name."""
     exprs = expressions(order)
     every = calls(exprs)
     if not every or not symbols:
@@ -95,12 +90,12 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
     for call in every:
         numbers = call.args[1:] if call.fn == "floordiv" else call.args
         for name in _names(call):
-            met.setdefault(name, set()).update(k for x in numbers for k in _constants(x) if k >= 2)
+            met.setdefault(name, set()).update(k for x in numbers for k in numbers_in(x) if k >= 2)
     search = _SideSearch(every, exprs, order, tested, symbols, met)
     for call in every:
         table = search.table(_names(call))
-        for part in _own_parts(call, table, search.witnesses):
-            search.show(table, part)
+        for region in _own_regions(call, table, search.witnesses):
+            search.show(table, region)
         if not table.whole and (reason := _lacking(call, table)):
             search.missing = search.missing or reason
     if len(every) > 1:
@@ -112,25 +107,13 @@ def _names(call: Call) -> tuple[str, ...]:
     return tuple(sorted({name for x in call.args if isinstance(x, d.Expr) for name in x.symbols}))
 
 
-def _constants(x: Dim) -> Iterator[int]:
-    if not isinstance(x, d.Expr):
-        yield abs(x)
-        return
-    for monomial, k in x.terms:
-        yield abs(k)
-        for atom in monomial:
-            if isinstance(atom, Call):
-                for arg in atom.args:
-                    yield from _constants(arg)
-
-
 # ---- tables of sizes -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Table:
-    """Sizes, an array by dim. whole: these are all that there are; compared: rows that are, the first `known` of all that
-    are; valid: shapes have no size below 0; price: elements of all nodes."""
+    """Sizes, an array by dim. whole: the table has all sizes; compared: rows that are compared, of the first `known` of those that
+    are; valid: shapes have no size below 0; cost: elements of all nodes."""
 
     columns: dict[str, Array]
     whole: bool
@@ -140,7 +123,7 @@ class _Table:
     cost: Array
 
     def values(self, x: Dim) -> Array:
-        """An expression at every row."""
+        """Return the values of an expression at every row."""
         if not isinstance(x, d.Expr):
             return np.full(self.valid.shape, x, dtype=np.int64)
         out = np.zeros(self.valid.shape, dtype=np.int64)
@@ -152,31 +135,31 @@ class _Table:
         return out
 
     def call(self, call: Call) -> Array:
-        found = [self.values(x) for x in call.args]
+        operands = [self.values(x) for x in call.args]
         if call.fn == "floordiv":
-            return np.asarray(found[0] // found[1])
-        return np.asarray((np.minimum if call.fn == "min" else np.maximum).reduce(found))
+            return np.asarray(operands[0] // operands[1])
+        return np.asarray((np.minimum if call.fn == "min" else np.maximum).reduce(operands))
 
 
 @dataclass(frozen=True)
-class _Part:
-    """rows of a table, of which `count` with different keys have to be compared."""
+class _Region:
+    """Rows of a table, of which `count` with different keys have to be compared."""
 
     rows: Array
     keys: Array
     count: int
 
 
-def _own_parts(call: Call, table: _Table, witnesses: int) -> Iterator[_Part]:
-    """The parts into which one call splits a table."""
+def _own_regions(call: Call, table: _Table, witnesses: int) -> Iterator[_Region]:
+    """Yield the regions into which one call splits a table."""
     index, valid = np.arange(table.valid.size), table.valid
     if call.fn == "floordiv":
         a, b = (table.values(x) for x in call.args)
         quotient = a // b
         residue = a - quotient * b
         for seen in _ends(residue, b - residue, valid):
-            yield _Part(valid & seen, quotient, 2)
-        yield _Part(valid, quotient, max(2, witnesses))
+            yield _Region(valid & seen, quotient, 2)
+        yield _Region(valid, quotient, max(2, witnesses))
         return
     order = 1 if call.fn == "min" else -1
     operands = [order * table.values(x) for x in call.args]
@@ -184,14 +167,14 @@ def _own_parts(call: Call, table: _Table, witnesses: int) -> Iterator[_Part]:
         gap = np.minimum.reduce([y - x for k, y in enumerate(operands) if k != i])
         inside = valid & (gap > 0)
         if inside.any():
-            yield _Part(inside & (gap == gap[inside].min()), index, 1)
-            yield _Part(inside, index, witnesses + 1)
+            yield _Region(inside & (gap == gap[inside].min()), index, 1)
+            yield _Region(inside, index, witnesses + 1)
         for k in range(i):
-            yield _Part(valid & (gap == 0) & (operands[k] == x), index, 1)
+            yield _Region(valid & (gap == 0) & (operands[k] == x), index, 1)
 
 
 def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
-    """Where a residue is 0, 1, b − 1, or the nearest to it that occurs."""
+    """Yield where a residue is 0, 1, b − 1, or the nearest to it that occurs."""
     lowest = residue[valid].min(initial=np.iinfo(np.int64).max)
     yield residue == lowest
     above = valid & (residue > lowest)
@@ -201,7 +184,7 @@ def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
 
 
 def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
-    """Two small numbers for each row: which operand is taken, or whether a block starts or ends; and whether it is the first."""
+    """Return two small numbers for each row: the operand taken, or whether a block starts or ends; and whether it is the first."""
     if call.fn == "floordiv":
         a, b = (table.values(x) for x in call.args)
         quotient = a // b
@@ -215,7 +198,7 @@ def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
 
 
 def _lacking(call: Call, table: _Table) -> str:
-    """What a sample does not show, though bounds allow it."""
+    """Return what a sample does not show, though the dims' ranges allow it."""
     if call.fn == "floordiv":
         a, b = call.args
         quotient, divisor = table.call(call), table.values(b)
@@ -238,7 +221,7 @@ def _lacking(call: Call, table: _Table) -> str:
 
 
 class _SideSearch:
-    """What is compared so far, and what was added for the calls."""
+    """Sizes compared so far, and those added for the calls."""
 
     def __init__(self, every: Sequence[Call], exprs: Sequence[d.Expr], order: Sequence[Node], tested: Sequence[Mapping[str, int]],
                  symbols: Mapping[str, tuple[int, int]], met: Mapping[str, set[int]]) -> None:
@@ -254,7 +237,7 @@ class _SideSearch:
         self.tables: dict[tuple[str, ...], _Table] = {}
 
     def fits(self, highest: int) -> bool:
-        """Whether expressions of dims up to a size can be computed in 64 bits."""
+        """Return whether expressions of dims up to a size can be computed in 64 bits."""
         def most(x: Dim) -> float:
             if not isinstance(x, d.Expr):
                 return float(abs(x))
@@ -265,7 +248,7 @@ class _SideSearch:
         return all(most(x) * highest < 2.0**62 for x in [*self.exprs, *self.sizes, *(y for c in self.calls for y in c.args)])
 
     def table(self, names: tuple[str, ...]) -> _Table:
-        """Sizes of some dims, the others as first compared, with all that is compared so far at the end."""
+        """Return sizes of some dims, the others as first compared, with all that is compared so far at the end."""
         if names not in self.tables:
             ranges = {name: (self.symbols[name][0], max(self.symbols[name][0], min(self.symbols[name][1], self.highest)))
                       for name in names}
@@ -297,14 +280,14 @@ class _SideSearch:
         return table
 
     def sample(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
-        """Corners, sizes near numbers of the program, small and any ones, the same at every run."""
+        """Return corners, sizes near numbers of the program, small and any ones, the same at every run."""
         rng = np.random.default_rng(len(ranges))
         columns = {}
         corners = np.asarray(list(itertools.islice(itertools.product((0, 1), repeat=len(ranges)), 256)))
         for place, (name, (low, high)) in enumerate(ranges.items()):
-            known = {b[name] for b in self.tested}
+            tested = {b[name] for b in self.tested}
             near = {k + e for w in self.met.get(name, ()) for k in (w, 2 * w, 3 * w) for e in (-1, 0, 1)}
-            near = {k for k in {*near, *known, *range(low, low + 17), high} if low <= k <= high}
+            near = {k for k in {*near, *tested, *range(low, low + 17), high} if low <= k <= high}
             kinds = rng.integers(0, 3, _SAMPLE)
             small = np.exp(rng.uniform(0.0, math.log(high - low + 2.0), _SAMPLE)).astype(np.int64) - 1 + low
             some = np.where(kinds == 0, rng.choice(np.asarray(sorted(near)), _SAMPLE),
@@ -312,29 +295,25 @@ class _SideSearch:
             columns[name] = np.concatenate([np.where(corners[:, place] == 1, high, low), some])
         return columns
 
-    def show(self, table: _Table, part: _Part) -> None:
-        """Add the sizes that a part lacks: the cheapest first, then any that do not cost much more."""
-        rows = np.flatnonzero(part.rows)
-        if not rows.size:
-            return
-        seen = {int(part.keys[r]) for r in table.compared if part.rows[r]}
-        if len(seen) >= part.count:
-            return
+    def show(self, table: _Table, region: _Region) -> None:
+        """Add the sizes that a region lacks: the cheapest first, then any that do not cost much more."""
+        rows = np.flatnonzero(region.rows)
+        seen = {int(region.keys[r]) for r in table.compared if region.rows[r]}
         rng = np.random.default_rng(rows.size)
-        while len(seen) < part.count and rows.size:
-            rows = rows[~np.isin(part.keys[rows], list(seen))]
+        while len(seen) < region.count and rows.size:
+            rows = rows[~np.isin(region.keys[rows], list(seen))]
             if not rows.size:
                 return
             cost = table.cost[rows]
             cheap = rows[cost <= (16 * cost.min() + 4096 if seen else cost.min())]
             chosen = int(cheap[0] if not seen else rng.choice(cheap))
-            seen.add(int(part.keys[chosen]))
+            seen.add(int(region.keys[chosen]))
             if self.add({n: int(x[chosen]) for n, x in table.columns.items()}):
                 table.compared.append(chosen)
                 table.known += 1
 
     def add(self, binding: dict[str, int]) -> bool:
-        """Whether it was not known."""
+        """Add sizes to be compared, and return whether they are new."""
         if binding in self.tested:
             return False
         if len(self.added) >= _MOST_ADDED:
@@ -345,25 +324,25 @@ class _SideSearch:
         return True
 
     def together(self) -> None:
-        """Parts of all calls at once; of each two of them, where those are too many."""
+        """Add sizes for regions of all calls at once; of each two of them, where those are too many."""
         table = self.table(tuple(sorted({name for call in self.calls for name in _names(call)})))
-        each = [_classes(call, table) for call in self.calls]
+        classes = [_classes(call, table) for call in self.calls]
         index = np.arange(table.valid.size)
         joined = np.zeros_like(index)
-        for kind, block in each:
+        for kind, block in classes:
             joined = np.unique(joined * 2 * (kind.max() + 1) + kind * 2 + block, return_inverse=True)[1].reshape(-1)
         groups: Iterable[Array] = [joined]
         if np.unique(joined[table.valid]).size > _MOST_TOGETHER:
-            groups = (x * (y.max() + 1) + y for pair in itertools.combinations(each, 2) for x, y in zip(*pair, strict=True))
+            groups = (x * (y.max() + 1) + y for pair in itertools.combinations(classes, 2) for x, y in zip(*pair, strict=True))
         for group in groups:
-            parts = np.unique(group[table.valid])
-            for part in parts.tolist():
-                count = self.witnesses if parts.size <= _FEW_PARTS else 1
-                if np.count_nonzero(group[table.compared] == part) < count:
-                    self.show(table, _Part(table.valid & (group == part), index, count))
+            regions = np.unique(group[table.valid])
+            for region in regions.tolist():
+                count = self.witnesses if regions.size <= _FEW_REGIONS else 1
+                if np.count_nonzero(group[table.compared] == region) < count:
+                    self.show(table, _Region(table.valid & (group == region), index, count))
 
 
 def _degree(x: Dim) -> int:
-    """As a polynomial in the dims, within one part."""
+    """Return the degree of an expression as a polynomial in the dims, within one region."""
     return max((sum(max(map(_degree, atom.args)) if isinstance(atom, Call) else 1 for atom in monomial)
                 for monomial, _ in x.terms), default=0) if isinstance(x, d.Expr) else 0

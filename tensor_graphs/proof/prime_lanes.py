@@ -1,8 +1,8 @@
-"""prime_lanes: which residues of each node are needed, and which ops become random functions, before anything is computed.
+"""prime_lanes: the residues needed of each node, and the ops that become random functions, before anything is computed.
 
-2^x takes residues of lane i to lane i + 1, log2 from i + 1 to i, so a value behind one of them is known in fewer lanes
-than its operand; where none is left (a third 2^x on one path), the op is a random function of its operand, known in
-all. From the outputs back, each node is then needed in one lane or two, and only those are computed.
+2^x takes residues of lane i to lane i + 1, log2 from i + 1 to i, so results are known in fewer lanes than their operand; where
+none is left (a third nested 2^x), the op is a random function of its operand, known in all. From the outputs back, each node is
+then needed in one lane or two, and only those are computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FUNCTIONS = frozenset({"sin", "floor", "erf"})
 
 
 def common(lanes: frozenset[int]) -> int:
-    """The lane in which a value known in several is looked at."""
+    """Return the lane in which a value known in several is looked at."""
     return MAIN if MAIN in lanes else max(lanes)
 
 
@@ -28,35 +28,33 @@ def _floats(node: Node) -> list[Node]:
 
 
 def known_lanes(order: Sequence[Node], bits: bool) -> tuple[dict[Node, frozenset[int]], frozenset[Node]]:
-    """(the lanes in which each float node is known, the nodes that are random functions).
-
-    Raises OutsideFragmentError where operands have no lane in common.
-    """
-    known: dict[Node, frozenset[int]] = {}
+    """Return (the lanes in which each float node is known, the nodes that are random functions). Raises OutsideFragmentError where
+    operands have no lane in common."""
+    lanes_of: dict[Node, frozenset[int]] = {}
     random: set[Node] = set()
     for node in order:
         floats, name = _floats(node), node.op.name
         if name in ("exp2", "log2"):
             step = 1 if name == "exp2" else -1
-            found = frozenset(i + step for i in known[floats[0]]) & ALL
-            if not found:
+            lanes = frozenset(i + step for i in lanes_of[floats[0]]) & ALL
+            if not lanes:
                 random.add(node)
-            known[node] = found or ALL
+            lanes_of[node] = lanes or ALL
         elif name in FUNCTIONS or is_rounding(node, bits):
             random.add(node)
-            known[node] = ALL
+            lanes_of[node] = ALL
         elif floats:
-            shared = ALL.intersection(*(known[i] for i in floats))
+            shared = ALL.intersection(*(lanes_of[i] for i in floats))
             if not shared:
                 raise OutsideFragmentError(f"{name} of the result of exp2 and the result of log2", node.location)
-            known[node] = shared
+            lanes_of[node] = shared
         else:
-            known[node] = ALL
-    return known, frozenset(random)
+            lanes_of[node] = ALL
+    return lanes_of, frozenset(random)
 
 
 def is_rounding(node: Node, bits: bool) -> bool:
-    """Whether a cast rounds, and rounding counts."""
+    """Return whether a cast rounds, and rounding counts."""
     if not bits or node.op.name != "cast" or node.dtype.kind != "float" or node.inputs[0].dtype.kind != "float":
         return False
     old, new = node.inputs[0].dtype, node.dtype
@@ -64,16 +62,14 @@ def is_rounding(node: Node, bits: bool) -> bool:
 
 
 def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, tuple[int, ...]]:
-    """(the lanes of all graphs, for each output the lane in which it is compared).
-
-    outputs: one list of roots for each graph, in the same order. Raises OutsideFragmentError.
-    """
+    """Return (the lanes of all graphs, for each output the lane in which it is compared). outputs: a list of roots for each graph,
+    in the same order. Raises OutsideFragmentError."""
     order = walk([root for roots in outputs for root in roots])
-    known, random = known_lanes(order, bits)
+    lanes_of, random = known_lanes(order, bits)
     needed: dict[Node, set[int]] = {node: set() for node in order}
     compared = []
     for same in zip(*outputs, strict=True):
-        shared = ALL.intersection(*(known[r] for r in same))
+        shared = ALL.intersection(*(lanes_of[r] for r in same))
         if not shared:
             raise OutsideFragmentError("the outputs have no residues in common: one ends in exp2, one in log2")
         compared.append(common(shared))
@@ -84,7 +80,7 @@ def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, 
         floats, name = _floats(node), node.op.name
         if not floats:
             continue
-        shared = ALL.intersection(*(known[i] for i in floats))
+        shared = ALL.intersection(*(lanes_of[i] for i in floats))
         to_whole = name == "cast" and node.dtype.kind != "float"
         if node.op.facts.compares or node.op.facts.selects or node in random or to_whole:
             if not shared:

@@ -2,17 +2,17 @@
 
     cast(iota(h, u8), f32)          counts 0, 1, … 255, 0, 1, …: the same as in i32 up to h = 256
 
-What sizes and ops can make of an integer is followed as an interval, first over all sizes at once; nearly always that
-rules everything out. For nodes that no leaf is below, the sizes that were compared are then looked at exactly: which
-results were not the ideal ones, and on which side of the range. Where a side was never seen, the smallest size that shows
-it is looked for on lines through the box of sizes, one dim or all dims growing. Nodes below which integers are
-given (a sum of booleans in u8) are followed by intervals alone. In bits mode a cast of a known number to a float that
-does not hold it exactly leaves the range as well, and a size in a float below 32 bits that does not hold it.
+Integers are followed as intervals, first over all sizes at once; nearly always that rules everything out. Nodes that depend on no
+leaf are then looked at exactly, at the sizes that were compared: which results were not the ideal ones, and on which side of the
+range. Where a side was never seen, the smallest size that shows it is looked for on lines through the box of sizes, one dim or all
+dims growing. Nodes that depend on given integers (a sum of booleans in u8) are followed by intervals alone. In bits mode a cast of
+a known number to a float that does not hold it exactly leaves the range as well, and a size in a float below 32 bits.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue, Node
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
 from tensor_graphs.meaning.interpreter import _Walk
+from tensor_graphs.proof.sizes import closed
 
 Interval = tuple[float, float]                              # of ints, where they are finite
 Side = tuple[Node, bool]                                    # a node, and whether it leaves its range above
@@ -47,8 +48,8 @@ _BEYOND = (0, 1, 4)
 
 @dataclass(frozen=True)
 class Ranges:
-    """added: sizes to be compared beside those known; missing: why others that would be needed are not known, or nothing;
-    nodes: those that leave their ranges at sizes that were added."""
+    """Result of the search. added: further sizes to be compared; missing: why others that would be needed are not known, or
+    nothing; nodes: those that leave their ranges at sizes that were added."""
 
     added: tuple[dict[str, int], ...]
     missing: str = ""
@@ -57,7 +58,7 @@ class Ranges:
 
 def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
          shared: set[Node], bits: bool = False) -> Ranges:
-    """The sizes that integers in these nodes need beside those tested; symbols: lowest and highest size by name.
+    """Return the sizes that integers in these nodes need besides those tested; symbols: lowest and highest size by name.
 
     shared: nodes of all graphs that are compared; a constant among them that its dtype does not hold leaves none a meaning.
     """
@@ -72,11 +73,11 @@ def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Ma
         open_sides = [s for s in open_sides if s not in seen]
     borders: list[tuple[Side, list[dict[str, int]]]] = []
     for side in open_sides:
-        found = search.smallest(side)
-        if isinstance(found, str):
-            return Ranges((), found)
-        if found:
-            borders.append((side, found))
+        smallest = search.smallest(side)
+        if isinstance(smallest, str):
+            return Ranges((), smallest)
+        if smallest:
+            borders.append((side, smallest))
     added: list[dict[str, int]] = []
     shown: set[Side] = set()
     for side, border in sorted(borders, key=lambda b: math.prod(b[1][0].values())):      # what wraps first, is seen first
@@ -94,33 +95,27 @@ class _RangeSearch:
                  bits: bool) -> None:
         self.order, self.symbols, self.bits = order, symbols, bits
         self.first = dict(tested[0])
-        hang: set[Node] = set()
-        self.closed: list[Node] = []
-        for node in order:
-            if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
-                hang.add(node)
-            else:
-                self.closed.append(node)
+        self.closed = closed(order)
         self.exact_nodes = set(self.closed)
         self.looks: dict[tuple[int, ...], set[Side] | None] = {}
         self.left = _MOST_LOOKED_AT
 
     def possible(self, size: Size) -> dict[Side, None]:
-        """The sides on which nodes may leave their ranges, as far as intervals tell."""
+        """Return the sides on which nodes may leave their ranges, as far as intervals tell."""
         extents: dict[Node, Interval] = {}
-        found: dict[Side, None] = {}
+        sides: dict[Side, None] = {}
         for node in self.order:
             low, high = _extent(node, [extents[i] for i in node.inputs], size)
             if _bounded(node, self.bits):
                 least, most = _range(node.dtype)
                 if low < least:
-                    found[node, False] = None
+                    sides[node, False] = None
                 if high > most:
-                    found[node, True] = None
+                    sides[node, True] = None
                 if node.dtype.kind != "float":              # what wraps may be anything
                     low, high = (low, high) if least <= low and high <= most else (least, most)
             extents[node] = (low, high)
-        return found
+        return sides
 
     def may(self, side: Side, binding: Mapping[str, int]) -> bool:
         try:
@@ -129,7 +124,7 @@ class _RangeSearch:
             return False
 
     def seen(self, binding: Mapping[str, int]) -> set[Side]:
-        """The sides on which nodes leave their ranges at these sizes: exactly where no leaf is below, else by intervals."""
+        """Return the sides on which nodes leave their ranges at these sizes: exact where no leaf is below, else by intervals."""
         try:
             loose = {s for s in self.possible(_at(binding)) if s[0] not in self.exact_nodes}
         except d.DimError:
@@ -137,7 +132,7 @@ class _RangeSearch:
         return loose | (self.look(binding) or set())
 
     def look(self, binding: Mapping[str, int]) -> set[Side] | None:
-        """The sides on which nodes without leaves below leave their ranges; None where it is too much to look."""
+        """Return the sides on which nodes without leaves below leave their ranges; None where that is too much to compute."""
         key = tuple(binding[name] for name in self.symbols)
         if key not in self.looks:
             self.looks[key] = self._look(binding)
@@ -157,7 +152,7 @@ class _RangeSearch:
             return None
 
     def lines(self) -> Iterator[Callable[[int], dict[str, int]]]:
-        """Sizes by one number from 0 on: one dim grows, the others as first compared or smallest; then all grow together."""
+        """Yield sizes by one number from 0 on: one dim grows, the others as first compared or smallest; then all grow together."""
         lowest = {name: low for name, (low, _) in self.symbols.items()}
         for name in self.symbols:
             for base in ([self.first, lowest] if len(self.symbols) > 1 else [lowest]):
@@ -166,13 +161,13 @@ class _RangeSearch:
             yield lambda t: {name: min(low + t, high) for name, (low, high) in self.symbols.items()}
 
     def smallest(self, side: Side) -> list[dict[str, int]] | str:
-        """Sizes at which a node leaves its range, as small as are found; none where it never does; or why they are not known."""
+        """Return small sizes at which a node leaves its range; none where it never does; or why they are not known."""
         longest = max(high - low for low, high in self.symbols.values())
-        found: list[list[dict[str, int]]] = []
+        borders: list[list[dict[str, int]]] = []
 
         def border(line: Callable[[int], dict[str, int]], start: int) -> list[dict[str, int]]:
-            made = [line(min(start + beyond, longest)) for beyond in _BEYOND]
-            return [b for k, b in enumerate(made) if b not in made[:k]]
+            sizes = [line(min(start + beyond, longest)) for beyond in _BEYOND]
+            return [b for k, b in enumerate(sizes) if b not in sizes[:k]]
 
         reached, unknown = False, False
         for line in self.lines():
@@ -181,20 +176,20 @@ class _RangeSearch:
             reached = True
             start = _least(lambda t: self.may(side, line(t)), longest)  # noqa: B023 - used at once
             if side[0] not in self.exact_nodes:
-                found.append(border(line, start))
+                borders.append(border(line, start))
                 continue
             shown = self.shown_from(side, line, start, longest)
             unknown |= shown is None
             if shown is not None and shown >= 0:
-                found.append(border(line, shown))
-        if found:
-            return min(found, key=lambda made: math.prod(made[0].values()))
+                borders.append(border(line, shown))
+        if borders:
+            return min(borders, key=lambda sizes: math.prod(sizes[0].values()))
         if unknown or not reached:
             return f"{side[0].op.name} of {side[0].dtype} may leave its range at sizes that are not compared"
         return []
 
     def shown_from(self, side: Side, line: Callable[[int], dict[str, int]], start: int, longest: int) -> int | None:
-        """The first place of a line from `start` on where the node leaves its range, −1 for nowhere, None for not known."""
+        """Return the first place of a line from `start` on where the node leaves its range, −1 for nowhere, None for not known."""
         last, step = start - 1, 0
         while True:
             place = min(start + step, longest)
@@ -209,18 +204,14 @@ class _RangeSearch:
 
 
 def _least(holds: Callable[[int], bool], most: int) -> int:
-    """The least number up to `most`, at which it holds, from which on it holds."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    """Return the least number up to `most`, at which it holds, from which on it holds."""
+    return bisect_left(range(most), True, key=holds)
 
 
 def _at(binding: Mapping[str, int]) -> Size:
     def size(x: Dim) -> tuple[int, int]:
-        found = d.evaluate(x, binding)
-        return found, found
+        value = d.evaluate(x, binding)
+        return value, value
 
     return size
 
@@ -229,7 +220,7 @@ def _at(binding: Mapping[str, int]) -> Size:
 
 
 def _bounded(node: Node, bits: bool) -> bool:
-    """Whether results of a node can be other than ideal because its dtype does not hold them."""
+    """Return whether results of a node can be other than ideal because its dtype does not hold them."""
     if node.dtype.kind == "bool" or node.op in leaves.NAMED_LEAVES:
         return False
     if node.op is leaves.CONSTANT and node.dtype.kind == "float":
@@ -245,8 +236,8 @@ def _range(dtype: DType) -> tuple[float, float]:
 
 
 def _times(x: Interval, y: Interval) -> Interval:
-    found = [a * b if a and b else 0 for a in x for b in y]
-    return min(found), max(found)
+    products = [a * b if a and b else 0 for a in x for b in y]
+    return min(products), max(products)
 
 
 def _join(*xs: Interval) -> Interval:
@@ -254,14 +245,14 @@ def _join(*xs: Interval) -> Interval:
 
 
 def _count(shape: Sequence[Dim], size: Size) -> Interval:
-    found: Interval = (1, 1)
+    count: Interval = (1, 1)
     for s in shape:
-        found = _times(found, size(s))
-    return max(found[0], 0), found[1]
+        count = _times(count, size(s))
+    return max(count[0], 0), count[1]
 
 
 def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
-    """Between which numbers the results of a node lie, if its dtype held every number; integers as they are given."""
+    """Return the interval of the results of a node, if its dtype held every number; given integers have their dtype's range."""
     name, dtype, attrs = node.op.name, node.types[0].dtype, node.attrs
     if node.op in leaves.NAMED_LEAVES or name in ("bitcast", "less", "not_equal") or dtype.kind == "bool":
         return _ALL if dtype.kind == "float" else _range(dtype)
@@ -322,26 +313,26 @@ _WHOLE = frozenset({"add", "mul", "sum", "max", "reduce_max", "where", "cast", "
 
 
 def held(order: Sequence[Node], binding: Mapping[str, int]) -> frozenset[Node]:
-    """The casts to floats that round nothing at these sizes: of whole numbers, all of which the float holds."""
-    size, whole, found = _at(binding), dict[Node, Interval](), set[Node]()
+    """Return the casts to floats that round nothing at these sizes: of whole numbers, all of which the float holds."""
+    size, whole, casts = _at(binding), dict[Node, Interval](), set[Node]()
     for node in order:
         dtype = node.types[0].dtype
         range_ = _range(dtype)
-        known = all(i in whole for i in node.inputs) and (node.op.name in _WHOLE or dtype.kind != "float")
+        is_whole = all(i in whole for i in node.inputs) and (node.op.name in _WHOLE or dtype.kind != "float")
         if node.op is leaves.CONSTANT or node.op.name == "pad":
-            known = known and _is_whole(node.attrs["value"])
+            is_whole = is_whole and _is_whole(node.attrs["value"])
         if dtype.kind != "float":
-            low, high = _extent(node, [whole[i] for i in node.inputs], size) if known else range_
+            low, high = _extent(node, [whole[i] for i in node.inputs], size) if is_whole else range_
             whole[node] = (low, high) if range_[0] <= low and high <= range_[1] else range_
-        elif known and node.op not in leaves.NAMED_LEAVES:
+        elif is_whole and node.op not in leaves.NAMED_LEAVES:
             low, high = _extent(node, [whole[i] for i in node.inputs], size)
             if node.op.name == "cast":
                 if not (range_[0] <= low and high <= range_[1]):
                     continue
-                found.add(node)
+                casts.add(node)
             if math.isfinite(low) and math.isfinite(high):
                 whole[node] = low, high
-    return frozenset(found)
+    return frozenset(casts)
 
 
 def _is_whole(value: Any) -> bool:
@@ -352,7 +343,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether every op on such floats is rounded in bits mode; f32 and f64 are real numbers there, too."""
+    """Return whether every op on such floats is rounded in bits mode; f32 and f64 are real numbers there, too."""
     return dtype.kind == "float" and dtype.itemsize < 4
 
 
@@ -360,7 +351,7 @@ def rounds(dtype: DType) -> bool:
 
 
 class _Watching(Real):
-    """Real, remembering where an integer's dtype did not hold the ideal result (in float64, which is near enough)."""
+    """Real, recording where an integer's dtype did not hold the ideal result (in float64, which is near enough)."""
 
     def __init__(self, bits: bool) -> None:
         self.bits = bits
@@ -386,12 +377,12 @@ class _Watching(Real):
         return super().constant(n, value)
 
     def iota(self, n: At) -> Array:
-        made, last = super().iota(n), n.shape[n.attrs["axis"]] - 1
-        if n.dtype.is_integer and made.size:
+        result, last = super().iota(n), n.shape[n.attrs["axis"]] - 1
+        if n.dtype.is_integer and result.size:
             self.watch(n, np.asarray(float(last)))
-        elif self.bits and made.size and last > _range(n.dtype)[1]:
+        elif self.bits and result.size and last > _range(n.dtype)[1]:
             self.left.add((n.node, True))
-        return made
+        return result
 
     def cast(self, n: At, x: Array) -> Array:
         if n.dtype.is_integer:

@@ -1,9 +1,9 @@
 """residues: arithmetic modulo the primes of a chain, on whole arrays: powers, inverses, roots, exp2 and its inverse.
 
-A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 7 modulo 8, so that 2 is a square, and modulo p (r) generates
-the squares, a group of q (of p) elements. Hence exp2 is a homomorphism from residues modulo
-q to residues modulo p, and from those modulo p to those modulo r, and the discrete logarithm is its inverse. All primes
-are below 2^31, so products fit 64 bits. Arrays are uint64 with values in [0, prime).
+A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 7 modulo 8, so that 2 is a square, and modulo p (r) generates the squares,
+a group of q (of p) elements. Hence exp2 is a homomorphism from residues modulo q to residues modulo p, and from those modulo p to
+those modulo r, and the discrete logarithm is its inverse. All primes are below 2^31, so products fit 64 bits. Arrays are uint64
+with values in [0, prime).
 
 Sources: Schwartz 1980 and Zippel 1979 (random points); Shanks 1971 (baby steps, giant steps).
 """
@@ -50,12 +50,12 @@ _GRID = 1 << 14                             # elements of one step over few loga
 
 
 def chain(k: int, logarithms: bool = False) -> tuple[int, int, int]:
-    """The k-th chain, over and over again."""
+    """Return the k-th chain; their order repeats."""
     return CHAINS[k % (WITH_LOGARITHMS if logarithms else len(CHAINS))]
 
 
 def power(x: Array, exponent: int, m: int) -> Array:
-    """x^exponent modulo m, by repeated squaring."""
+    """Return x^exponent modulo m, by repeated squaring."""
     modulus = np.uint64(m)
     out: Array | None = None
     base = x
@@ -69,31 +69,31 @@ def power(x: Array, exponent: int, m: int) -> Array:
 
 
 def inverse(x: Array, m: int) -> Array:
-    """1/x modulo m; of 0: 0."""
+    """Return 1/x modulo m; of 0: 0."""
     return power(x, m - 2, m)
 
 
 def root(x: Array, m: int) -> tuple[Array, Array]:
-    """(s, ok): s the root of x that is itself a square, where x is a square (ok)."""
+    """Return (s, ok): s the root of x that is itself a square, where x is a square (ok)."""
     s = power(x, (m + 1) // 4, m)
     return s, np.asarray(s * s % np.uint64(m) == x)
 
 
 def matmul(a: Array, b: Array, m: int) -> Array:
-    """a[…, i, k] · b[…, k, j] modulo m, by products of halves in float64: exact for k ≤ 2^20."""
+    """Return a[…, i, k] · b[…, k, j] modulo m, by products of halves in float64: exact for k ≤ 2^20."""
     (a1, a0), (b1, b0) = (((x >> np.uint64(16)).astype(np.float64), (x & np.uint64(0xFFFF)).astype(np.float64)) for x in (a, b))
 
-    def part(x: Array, y: Array) -> Array:
+    def product(x: Array, y: Array) -> Array:
         return np.asarray(np.matmul(x, y).astype(np.uint64) % np.uint64(m))
 
     half = np.uint64(1 << 16)
-    middle = (part(a1, b0) + part(a0, b1)) % np.uint64(m)
-    high = (part(a1, b1) * half + middle) % np.uint64(m)
-    return np.asarray((high * half + part(a0, b0)) % np.uint64(m))
+    middle = (product(a1, b0) + product(a0, b1)) % np.uint64(m)
+    high = (product(a1, b1) * half + middle) % np.uint64(m)
+    return np.asarray((high * half + product(a0, b0)) % np.uint64(m))
 
 
 def whole(x: Array, m: int) -> Array:
-    """Integers (signed, unsigned, bool) modulo m."""
+    """Return integers (signed, unsigned, bool) modulo m."""
     if x.dtype == np.uint64:
         return np.asarray(x % np.uint64(m))
     return np.asarray(x.astype(np.int64) % np.int64(m)).astype(np.uint64)
@@ -101,7 +101,7 @@ def whole(x: Array, m: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _powers(start: int, count: int, m: int) -> Array:
-    """start^0, start^1, … start^(count − 1) modulo m."""
+    """Return start^0, start^1, … start^(count − 1) modulo m."""
     out = np.ones(count, dtype=np.uint64)
     done = 1
     while done < count:
@@ -112,7 +112,7 @@ def _powers(start: int, count: int, m: int) -> Array:
 
 
 def exp2(x: Array, m: int) -> Array:
-    """2^x modulo m, for x modulo (m − 1)/2."""
+    """Return 2^x modulo m, for x modulo (m − 1)/2."""
     low = _powers(2, 1 << _LOW_BITS, m)
     high = _powers(pow(2, 1 << _LOW_BITS, m), (m >> (_LOW_BITS + 1)) + 1, m)
     return np.asarray(low[x & np.uint64((1 << _LOW_BITS) - 1)] * high[x >> np.uint64(_LOW_BITS)] % np.uint64(m))
@@ -120,7 +120,7 @@ def exp2(x: Array, m: int) -> Array:
 
 @lru_cache(maxsize=6)
 def _baby_steps(m: int) -> tuple[Array, Array, Array]:
-    """(values of 2^i for i < _BABY in order, their i, a table by low bits of which values occur)."""
+    """Return (values of 2^i for i < _BABY in order, their i, a table by low bits of which values occur)."""
     values = _powers(2, _BABY, m)
     packed = np.sort((values << np.uint64(_BABY_BITS)) | np.arange(_BABY, dtype=np.uint64))
     occurs = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
@@ -133,25 +133,25 @@ _MOST_KNOWN = 1 << 18
 
 
 def log2(x: Array, m: int) -> tuple[Array, Array]:
-    """(a, ok): 2^a = x modulo m with a modulo (m − 1)/2, where x is a square other than 0 (ok)."""
+    """Return (a, ok): 2^a = x modulo m with a modulo (m − 1)/2, where x is a square other than 0 (ok)."""
     values, back = np.unique(x.reshape(-1), return_inverse=True)
-    known = _known_logarithms.setdefault(m, {})
-    if len(known) > _MOST_KNOWN:
-        known.clear()
+    table = _known_logarithms.setdefault(m, {})
+    if len(table) > _MOST_KNOWN:
+        table.clear()
     ok = (power(values, (m - 1) // 2, m) == 1)
-    found = np.zeros(values.shape, dtype=np.uint64)
-    todo = [i for i in np.flatnonzero(ok).tolist() if int(values[i]) not in known]
+    logarithms = np.zeros(values.shape, dtype=np.uint64)
+    todo = [i for i in np.flatnonzero(ok).tolist() if int(values[i]) not in table]
     if todo:
         places = np.asarray(todo)
         for value, logarithm in zip(values[places].tolist(), _giant_steps(values[places], m).tolist(), strict=True):
-            known[value] = logarithm
+            table[value] = logarithm
     for i in np.flatnonzero(ok).tolist():
-        found[i] = known[int(values[i])]
-    return found[back].reshape(x.shape), ok[back].reshape(x.shape)
+        logarithms[i] = table[int(values[i])]
+    return logarithms[back].reshape(x.shape), ok[back].reshape(x.shape)
 
 
 def _giant_steps(y: Array, m: int) -> Array:
-    """The logarithms of squares y [count]: y · (2^-baby)^j for as many j at a time as fill _GRID elements."""
+    """Return the logarithms of squares y [count]: y · (2^-baby)^j for as many j at a time as fill _GRID elements."""
     order, (values, indices, occurs) = (m - 1) // 2, _baby_steps(m)
     giant = _powers(pow(pow(2, _BABY, m), m - 2, m), order // _BABY + 1, m)
     out = np.zeros(y.shape, dtype=np.uint64)
@@ -176,7 +176,7 @@ def _giant_steps(y: Array, m: int) -> Array:
 
 
 def mix(x: Array, key: Array) -> Array:
-    """64 well-mixed bits of x under a key (uint64, broadcast). Source: the finaliser of splitmix64, Vigna 2015."""
+    """Return 64 well-mixed bits of x under a key (uint64, broadcast). Source: the finaliser of splitmix64, Vigna 2015."""
     with np.errstate(over="ignore"):
         z = (x + np.uint64(0x9E3779B97F4A7C15)) ^ key
         for _ in range(2):
@@ -187,7 +187,7 @@ def mix(x: Array, key: Array) -> Array:
 
 
 def rank(x: Array, key: Array, m: int) -> Array:
-    """A keyed random total order of the residues, int64, that negation reverses: rank(−x) = −rank(x), rank(0) = 0."""
+    """Return ranks in a keyed random total order of residues, int64, that negation reverses: rank(−x) = −rank(x), rank(0) = 0."""
     other = np.where(x == 0, x, np.uint64(m) - x)
     h = mix(np.minimum(x, other), key)
     size = (h >> np.uint64(2)).astype(np.int64) + 1
@@ -196,7 +196,7 @@ def rank(x: Array, key: Array, m: int) -> Array:
 
 
 def oracle(x: Array, key: Array, m: int, to: int, odd: bool = False) -> Array:
-    """A keyed random function from residues modulo m to those modulo `to`; odd: f(−x) = −f(x)."""
+    """Return a keyed random function of residues modulo m, modulo `to`; odd: f(−x) = −f(x)."""
     if not odd:
         return np.asarray(mix(x, key) % np.uint64(to))
     other = np.where(x == 0, x, np.uint64(m) - x)

@@ -1,24 +1,24 @@
-"""selections: on how many random choices an element hangs, so that enough points are drawn to see every combination.
+"""selections: the number of random choices on which an element depends, so that enough points are drawn to see every combination.
 
-A choice is the order of two or more numbers in max, less and the like, a boolean or an integer that is given, and the
-sign of a root that others determine: √(x²) is x or −x. (Roots whose operands are independent up to squares are not
-choices: with s² = a for such an a, what is not 0 for s is not 0 for −s. Operands are independent when no product of
-them is a square at all points: linear algebra over bits.) Two
-functions that differ under one combination only agree at all other points: with a choice between two as likely as not,
-s of them hide a difference with probability 1 − 2^−s at each point. Products are as hard to see as all choices of their
-factors together; of a sum the harder term counts (a polynomial of degree s in fair bits that is not 0 is not 0 with
-probability ≥ 2^−s); behind 1/x, √x, 2^x, comparisons, and where an integer becomes a number of another kind, all choices of the
-operand count.
+A choice is the order of two or more numbers in max, less and the like, a given boolean or integer, and the sign of a root
+that others determine: √(x²) is x or −x. (Roots whose operands are independent up to squares are not choices: with s² = a for such
+an a, what is not 0 for s is not 0 for −s. Operands are independent when no product of them is a square at all points: linear
+algebra over bits.) Functions that differ under one combination of s fair choices agree at a point with probability 1 − 2^−s. Of
+products all choices of the factors count; of a sum those of the harder term (a polynomial of degree s in fair bits that is not 0 is
+not 0 with probability ≥ 2^−s); behind 1/x, √x, 2^x, comparisons, and where an integer becomes a number of another kind, all of the
+operand's.
 
-One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python integers:
-all that it can depend on, and those of its hardest term.
+One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python ints: all that it can
+depend on, and those of its hardest term.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_ELEMENTS = 300_000
-"""of all nodes that depend on a choice; beyond, following each would take seconds."""
+"""of all nodes that depend on a choice; more would take seconds"""
 
 MOST_ORDERS = 24
 
@@ -37,12 +37,12 @@ MOST_TIED = 3
 """Values in a random order with ties, of which there are enough levels for every pattern of ties (finite_field.py)."""
 
 LINEAR = frozenset({"add", "sum", "xor", "cast"})
-"""Where two integers differ their sums with others do: the harder term counts."""
+"""Ops of integers of whose operands the harder term counts: where two integers differ, so do their sums with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """every, hardest: object arrays of the node's shape, an int whose set bits are choices for each element."""
+    """Choices of each element: object arrays of the node's shape, of ints whose set bits are choices."""
 
     every: Array
     hardest: Array
@@ -69,8 +69,15 @@ class _Order:
     prime: int
 
 
+def _choices(numbers: Sequence[int], shape: Sequence[int]) -> Choices:
+    """Return the same choices for `every` and `hardest`."""
+    array = np.empty(len(numbers), dtype=object)
+    array[:] = numbers
+    return Choices(array.reshape(shape), array.reshape(shape))
+
+
 def _unsigned(value: bytes, prime: int) -> bytes | None:
-    """The same for a value and its opposite, None for 0."""
+    """Return the same bytes for a value and its opposite, None for 0."""
     array = np.frombuffer(value, dtype=np.uint64)
     if not array.any():
         return None
@@ -81,12 +88,12 @@ def _unsigned(value: bytes, prime: int) -> bytes | None:
 
 
 class Selections:
-    """The algebra. A value is None where nothing is chosen. Start with one for all graphs to be compared."""
+    """The algebra, one for all graphs to be compared. A value is None where nothing is chosen. compared: ordering ops' operands as
+    the field saw them; indices: the integers of gather and scatter; roots: operands of roots, and where they are squares; ties: the
+    order had ties."""
 
     def __init__(self, compared: Mapping[Node, ComparedOperands], indices: Mapping[Node, Array],
                  roots: Mapping[Node, tuple[Array, Array]], ties: bool = False) -> None:
-        """compared: operands of ordering ops as the field saw them; indices: the integers of gather and scatter;
-        roots: operands of roots, and where they are squares; ties: whether the order had ties."""
         self.compared, self.indices, self.roots, self.ties = compared, indices, roots, ties
         self.orders: dict[int, _Order] = {}                 # choice -> what was put in order
         self._grounds: dict[bytes, tuple[int, tuple[frozenset[bytes], bool]]] = {}
@@ -109,57 +116,55 @@ class Selections:
         return 1 << number
 
     def weight(self, choices: int) -> float:
-        """In bits."""
-        found = self._weighed.get(choices)
-        if found is None:
-            left, found, orders = choices, 0.0, []
+        """Return the weight of choices, in bits."""
+        weight = self._weighed.get(choices)
+        if weight is None:
+            left, weight, orders = choices, 0.0, []
             while left:
                 low = left & -left
                 number = low.bit_length() - 1
                 if number in self.orders:
                     orders.append(number)
                 else:
-                    found += self.weights[number]
+                    weight += self.weights[number]
                 left ^= low
             if len(orders) > MOST_ORDERS:
-                found += len(orders)                        # more than any number of points shows
+                weight += len(orders)                        # more than any number of points shows
             else:
-                found += sum(self._together(group) for group in self._groups(orders))
-            self._weighed[choices] = found
-        return found
+                weight += sum(self._together(group) for group in self._groups(orders))
+            self._weighed[choices] = weight
+        return weight
 
     def _ground(self, operand: bytes, prime: int) -> tuple[frozenset[bytes], bool]:
-        """The values among which an operand was chosen by other orders, and whether it is one of them at every point (as what a
+        """Return the values among which an operand was chosen by other orders, and whether it is one of them at every point (as a
         maximum is); the operand itself where it was not chosen."""
         inner = self._inner.get(operand, 0)
-        known = self._grounds.get(operand)
-        if known is not None and known[0] == inner:
-            return known[1]
-        made = self._grounds_of(operand, prime, inner)
-        self._grounds[operand] = (inner, made)
-        return made
+        cached = self._grounds.get(operand)
+        if cached is None or cached[0] != inner:
+            cached = self._grounds[operand] = (inner, self._grounds_of(operand, prime, inner))
+        return cached[1]
 
     def _grounds_of(self, operand: bytes, prime: int, inner: int) -> tuple[frozenset[bytes], bool]:
-        found: set[bytes] = set()
+        grounds: set[bytes] = set()
         self._tracing.append(operand)
         while inner:
             low = inner & -inner
             inner ^= low
             order = self.orders.get(low.bit_length() - 1)
             if order is not None:
-                for each in order.operands:                 # what is chosen among by what it chooses counts as a value of its own
-                    found |= {each} if each in self._tracing else self._ground(each, prime)[0]
+                for value in order.operands:                 # what is chosen among by what it chooses counts as a value of its own
+                    grounds |= {value} if value in self._tracing else self._ground(value, prime)[0]
         self._tracing.pop()
-        if not found:
+        if not grounds:
             return frozenset({operand}), True
         mine = np.frombuffer(operand, dtype=np.uint64)
         one_of = np.zeros(mine.shape, dtype=np.bool_)
-        for each in found:
-            one_of |= np.frombuffer(each, dtype=np.uint64) == mine
-        return frozenset(found), bool(one_of.all())
+        for value in grounds:
+            one_of |= np.frombuffer(value, dtype=np.uint64) == mine
+        return frozenset(grounds), bool(one_of.all())
 
     def _groups(self, orders: list[int]) -> list[list[int]]:
-        """Orders that have a value in common, up to its sign, or are chosen among by each other."""
+        """Return the orders in groups that have a value in common, up to its sign, or choose among each other's values."""
         of: dict[bytes, int] = {}
         parent = list(range(len(orders)))
 
@@ -181,7 +186,7 @@ class Selections:
         return list(groups.values())
 
     def _together(self, group: list[int]) -> float:
-        """−log2 of the least probability of an outcome of all these orders.
+        """Return −log2 of the least probability of an outcome of all these orders.
 
         A random order of m values up to their signs has each pattern of signs with probability 2^-m, and within one each outcome of
         maxima of sets, of which any two are disjoint or one in the other, with at least Π 1/(elements of the set); of t any
@@ -213,12 +218,10 @@ class Selections:
         return (m if signed else 0.0) + (simple if nested else len(sets) * math.log2(m))
 
     def given(self, n: At, name: str, bits: float) -> Choices:
-        """Integers or booleans that are given, each of which counts for so many bits (integer_inputs.py)."""
+        """Return the choices of given integers or booleans, each of this many bits (integer_inputs.py)."""
         size = int(math.prod(n.shape))
         self._count(size)
-        made = np.empty(size, dtype=object)
-        made[:] = [self.choice((name, i), bits) for i in range(size)]
-        return Choices(made.reshape(n.shape), made.reshape(n.shape))
+        return _choices([self.choice((name, i), bits) for i in range(size)], n.shape)
 
     def _count(self, size: int) -> None:
         self.elements += size
@@ -246,9 +249,9 @@ class Selections:
         return Choices(self._union(x.every, y.every), hardest(x.hardest, y.hardest))
 
     def _product(self, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Of a product. A factor that is a sum has other terms than its hardest: where it depends on a choice of the other factor,
-        or on an order, which may depend on others, some product of two terms may be harder than that of these two, and all count.
-        """
+        """Return the choices of a product. A factor that is a sum has other terms than its hardest: where it depends on a choice of
+        the other factor, or on an order, which may depend on others, a product of two terms may be harder than that of these two,
+        and all count."""
         if x is None or y is None:
             return y if x is None else x
         every = self._union(x.every, y.every)
@@ -257,19 +260,17 @@ class Selections:
     def _term(self, x: int, hard_x: int, y: int, hard_y: int, every: int) -> int:
         if x == hard_x and y == hard_y:
             return every
-        overlap = x & y
-        ordered = self._ordered & (hard_x | hard_y)
-        return every if overlap or ordered else hard_x | hard_y
+        return every if x & y or self._ordered & (hard_x | hard_y) else hard_x | hard_y
 
     def _all(self, x: Choices | None) -> Choices | None:
         return None if x is None else Choices(x.every, x.every)
 
     def _event(self, n: At, *operands: Choices | None) -> Choices | None:
-        """The node's own choices: one for each set of different operands, the same for the same operands elsewhere."""
-        found = self.compared.get(n.node)
-        if found is None:
+        """Return the node's own choices: one for each set of different operands, the same for the same operands elsewhere."""
+        compared = self.compared.get(n.node)
+        if compared is None:
             return None
-        values, axes, shape = found.values, found.axes, n.shape
+        values, axes, shape = compared.values, compared.axes, n.shape
         if axes:
             width = math.prod(values.shape[1:][a] for a in axes)    # numpy finds none where there is no row
             moved = np.moveaxis(values[0], axes, range(-len(axes) - 1, -1))
@@ -281,7 +282,7 @@ class Selections:
         if axes and below[0] is not None:
             moved = np.moveaxis(below[0], axes, range(-len(axes), 0)).reshape(size, count)
             below = [moved[:, k] for k in range(count)]
-        made = np.empty(size, dtype=object)
+        events = np.empty(size, dtype=object)
         for i in range(size):
             texts = [rows[k, i].tobytes() for k in range(count)]
             for k, text in enumerate(texts):
@@ -290,26 +291,25 @@ class Selections:
                     self._inner[text] = self._inner.get(text, 0) | choices
             distinct = frozenset(texts)
             if len(distinct) < 2:
-                made[i] = 0
+                events[i] = 0
                 continue
-            made[i] = self.choice((distinct, found.prime), math.log2(len(distinct)))
-            self._ordered |= made[i]
-            self.orders.setdefault(made[i].bit_length() - 1, _Order(tuple(sorted(distinct)), found.prime))
-        made = made.reshape(shape)
-        return Choices(made, made)
+            events[i] = self.choice((distinct, compared.prime), math.log2(len(distinct)))
+            self._ordered |= events[i]
+            self.orders.setdefault(events[i].bit_length() - 1, _Order(tuple(sorted(distinct)), compared.prime))
+        events = events.reshape(shape)
+        return Choices(events, events)
 
     def atom(self, n: At, *operands: Choices | None) -> Choices | None:
-        """A keyed random function of integers: all choices of its operands, and one for each set of operands."""
+        """Return the choices of a keyed random function of integers: all of its operands, and one for each set of operands."""
         joined: Choices | None = None
-        for each in operands:
-            joined = self._join(joined, each, self._union)
+        for operand in operands:
+            joined = self._join(joined, operand, self._union)
         values = self.compared[n.node].values
         size = math.prod(n.shape)
         self._count(size)
         rows = np.ascontiguousarray(values.reshape(len(values), size, values.shape[-1]))
-        made = np.empty(size, dtype=object)
-        made[:] = [self.choice((n.node.op.name, n.dtype.name, rows[:, i].tobytes()), 1.0) for i in range(size)]
-        return self._join(joined, Choices(made.reshape(n.shape), made.reshape(n.shape)), self._union)
+        own = [self.choice((n.node.op.name, n.dtype.name, rows[:, i].tobytes()), 1.0) for i in range(size)]
+        return self._join(joined, _choices(own, n.shape), self._union)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -322,33 +322,28 @@ class Selections:
     exp2 = log2 = sin = floor = erf = reciprocal
 
     def sqrt(self, n: At, x: Choices | None) -> Choices | None:
-        found = self.roots.get(n.node)
-        if found is None:
+        root = self.roots.get(n.node)
+        if root is None:
             return self._all(x)
-        operands, squares = (np.ascontiguousarray(a).reshape(-1, a.shape[-1]) for a in np.broadcast_arrays(*found))
+        operands, squares = (np.ascontiguousarray(a).reshape(-1, a.shape[-1]) for a in np.broadcast_arrays(*root))
         self._count(len(operands))
-        signs = np.empty(len(operands), dtype=object)
-        for i in range(len(operands)):
-            signs[i] = self._sign(operands[i].tobytes(), squares[i])
-        made = signs.reshape(n.shape)
-        if not any(signs):
-            return self._all(x)
-        return self._all(self._join(x, Choices(made, made), self._union))
+        signs = [self._sign(operand.tobytes(), square) for operand, square in zip(operands, squares, strict=True)]
+        return self._all(self._join(x, _choices(signs, n.shape), self._union) if any(signs) else x)
 
     def _sign(self, operand: bytes, square: Array) -> int:
-        """The choice of a root's sign: one where the operand is, up to squares, a product of operands seen before."""
-        known = self._seen.get(operand)
-        if known is None:
+        """Return the choice of a root's sign: one where the operand is, up to squares, a product of operands seen before."""
+        choice = self._seen.get(operand)
+        if choice is None:
             left = int.from_bytes(np.packbits(~square).tobytes(), "big")
             while left and left.bit_length() in self._basis:
                 left ^= self._basis[left.bit_length()]
             if left:
                 self._basis[left.bit_length()] = left
-            known = self._seen[operand] = 0 if left else self.choice(("sign", operand), 1.0)
-        return known
+            choice = self._seen[operand] = 0 if left else self.choice(("sign", operand), 1.0)
+        return choice
 
     def cast(self, n: At, x: Choices | None) -> Choices | None:
-        """What an integer that is computed wraps to is no polynomial of what it is made of, once it is a number of another kind."""
+        """Return all choices where a computed integer becomes a number of another kind: its wrapped value is no polynomial then."""
         old, new = n.input_types[0].dtype, n.dtype
         narrower = new.kind in ("int", "uint") and new.itemsize <= old.itemsize
         return x if old.kind not in ("int", "uint") or narrower else self._all(x)
@@ -356,11 +351,8 @@ class Selections:
     def bitcast(self, n: At, x: Choices | None) -> Choices | None:
         if x is None:
             return None
-        together = 0
-        for one in x.every.reshape(-1):
-            together |= one
-        made = np.full(n.shape, together, dtype=object)
-        return Choices(made, made)
+        together = reduce(operator.or_, x.every.reshape(-1), 0)
+        return Choices(*[np.full(n.shape, together, dtype=object)] * 2)
 
     def add(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
         return self._join(x, y, self._larger_of)
@@ -375,8 +367,8 @@ class Selections:
         return self._ordered_among(self._join(x, y, self._larger_of), self._event(n, x, y))
 
     def _ordered_among(self, among: Choices | None, event: Choices | None) -> Choices | None:
-        """One of several operands. In a random order, which is another one for other values, the choices of the hardest; where
-        their true order is known, which one it is may depend on all of them."""
+        """Return the choices of one of several operands. In a random order, which is another one for other values, those of the
+        hardest; where their true order is known, all, as which one it is may depend on all of them."""
         return self._all(among) if event is None else self._product(event, among)
 
     def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
@@ -388,44 +380,34 @@ class Selections:
         return self._product(condition, self._join(x, y, self._larger_of))
 
     def dot(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Every choice of the row and of the column; the hardest term is taken to depend on all of them when both do."""
+        """Return every choice of the row and of the column; the hardest term is taken to depend on all of them when both do."""
         if x is None and y is None:
             return None
-        each: list[Choices | None] = []
+        reduced: list[Choices | None] = []
         for operand, axis, type in ((x, -1, n.input_types[0]), (y, -2, n.input_types[1])):
             rank = len(type.shape)
             if operand is None:
-                each.append(None)
+                reduced.append(None)
                 continue
             over = axis if rank > 1 else -1
             every = np.asarray(np.bitwise_or.reduce(operand.every, axis=over, keepdims=True), dtype=object)
             hardest = np.asarray(self._larger.reduce(operand.hardest, axis=over, keepdims=True), dtype=object)
-            if rank == 1:
-                each.append(Choices(every.reshape(1, 1), hardest.reshape(1, 1)))
-            else:
-                each.append(Choices(every, hardest))
-        row, column = each
+            choices = Choices(every, hardest)
+            reduced.append(choices if rank > 1 else choices.each(lambda a: a.reshape(1, 1)))
+        row, column = reduced
+        left, right = (len(t.shape) for t in n.input_types)
+        shape = [*n.shape, *([1] if right == 1 else [])]            # with the axes that vectors lack
+        if left == 1:
+            shape.insert(len(shape) - 1, 1)
 
         def spread(a: Array) -> Array:
-            whole = self._whole(n)
-            return np.broadcast_to(a, whole).reshape(n.shape)
+            return np.broadcast_to(a, shape).reshape(n.shape)
 
         if row is None or column is None:
             one = row if row is not None else column
             assert one is not None
             return one.each(spread)
-        made = spread(self._union(row.every, column.every))
-        return Choices(made, made)
-
-    def _whole(self, n: At) -> tuple[int, ...]:
-        """The shape of a product with the axes that vectors lack."""
-        left, right = len(n.input_types[0].shape), len(n.input_types[1].shape)
-        shape = list(n.shape)
-        if right == 1:
-            shape.append(1)
-        if left == 1:
-            shape.insert(len(shape) - 1, 1)
-        return tuple(shape)
+        return Choices(*[spread(self._union(row.every, column.every))] * 2)
 
     def _reduce(self, n: At, x: Choices) -> Choices:
         every, hardest = x.every, x.hardest
@@ -472,36 +454,34 @@ class Selections:
 
     def gather(self, n: At, x: Choices | None, index: Choices | None) -> Choices | None:
         axis, places = n.attrs["axis"], self.indices[n.node.inputs[1]]
-        made: Choices | None = None
+        looked_up: Choices | None = None
         if x is not None and 0 not in n.shape:
             if places.shape[-1] == 1:
                 at, size = places[..., 0], x.every.shape[axis]
                 inside = (at >= 0) & (at < size)
                 clipped = np.where(inside, at, 0).astype(np.intp)
                 fits = inside.reshape([1] * axis + list(at.shape) + [1] * (len(n.shape) - axis - at.ndim))
-                made = x.each(lambda a: np.where(fits, np.take(a, clipped, axis=axis), 0)) if size else None
+                looked_up = x.each(lambda a: np.where(fits, np.take(a, clipped, axis=axis), 0)) if size else None
             else:                                           # any of the axis, as the index differs from point to point
                 shape = (*n.shape[:axis], *([1] * (places.ndim - 1)), *n.shape[axis + places.ndim - 1:])
                 every = np.asarray(np.bitwise_or.reduce(x.every, axis=axis), dtype=object).reshape(shape)
-                made = Choices(*[np.broadcast_to(every, n.shape)] * 2)
+                looked_up = Choices(*[np.broadcast_to(every, n.shape)] * 2)
         if index is None:
-            return made
+            return looked_up
         shape = (*([1] * axis), *index.every.shape, *([1] * (len(n.shape) - axis - index.every.ndim)))
-        return self._join(made, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
+        return self._join(looked_up, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        """Any of the updates may come to any place. Where they are added, each term of a place depends on one index."""
+        """Return the choices of places to any of which any of the updates may come. Where they are added, each term of a place
+        depends on one index."""
         together, hardest = 0, 0
         axis = n.attrs["axis"]
         before, after = len(n.shape[:axis]), len(n.shape[axis + 1:])
-        parts: list[Array] = []
+        operands = [] if updates is None else [updates.every]
         if index is not None:
-            places = len(index.every.shape)
-            parts.append(index.every.reshape([1] * before + list(index.every.shape) + [1] * after))
-            assert places == len(n.input_types[1].shape)
-        if updates is not None:
-            parts.append(updates.every)
-        terms = parts[0] if len(parts) == 1 else np.bitwise_or(*parts) if parts else None
+            assert len(index.every.shape) == len(n.input_types[1].shape)
+            operands.append(index.every.reshape([1] * before + list(index.every.shape) + [1] * after))
+        terms = operands[0] if len(operands) == 1 else np.bitwise_or(*operands) if operands else None
         if terms is not None:
             for bits in np.asarray(terms, dtype=object).reshape(-1):
                 together |= bits

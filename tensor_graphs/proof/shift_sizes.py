@@ -1,17 +1,16 @@
-"""shift_sizes: at which sizes what is moved along an axis, and what is compared with a place of it, comes to lie otherwise.
+"""shift_sizes: the sizes at which the order of the places along an axis changes to which values are moved or compared.
 
-A graph moves values along axes (pad, slice, gather at known places) and compares places with places and sizes. What it then
-computes depends on how these *cuts* lie: whether a shift by m leaves anything of n elements, which of two sizes is the larger.
-Every difference of two cuts is an expression of sizes, and where its sign is the same for all sizes nothing is open. Else each
-sign that it takes on (below 0, 0, above), with those of the other differences, has to be among the sizes that are compared.
-
-Followed along every path are the distances by which a value may have been moved, from the left end and from the right one, of
-all axes together: more cuts than there are, and none too few.
+A graph moves values along axes (pad, slice, gather at known places) and compares places with places and sizes. The result depends
+on the order of these *cuts*: whether a shift by m leaves anything of n elements, which of two sizes is the larger. Every difference
+of two cuts is an expression of sizes; where its sign is not the same for all sizes, each sign that it takes on (below 0, 0, above),
+with those of the other differences, has to be among the sizes that are compared. The distances by which a value may have been
+moved, from the left end and from the right one, are followed of all axes together: more cuts than there are, and none too few.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,8 +29,7 @@ MOST_SIZES = 24
 """that are added for them"""
 
 MOST_MIXED = 2
-"""differences of open sign that are of several sizes: the signs of two occur together near the ends of the sizes' ranges, those of
-more need not"""
+"""differences of open sign of several sizes: all signs of two occur near the ends of the sizes' ranges, of more maybe not"""
 
 MOST_TRIED = 4000
 
@@ -53,23 +51,23 @@ class Places:
 
 @dataclass
 class _Cuts:
-    """What was found so far. differences: expressions of sizes whose signs matter; distances: all those of the graphs."""
+    """The cuts so far. differences: expressions of sizes whose signs matter; distances: all those of the graphs."""
 
     differences: dict[Dim, None] = field(default_factory=dict)
     distances: set[Dim] = field(default_factory=set)
     missing: str = ""
 
     def meet(self, *differences: Dim) -> None:
-        for each in differences:
-            if isinstance(each, Expr):
-                self.differences.setdefault(each)
+        for difference in differences:
+            if isinstance(difference, Expr):
+                self.differences.setdefault(difference)
         if len(self.differences) > MOST_DIFFERENCES:
             self.missing = "too many places are compared with each other"
 
 
 def find(order: Sequence[Node], positions: Mapping[Node, LinearForm], first: Mapping[str, int],
          symbols: Mapping[str, tuple[int, int]]) -> Places:
-    """The sizes that the cuts of graphs in atomic ops call for.
+    """Return the sizes at which graphs in atomic ops have to be compared because of their cuts.
 
     positions: of indices and comparisons that sizes alone determine (`Findings.positions`); first: generic sizes; symbols: lowest
     and highest by name.
@@ -146,7 +144,7 @@ def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Dist
 
 
 def _added(form: LinearForm, symbols: Mapping[str, tuple[int, int]]) -> list[Dim]:
-    """What a form adds to its indices: its literal counts with both signs, as it does not say which, and so does all of it."""
+    """Return the summands of a form besides its indices: its literal, and all of it, with both signs, as it does not say which."""
     sizes: Dim = 0
     for name, factor in form.sizes:
         sizes = sizes + factor * d.dim(name, *symbols[name])
@@ -154,32 +152,32 @@ def _added(form: LinearForm, symbols: Mapping[str, tuple[int, int]]) -> list[Dim
 
 
 def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: Mapping[str, tuple[int, int]]) -> Places:
-    """Sizes at which the differences take on every sign that they do, each with every one of the others."""
+    """Return sizes at which the differences take on every sign that they do, each with every one of the others."""
     alone: dict[str, set[int]] = {}
     mixed: list[Expr] = []
-    for each in differences:
-        low, high = d.bounds(each)
+    for difference in differences:
+        low, high = d.bounds(difference)
         if low > 0 or high < 0 or low == high:
             continue
-        names = sorted(each.symbols)
-        factors = [k for monomial, k in each.terms if monomial]
-        if any(len(monomial) > 1 or isinstance(monomial[0], d.Call) for monomial, _ in each.terms if monomial):
-            return Places(missing=f"whether {each} is above 0, which places depend on, was not seen at all sizes")
+        names = sorted(difference.symbols)
+        factors = [k for monomial, k in difference.terms if monomial]
+        if any(len(monomial) > 1 or isinstance(monomial[0], d.Call) for monomial, _ in difference.terms if monomial):
+            return Places(missing=f"whether {difference} is above 0, which places depend on, was not seen at all sizes")
         if len(names) == 1:
-            number = sum(k for monomial, k in each.terms if not monomial)
+            number = sum(k for monomial, k in difference.terms if not monomial)
             root = -number // factors[0]
             alone.setdefault(names[0], set()).update({root - 1, root, root + 1, root + 2})
         elif low < 0 < high or sum(abs(k) for k in factors) > 2:
-            mixed.append(each)
+            mixed.append(difference)
     if len({max(str(x), str(-x)) for x in mixed}) > MOST_MIXED:
         return Places(missing=f"whether {mixed[0]} is above 0, which places depend on, and more like it, was not seen at all sizes")
     added = [{**first, name: size} for name, sizes in alone.items() for size in sorted(sizes)
              if symbols[name][0] <= size <= symbols[name][1]]
     if mixed:
-        found = _patterns(mixed, first, symbols)
-        if found is None:
+        patterns = _patterns(mixed, first, symbols)
+        if patterns is None:
             return Places(missing=f"whether {mixed[0]} is above 0, which places depend on, was not seen at all sizes")
-        added += found
+        added += patterns
     added = [b for k, b in enumerate(added) if b not in added[:k]]
     if len(added) > MOST_SIZES:
         return Places(missing="values are moved by several places in all, and not all sizes at which that matters were looked at")
@@ -188,21 +186,18 @@ def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: M
 
 def _patterns(mixed: Sequence[Expr], first: Mapping[str, int],
               symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """One choice of sizes for every combination of signs; None where there may be others."""
-    names = sorted({name for each in mixed for name in each.symbols})
-    numbers = [k for each in mixed for _, k in each.terms]
+    """Return one choice of sizes for every combination of signs; None where there may be others."""
+    names = sorted({name for difference in mixed for name in difference.symbols})
+    numbers = [k for difference in mixed for _, k in difference.terms]
     if max(map(abs, numbers)) > _NEAR:
         return None
     marks = {x + k for name in names for x in symbols[name] for k in range(-_NEAR, 2 * _NEAR + 2)}
     values = {name: sorted(v for v in marks | {first[name]} if symbols[name][0] <= v <= symbols[name][1]) for name in names}
-    count = 1
-    for each in values.values():
-        count *= len(each)
-    if count > MOST_TRIED:
+    if math.prod(map(len, values.values())) > MOST_TRIED:
         return None
-    found: dict[tuple[int, ...], dict[str, int]] = {}
+    by_signs: dict[tuple[int, ...], dict[str, int]] = {}
     for at in sorted(itertools.product(*values.values()), key=sum):
         binding = dict(zip(names, at, strict=True))
-        signs = tuple((v > 0) - (v < 0) for v in (d.evaluate(each, {**first, **binding}) for each in mixed))
-        found.setdefault(signs, {**first, **binding})
-    return list(found.values())
+        signs = tuple((v > 0) - (v < 0) for v in (d.evaluate(difference, {**first, **binding}) for difference in mixed))
+        by_signs.setdefault(signs, {**first, **binding})
+    return list(by_signs.values())

@@ -1,15 +1,15 @@
-"""sizes: at which sizes of its dims a graph has to be compared, so that agreement there means agreement everywhere.
+"""sizes: the sizes of its dims at which a graph has to be compared, so that agreement there means agreement everywhere.
 
-Bounds and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where
-a number written in the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at
-least 3, different from each other and from every number in the graphs), the two smallest, the sizes around each number
-that meets a dim (w − 1, w, w + 1, 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. What these miss
-of min, max and // of dims, piecewise_sizes.py adds; of integers that their dtype does not hold, ranges.py.
+Slices and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where a number
+of the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at least 3, different from each
+other and from every number in the graphs), the two smallest, the sizes around each number that meets a dim (w − 1, w, w + 1,
+2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. piecewise_sizes.py adds sizes for min, max and // of dims,
+ranges.py for integers that their dtype does not hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,26 +44,23 @@ class Sizes:
     further: dict[str, int]
 
     def with_more(self, bindings: Iterable[dict[str, int]], met: Mapping[str, Iterable[int]]) -> Sizes:
-        """The same with more sizes to be compared, and more numbers that meet dims."""
+        """Return the same with more sizes to be compared, and more numbers that meet dims."""
         names = sorted({*self.met, *(name for name, numbers in met.items() if numbers)})
         return Sizes((*self.bindings, *bindings),
                      {name: tuple(sorted({*self.met.get(name, ()), *met.get(name, ())})) for name in names}, self.further)
 
 
 def _numbers(value: Any) -> Iterable[int]:
-    """The ints anywhere inside of an attribute, those inside of expressions of dims too."""
-    if isinstance(value, bool):
-        return
-    if isinstance(value, int):
-        yield abs(value)
-    elif isinstance(value, tuple):
+    """Yield the ints anywhere inside of an attribute, those inside of expressions of dims too."""
+    if isinstance(value, tuple):
         for v in value:
             yield from _numbers(v)
-    elif isinstance(value, d.Expr):
-        yield from _in_expression(value)
+    elif isinstance(value, (int, d.Expr)) and not isinstance(value, bool):
+        yield from numbers_in(value)
 
 
-def _in_expression(x: Dim) -> Iterable[int]:
+def numbers_in(x: Dim) -> Iterator[int]:
+    """Yield the magnitudes of the numbers in an expression of dims."""
     if not isinstance(x, d.Expr):
         yield abs(int(x))
         return
@@ -72,28 +69,34 @@ def _in_expression(x: Dim) -> Iterable[int]:
         for atom in monomial:
             if isinstance(atom, d.Call):
                 for arg in atom.args:
-                    yield from _in_expression(arg)
+                    yield from numbers_in(arg)
+
+
+def closed(order: Sequence[Node]) -> list[Node]:
+    """Return the nodes that depend on no leaf, of an order in which operands come first."""
+    hang: set[Node] = set()
+    for node in order:
+        if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
+            hang.add(node)
+    return [node for node in order if node not in hang]
 
 
 def _symbols(*values: Any) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for v in values:
-        if isinstance(v, d.Expr):
-            found |= set(v.symbols)
-        elif isinstance(v, tuple):
-            found |= _symbols(*v)
-    return found
+        names |= set(v.symbols) if isinstance(v, d.Expr) else _symbols(*v) if isinstance(v, tuple) else set()
+    return names
 
 
 def _behind(node: Node) -> Node:
-    """What an expanded or reshaped constant is."""
+    """Return the node that is expanded, reshaped or cast."""
     while node.op.facts.rearranges or node.op.name == "cast":
         node = node.inputs[0]
     return node
 
 
 def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """(numbers by dim that they are compared with, divisors by dim)."""
+    """Return (numbers by dim that they are compared with, divisors by dim)."""
     met: dict[str, set[int]] = {}
     blocks: dict[str, set[int]] = {}
 
@@ -109,15 +112,13 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     if atom.fn == "floordiv" and isinstance(atom.args[1], int):
                         meet(names, [atom.args[1]], blocks)
                     else:
-                        meet(names, [k for a in atom.args for k in _in_expression(a)])
+                        meet(names, [k for a in atom.args for k in numbers_in(a)])
                     for a in atom.args:
                         divisors(a)
 
-    hangs: set[Node] = set()                                # on leaves: drawn at their thresholds (integer_inputs.py), not sizes
+    hangs = set(order) - set(closed(order))                 # on leaves: drawn at their thresholds (integer_inputs.py), not sizes
     for node in order:
         shape, name = node.types[0].shape, node.op.name
-        if node.op in leaves.NAMED_LEAVES or any(i in hangs for i in node.inputs):
-            hangs.add(node)
         for s in shape:
             divisors(s)
         for value in node.attrs.values():
@@ -128,18 +129,18 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
             for (start, stop, step), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True):
                 names = _symbols(size, start, stop)
                 if names and not (start == 0 and stop == size and step == 1):
-                    numbers = [k for x in (start, stop) for k in _in_expression(x)]
+                    numbers = [k for x in (start, stop) for k in numbers_in(x)]
                     meet(names, numbers if isinstance(size, d.Expr) else [*numbers, size])
                     if abs(step) > 1:
                         meet(names, [abs(step)], blocks)
         elif name == "pad":
             for pair, size in zip(node.attrs["padding"], node.inputs[0].shape, strict=True):
                 if names := _symbols(size, *pair):
-                    meet(names, [k for x in pair for k in _in_expression(x)])
+                    meet(names, [k for x in pair for k in numbers_in(x)])
         elif node.op.group == "index":
             size = node.inputs[0].shape[node.attrs["axis"]]
             if node.inputs[1] not in hangs:                 # what is given is drawn at every place (integer_inputs.py)
-                meet(_symbols(node.inputs[1].shape, size), _in_expression(size))
+                meet(_symbols(node.inputs[1].shape, size), numbers_in(size))
         elif name in ("less", "not_equal", "max", "add", "mul", "idiv", "and", "xor") and node.inputs[0].dtype.kind != "bool" and (
                 node not in hangs):
             values = [_behind(i) for i in node.inputs]
@@ -149,13 +150,13 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                 continue
             numbers = [abs(int(c)) for c in constants if isinstance(c, (int, float)) and not isinstance(c, bool)
                        and abs(c) < 2**40 and float(c).is_integer()]
-            numbers += [k for c in constants if isinstance(c, d.Expr) for k in _in_expression(c)]
+            numbers += [k for c in constants if isinstance(c, d.Expr) for k in numbers_in(c)]
             meet(names, numbers, blocks if name == "idiv" else met)
     return met, blocks
 
 
 def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
-    """The sizes at which graphs over these atomic nodes have to be compared; symbols: lowest and highest by name."""
+    """Return the sizes at which graphs over these atomic nodes have to be compared; symbols: lowest and highest by name."""
     if not symbols:
         return Sizes(({},), {}, {})
     order = walk(roots)
@@ -168,16 +169,16 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
     names = sorted(symbols)
 
     def generic(skip: int) -> dict[str, int]:
-        found: dict[str, int] = {}
+        binding: dict[str, int] = {}
         wanted = [k for k in _GENERIC if k not in taken]
         for place, name in enumerate(names):
             low, high = symbols[name]
-            here = [k for k in wanted if low <= k <= high and k not in found.values()]
+            here = [k for k in wanted if low <= k <= high and k not in binding.values()]
             if here:
-                found[name] = here[min(skip, len(here) - 1)]
+                binding[name] = here[min(skip, len(here) - 1)]
             else:
-                found[name] = min(high, low + 3 + skip + place) if high - low > 40 else min(high, low + skip)
-        return found
+                binding[name] = min(high, low + 3 + skip + place) if high - low > 40 else min(high, low + skip)
+        return binding
 
     bindings: list[dict[str, int]] = []
 
@@ -218,25 +219,19 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 
 def unseen(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Node | None:
-    """A node that the sizes alone determine, the same number everywhere at the sizes tested, but not at large ones.
+    """Return a node that the sizes alone determine, the same number everywhere at the sizes tested, but not at large ones.
 
-    Such as i // 40 < 30: a threshold that no number of the program shows. Large is the highest size, or as many
-    elements as take no time.
+    Such as i // 40 < 30: a threshold that no number of the program shows. Large is the highest size, or the largest one with at
+    most _LARGEST_PROBE elements.
     """
-    hang: set[Node] = set()
-    found: list[Node] = []
-    for node in order:
-        if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
-            hang.add(node)
-        elif node.op.name in _PROBED:
-            found.append(node)
-    if not found or not symbols:
+    probed = [node for node in closed(order) if node.op.name in _PROBED]
+    if not probed or not symbols:
         return None
     for name in symbols:                                    # one dim large at a time, then all
-        bad = _changes(found, tested, {**tested[0], name: symbols[name][1]}, symbols, {name})
+        bad = _changes(probed, tested, {**tested[0], name: symbols[name][1]}, symbols, {name})
         if bad is not None:
             return bad
-    return _changes(found, tested, {name: high for name, (_, high) in symbols.items()}, symbols, set(symbols))
+    return _changes(probed, tested, {name: high for name, (_, high) in symbols.items()}, symbols, set(symbols))
 
 
 def _changes(nodes: Sequence[Node], tested: Sequence[Mapping[str, int]], large: Mapping[str, int],
@@ -254,20 +249,17 @@ def _changes(nodes: Sequence[Node], tested: Sequence[Mapping[str, int]], large: 
             return None
         large = smaller
     at_large = _values(nodes, large)
-    varying = [k for k, x in enumerate(at_large) if x is not None]
     at_tested = [_values(nodes, binding) for binding in tested]
-    for k in varying:
+    for k, node in enumerate(nodes):
         small = set().union(*(_few(v[k]) for v in at_tested))
         if len(small) == 1 and _few(at_large[k]) - small:
-            return nodes[k]
+            return node
     return None
 
 
 def _few(x: Any) -> set[Any]:
-    """Up to two different values of an array."""
-    if x is None or x.size == 0:
-        return set()
-    return {x.min().item(), x.max().item()}
+    """Return up to two different values of an array; none of None."""
+    return set() if x is None or x.size == 0 else {x.min().item(), x.max().item()}
 
 
 def _values(nodes: Sequence[Node], binding: Mapping[str, int]) -> list[Any]:

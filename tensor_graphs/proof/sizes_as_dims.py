@@ -1,10 +1,8 @@
 """sizes_as_dims: graphs with dims in place of their sizes, where these are too large to compute with.
 
-    for made in with_dims(flat): ...        # the outputs at any size; at the sizes that were, they are `flat` again
-
-What is proved of dims is proved at every size in their ranges. Each equal size becomes one dim from 1 to itself, wherever the
-number stands; which numbers are sizes is a guess, and needs no trust: outputs count only where they become the given ones, node
-for node, when the sizes are put in again. A float that stands for 1/size (literals.py) becomes the reciprocal of the dim.
+A proof over dims holds at every size in their ranges. Each equal size becomes one dim from 1 to itself, wherever the number occurs;
+which numbers are sizes is an estimate that needs no trust: outputs count only where they become the given ones, node for node, when
+the sizes are put in again. A float that stands for 1/size (literals.py) becomes the reciprocal of the dim.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ _MOST_FACTORS = 3
 
 
 def with_dims(outputs: Sequence[Node], bits: bool = False) -> Iterator[list[Node]]:
-    """The outputs (over leaves and atomic ops) with dims in place of their large sizes, in each way that says the same at those.
+    """Yield outputs (over leaves and atomic ops) with dims in place of their large sizes, in each way that equals them at those.
 
-    bits: roundings count, so that numbers stay the numbers that they are, and only shapes change.
+    bits: roundings count, so that numbers stay as they are, and only shapes change.
     """
     order = walk(outputs)
     sizes = _sizes(order)
@@ -48,14 +46,14 @@ def with_dims(outputs: Sequence[Node], bits: bool = False) -> Iterator[list[Node
         if taken & {str(x) for x in large.values()}:
             continue
         for numbers in (True, False) if not bits else (False,):
-            made = _made(outputs, _AsDims(large), numbers)
-            if made is not None and tuple(made) not in tried:
-                tried.add(tuple(made))
-                yield made
+            over_dims = _made(outputs, _AsDims(large), numbers)
+            if over_dims is not None and tuple(over_dims) not in tried:
+                tried.add(tuple(over_dims))
+                yield over_dims
 
 
 def has_large_sizes(outputs: Sequence[Node]) -> bool:
-    """Whether there are sizes that may become dims."""
+    """Return whether there are sizes that may become dims."""
     return any(s > LEAST[0] for s in _sizes(walk(outputs)))
 
 
@@ -64,8 +62,8 @@ def _sizes(order: Sequence[Node]) -> set[int]:
 
 
 def _made(outputs: Sequence[Node], as_dims: _AsDims, numbers: bool) -> list[Node] | None:
-    """The outputs over these dims; None where the ops do not take them, or where it would be another graph. numbers: in constants
-    too."""
+    """Return the outputs over these dims; None where the ops do not take them, or where it would be another graph. numbers: in
+    constants too."""
     def replace(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op is not leaves.CONSTANT:
             return apply(node.op, inputs, {name: as_dims.of(value) for name, value in node.attrs.items()})
@@ -74,18 +72,18 @@ def _made(outputs: Sequence[Node], as_dims: _AsDims, numbers: bool) -> list[Node
         return leaves.constant(as_dims.large[int(value)], node.dtype) if numbers and whole else node
 
     try:
-        made = rebuild(list(outputs), replace)
-        back = replace_dims(made, {str(x): size for size, x in as_dims.large.items()})
+        over_dims = rebuild(list(outputs), replace)
+        back = replace_dims(over_dims, {str(x): size for size, x in as_dims.large.items()})
     except TensorGraphsError as e:
         log.debug("not at any size: %s", e)
         return None
     if _plain(back) != _plain(outputs):
         return None
-    return rebuild(made, as_dims.reciprocal) if numbers else made
+    return rebuild(over_dims, as_dims.reciprocal) if numbers else over_dims
 
 
 def _plain(outputs: Sequence[Node]) -> list[Node]:
-    """The outputs with each number as its dtype holds it: a dim that became a size is a whole number, also in a float constant."""
+    """Return outputs with numbers as their dtypes hold them: a dim that became a size is whole, also in a float constant."""
     def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], int):
             return leaves.constant(node.attrs["value"], node.dtype)
@@ -102,7 +100,7 @@ class _AsDims:
         self._known: dict[int, Dim] = {}
 
     def of(self, value: Any) -> Any:
-        """An attribute with dims in place of sizes and of products of sizes."""
+        """Return an attribute with dims in place of sizes and of products of sizes."""
         if isinstance(value, bool):
             return value
         if isinstance(value, (int, d.Expr)):
@@ -115,7 +113,7 @@ class _AsDims:
         return self._known[n]
 
     def _product(self, n: int, most: int) -> Dim:
-        """A number as a product of sizes and of a rest that is no size; itself where it is none."""
+        """Return a number as a product of sizes and of a rest that is no size; itself where it is none."""
         if n in self.large:
             return self.large[n]
         for size in sorted(self.large, reverse=True) if most else ():
@@ -124,7 +122,7 @@ class _AsDims:
         return n
 
     def reciprocal(self, node: Node, inputs: tuple[Node, ...]) -> Node | None:
-        """The reciprocal of a dim in place of a float that stands for 1/size."""
+        """Return the reciprocal of a dim in place of a float that stands for 1/size."""
         value = node.attrs.get("value") if node.op is leaves.CONSTANT else None
         if not isinstance(value, float) or not math.isfinite(value) or not 0 < value < 1:
             return None

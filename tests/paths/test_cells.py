@@ -31,11 +31,11 @@ def test_each_size_is_found_in_the_cell_that_holds_it() -> None:
     rng = random.Random(3)
     for dims, most in ((1, 40), (2, 12), (3, 6)):
         for _ in range(10):
-            found = cut(rng, cell(*[(rng.randint(0, 2), most)] * dims), 8)
-            cells = Cells(found)
+            pieces = cut(rng, cell(*[(rng.randint(0, 2), most)] * dims), 8)
+            cells = Cells(pieces)
             for point in itertools.product(*(range(low, high + 1) for _, low, high in cells.box.ranges)):
                 sizes = dict(zip("abc", point, strict=False))
-                assert found[cells.index(sizes)].holds(sizes) and sum(c.holds(sizes) for c in found) == 1
+                assert pieces[cells.index(sizes)].holds(sizes) and sum(c.holds(sizes) for c in pieces) == 1
 
 
 def test_sizes_beyond_the_box_have_the_cell_at_its_border() -> None:
@@ -43,7 +43,7 @@ def test_sizes_beyond_the_box_have_the_cell_at_its_border() -> None:
     assert [cells.index({"a": n}) for n in (0, 2, 5, 9, 100)] == [0, 0, 1, 1, 1] and Cells([Cell()]).index({"a": 3}) == 0
 
 
-@pytest.mark.parametrize(("cells", "said"), [
+@pytest.mark.parametrize(("cells", "message"), [
     ([cell((1, 4)), cell((6, 9))], r"do not fill a box: a = 1\.\.4; a = 6\.\.9"),
     ([cell((1, 4)), cell((4, 9))], r"overlap: a = 1\.\.4; a = 4\.\.9"),
     ([cell((1, 1), (1, 9)), cell((2, 2), (1, 8))], "do not fill a box"),
@@ -53,8 +53,8 @@ def test_sizes_beyond_the_box_have_the_cell_at_its_border() -> None:
     ([Cell((("a", 1, 2), ("a", 1, 2)))], "1 cells over the dims a, a: at most "),
     ([cell((n, n)) for n in range(MOST_CELLS + 1)], f"{MOST_CELLS + 1} cells over the dims a"),
 ], ids=lambda case: "")
-def test_what_does_not_fill_a_box_is_refused(cells: list[Cell], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_fill_a_box_is_refused(cells: list[Cell], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Cells(cells)
 
 

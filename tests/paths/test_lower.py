@@ -139,7 +139,7 @@ def test_a_kernel_that_cannot_walk_backwards_gets_one_copy() -> None:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
 def test_reshape_strides_are_numpys_or_none(shape: list[int], data: st.DataObject) -> None:
-    """Where numpy can view, so do we; where it copies, we say None (never a wrong view)."""
+    """Compare with numpy: a view where it has one, None where it copies (never a wrong view)."""
     base = np.arange(4096, dtype=np.int64)
     strides = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 24, -1, -6]), min_size=len(shape), max_size=len(shape)))
     x = np.lib.stride_tricks.as_strided(base[2048:], shape, [8 * s for s in strides], writeable=False)
@@ -148,9 +148,9 @@ def test_reshape_strides_are_numpys_or_none(shape: list[int], data: st.DataObjec
     first = data.draw(st.sampled_from(sizes))
     second = data.draw(st.sampled_from([s for s in sizes if (total // first) % s == 0]))
     new = (first, second, total // first // second)
-    found = reshape_strides(shape, strides, new)
-    if found is not None:
-        view = np.lib.stride_tricks.as_strided(base[2048:], new, [8 * int(s) for s in found], writeable=False)
+    result = reshape_strides(shape, strides, new)
+    if result is not None:
+        view = np.lib.stride_tricks.as_strided(base[2048:], new, [8 * int(s) for s in result], writeable=False)
         np.testing.assert_array_equal(view, x.reshape(new))
     else:
         assert not np.shares_memory(x.reshape(new), base)
@@ -426,9 +426,9 @@ def test_what_is_cut_out_of_a_joined_product_is_read_where_it_lies(name: str) ->
     g = tg.graph(node)
     rng = np.random.default_rng(0)
     for n in (1, 2, 40):
-        given = {name: rng.standard_normal([n if s is N else s for s in leaf.shape]).astype(np.float32)
+        inputs = {name: rng.standard_normal([n if s is N else s for s in leaf.shape]).astype(np.float32)
                  for name, leaf in g.inputs.items()}
-        compiled = check(g, given, {name: rng.standard_normal(p.shape).astype(np.float32) for name, p in g.parameters.items()},
+        compiled = check(g, inputs, {name: rng.standard_normal(p.shape).astype(np.float32) for name, p in g.parameters.items()},
                          backends=("c", "numpy"))
         assert kernel_counts(compiled.plan.variants[0].program).get("contiguous", 0) == copies
 
@@ -559,5 +559,5 @@ def test_what_is_prepared_from_an_input_is_made_in_every_run() -> None:
     compiled = compiled_of(g, backends=("c",))
     for seed in (2, 3):
         w = np.random.default_rng(seed).standard_normal((6, 4)).astype(np.float32)
-        made = compiled.run({"x": x, "z": z, "w": w})
-        assert [v.tolist() for v in made.values()] == [(a @ w.T).argmax(1).tolist() for a in (x, z)]
+        outputs = compiled.run({"x": x, "z": z, "w": w})
+        assert [v.tolist() for v in outputs.values()] == [(a @ w.T).argmax(1).tolist() for a in (x, z)]

@@ -48,8 +48,8 @@ def test_a_plan_read_back_is_the_same_and_computes_the_same(backend):
     inputs = {"x": np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)}
     weights = {"w": np.eye(8, dtype=tg.bf16.numpy)}
     results = []
-    for each in (plan, again):
-        model = tg.bind(each, weights)
+    for one in (plan, again):
+        model = tg.bind(one, weights)
         session = model.session()
         results.append({**model.run(inputs, session=session), **session.snapshot()})
     for name, value in results[0].items():

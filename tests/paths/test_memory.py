@@ -76,8 +76,8 @@ def test_the_largest_live_set_is_the_most_crowded_instruction(intervals: list[In
 @settings(max_examples=200)
 @given(interval_lists())
 def test_neighbours_are_the_intervals_alive_at_one_moment(intervals: list[Interval]) -> None:
-    found = _neighbours(intervals)
-    assert found == [[j for j, other in enumerate(intervals) if j != i and me.overlaps(other)] for i, me in enumerate(intervals)]
+    neighbours = _neighbours(intervals)
+    assert neighbours == [[j for j, b in enumerate(intervals) if j != i and a.overlaps(b)] for i, a in enumerate(intervals)]
 
 
 def test_a_clash_is_seen() -> None:

@@ -16,7 +16,7 @@ KINDS = {"ndarray", "Memory", "Device", "HostCall", "NativeCall", "Transfer", "S
 
 
 def special(text: str) -> Iterator[str]:
-    """What a file says of one device, or of how memory is held there."""
+    """Yield the places where a file names one device, or how memory is held there."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and node.value == "cpu":
             yield f"line {node.lineno}: the literal 'cpu'"

@@ -109,12 +109,12 @@ def every_path(g: Graph, cost: Any) -> dict[frozenset[tuple[str, str]], float]:
             return sum(times * seconds(i, chosen) for i, times in inside[s.key])
         return next(p for name, p in ways[s.key] if name == chosen[s.key] and p is not None)
 
-    found: dict[frozenset[tuple[str, str]], float] = {}
+    costs: dict[frozenset[tuple[str, str]], float] = {}
 
     def extend(todo: list[Signature], chosen: dict[str, str]) -> None:
         todo = [s for s in todo if s.key not in chosen]
         if not todo:
-            found[frozenset(chosen.items())] = sum(times * seconds(s, chosen) for s, times in questions(g.nodes))
+            costs[frozenset(chosen.items())] = sum(times * seconds(s, chosen) for s, times in questions(g.nodes))
             return
         first, *rest = todo
         for name, _ in ways[first.key]:
@@ -123,7 +123,7 @@ def every_path(g: Graph, cost: Any) -> dict[frozenset[tuple[str, str]], float]:
     for s, _ in questions(g.nodes):
         look(s)
     extend([s for s, _ in questions(g.nodes)], {})
-    return found
+    return costs
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -139,7 +139,7 @@ def test_every_path_is_listed_once_cheapest_first(name: str, seed: int) -> None:
 
 
 def test_there_is_something_to_list() -> None:
-    """So that the comparison above compares more than nothing."""
+    """The comparison above compares more than nothing."""
     counts = {name: len(every_path(g, random_prices(1))) for name, g in GRAPHS.items()}
     assert sum(c > 4 for c in counts.values()) >= 5 and max(counts.values()) > 50, counts
 
@@ -209,8 +209,8 @@ def test_a_path_is_measured_when_all_of_it_is_and_its_error_is_the_worst() -> No
     g = tg.graph(tg.sin(x) + tg.exp2(x))
     rows = {"sin": Cost(1e-6, True, 1e-7), "exp2": Cost(2e-6, True, 3e-7), "add": Cost(4e-6, True, 0.0)}
     for estimated in (None, "exp2"):
-        known = rows | ({estimated: Cost(2e-6, False, None)} if estimated else {})
-        path = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s, known=known: known[k.op]).cheapest()
+        costs = rows | ({estimated: Cost(2e-6, False, None)} if estimated else {})
+        path = Paths(g, by_op(all_kernels(("numpy",))), lambda k, s, costs=costs: costs[k.op]).cheapest()
         assert path.cost == pytest.approx(7e-6) and path.measured is (estimated is None)
         assert path.error == (None if estimated else 3e-7)
         assert {(s["op"].split()[0], s["kernel"], s["calls"]) for s in path.steps()} == {
@@ -246,10 +246,10 @@ def test_definitions_that_hold_the_same_ones_are_opened_once(monkeypatch: pytest
         pair = level(*pair)
     opened, inner = [0], Paths.inner
 
-    def counted(paths: Paths, *given: Any) -> list[tuple[Signature, int]]:
+    def counted(paths: Paths, *arguments: Any) -> list[tuple[Signature, int]]:
         opened[0] += 1
         assert opened[0] < 10_000
-        return inner(paths, *given)
+        return inner(paths, *arguments)
 
     monkeypatch.setattr(Paths, "inner", counted)
     x = tg.input("x", (N, 4))
@@ -318,20 +318,20 @@ def test_a_kernel_does_not_win_by_the_price_of_what_the_definition_computes_once
     table = by_op([*(k for k in all_kernels(("numpy",)) if k.op in ("linear", "cast", "sub", "mul")), kernel])
     chosen = {}
     for kind in ("parameter", "input"):
-        made = by_codes(tg.input("x", (N, 4)), *weights(kind))
-        path = Paths(tg.graph(made), table, lambda k, s: Cost(costs.get(k.op, 100e-6))).cheapest()
-        chosen[kind] = path.choices[signature_of(made).key], path.cost
+        node = by_codes(tg.input("x", (N, 4)), *weights(kind))
+        path = Paths(tg.graph(node), table, lambda k, s: Cost(costs.get(k.op, 100e-6))).cheapest()
+        chosen[kind] = path.choices[signature_of(node).key], path.cost
     assert chosen == {"parameter": (EXPAND, pytest.approx(37e-6)), "input": ("numpy.by_codes", pytest.approx(305e-6))}
 
 
 @pytest.mark.parametrize(("us", "chosen"), [(109.0, "numpy.by_codes"), (112.0, EXPAND)])
 def test_a_definition_that_makes_much_of_parameters_has_to_gain_a_tenth_and_no_run_takes_that(us: float, chosen: str) -> None:
-    made = by_codes(tg.input("x", (N, 1024)), tg.parameter("p", (1024, 1024), tg.u8), tg.parameter("s", (1024, 1)))
+    node = by_codes(tg.input("x", (N, 1024)), tg.parameter("p", (1024, 1024), tg.u8), tg.parameter("s", (1024, 1)))
     kernel = replace(kernel_named("numpy.linear"), name="numpy.by_codes", op="by_codes", accepts=lambda spec: None,
-                     composite=made.op)
+                     composite=node.op)
     table = by_op([*(k for k in all_kernels(("numpy",)) if k.op in ("linear", "cast", "sub", "mul")), kernel])
-    path = Paths(tg.graph(made), table, lambda k, s: Cost((us if k is kernel else 100.0) * 1e-6)).cheapest()
-    assert path.choices[signature_of(made).key] == chosen
+    path = Paths(tg.graph(node), table, lambda k, s: Cost((us if k is kernel else 100.0) * 1e-6)).cheapest()
+    assert path.choices[signature_of(node).key] == chosen
     taken = us if chosen != EXPAND else 100.0
     assert path.seconds == pytest.approx(taken * 1e-6) and (path.cost > path.seconds) == (chosen == EXPAND)
 
@@ -342,9 +342,9 @@ def test_a_definition_does_not_pay_for_what_is_copied_in_it_once() -> None:
         return x + tg.reshape(tg.expand(tg.reshape(w, (4, 1)), (4, 2)), (8,))
 
     for leaf, seconds in ((tg.input, 8.0), (tg.parameter, 0.0)):
-        made = doubled_sum(tg.input("x", (8,)), leaf("w", (4,)))
-        paths = Paths(tg.graph(made), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
-        (way,) = [a for a in paths.alternatives(signature_of(made)) if a.name == EXPAND]
+        node = doubled_sum(tg.input("x", (8,)), leaf("w", (4,)))
+        paths = Paths(tg.graph(node), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
+        (way,) = [a for a in paths.alternatives(signature_of(node)) if a.name == EXPAND]
         assert way.seconds == seconds
 
 
@@ -363,9 +363,9 @@ def test_what_nothing_computes_is_named_with_where_it_hides() -> None:
 def test_a_definition_pays_for_what_is_copied_in_it() -> None:
     """An upsampled image is a reshape of what is repeated, which no view is."""
     x = tg.input("x", (2, 3, 4, 5))
-    for made, seconds in ((tg.upsample(x, (2, 2)), 2 * 3 * 8 * 10.0), (tg.softmax(x), 0.0)):
-        paths = Paths(tg.graph(made), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
-        (way,) = [a for a in paths.alternatives(signature_of(made)) if a.name == EXPAND]
+    for node, seconds in ((tg.upsample(x, (2, 2)), 2 * 3 * 8 * 10.0), (tg.softmax(x), 0.0)):
+        paths = Paths(tg.graph(node), TABLE, lambda k, s: Cost(5.0), copied=lambda t: float(np.prod(t.shape)))
+        (way,) = [a for a in paths.alternatives(signature_of(node)) if a.name == EXPAND]
         assert way.seconds == seconds
 
 

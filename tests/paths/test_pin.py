@@ -25,16 +25,16 @@ def pin() -> Pin:
 
 
 def test_a_pin_goes_to_a_file_and_back_and_replaces_none_unasked(tmp_path: File) -> None:
-    made, file = pin(), tmp_path / "softmax.pin"
-    made.save(file)
+    saved, file = pin(), tmp_path / "softmax.pin"
+    saved.save(file)
     back = Pin.load(file)
-    assert back.to_json() == made.to_json() and back.source == "softmax.tg" and "softmax" in str(back.titles.values())
-    assert [v.path.id for v in back.variants] == [v.path.id for v in made.variants] and back.variants[0].path.cost == 0
+    assert back.to_json() == saved.to_json() and back.source == "softmax.tg" and "softmax" in str(back.titles.values())
+    assert [v.path.id for v in back.variants] == [v.path.id for v in saved.variants] and back.variants[0].path.cost == 0
     with pytest.raises(PinError, match=r"is there already\n  fix: --force"):
-        made.save(file)
-    made.save(file, overwrite=True)
+        saved.save(file)
+    saved.save(file, overwrite=True)
     with pytest.raises(PinError, match=r"cannot be written: .*\n  fix: "):
-        made.save(tmp_path / "none" / "softmax.pin")
+        saved.save(tmp_path / "none" / "softmax.pin")
 
 
 @pytest.mark.parametrize("file", [3, None, b"softmax.pin"])
@@ -53,7 +53,7 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     return [{**only, "cell": {"n": ends}} for ends in ranges]
 
 
-@pytest.mark.parametrize(("data", "said"), [
+@pytest.mark.parametrize(("data", "message"), [
     ([], r"^this is no pin: its format is None, not 'tensor_graphs pin 2'\n  fix: tg plan"),
     ({"format": "other 2"}, r"^this is no pin: its format is 'other 2'"),
     ({"format": FORMAT}, r"^this pin is damaged: it has no 'variants'\n  fix: pin the graph again"),
@@ -73,8 +73,8 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     (changed(backends=[]), "^this pin is damaged: it names no backend\n  fix: pin the graph again"),
     (changed(devices=["cuda:0"]), r"^the pin is for the device 'cuda:0', and this machine has 'cpu'\n  fix: "),
 ], ids=lambda case: "")
-def test_what_is_no_pin_says_so(data: Any, said: str) -> None:
-    with pytest.raises(PinError, match=said):
+def test_what_is_no_pin_says_so(data: Any, message: str) -> None:
+    with pytest.raises(PinError, match=message):
         Pin.from_json(data)
 
 

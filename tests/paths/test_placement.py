@@ -1,4 +1,4 @@
-"""Where kernels of two devices are candidates, a path pays for the copies that lowering inserts, and they decide."""
+"""Copies between devices: a path pays for those that lowering inserts, and they decide between kernels of two devices."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def fake() -> Iterator[Fake]:
 
 def placed_paths(g: Graph, link: float, costs: Mapping[str, tuple[float, float]] | None = None, *, expand: bool = True) -> Paths:
     """prices: op -> microseconds (on the cpu, on the fake device); other ops cost 1 and 1. link: microseconds of a copy."""
-    known = costs or {}
+    cost_by_kernel = costs or {}
 
     def cost(kernel: Kernel, signature: Signature) -> Cost:
-        here, there = known.get(signature.spec.op.name, (1.0, 1.0))
+        here, there = cost_by_kernel.get(signature.spec.op.name, (1.0, 1.0))
         return Cost((there if kernel.backend == "fake" else here) * 1e-6)
 
     def linked(source: str, target: str, t: TensorType) -> float:
@@ -56,7 +56,7 @@ def placed_paths(g: Graph, link: float, costs: Mapping[str, tuple[float, float]]
 
 
 def copies(g: Graph, path: Path) -> Counter[str]:
-    """What lowering inserts, by way."""
+    """Return the copies that lowering inserts, counted by devices."""
     return Counter(i.kernel for i in program_of(g, BACKENDS, path=path).instructions if isinstance(i.call, Transfer))
 
 
@@ -150,8 +150,8 @@ def part(rng: random.Random) -> PartOp:
 
     def over(say: Callable[[Node, Node], Node], inner: PartOp | None) -> PartOp:
         operands = arguments if inner is None else [apply(inner, arguments, {}), arguments[1]]
-        made = [say(*operands)]
-        return PartOp(name_of(made, definition_digest(made)), arguments, made)
+        outputs = [say(*operands)]
+        return PartOp(name_of(outputs, definition_digest(outputs)), arguments, outputs)
 
     inner = part(rng) if rng.random() < 0.25 else None
     recipes = [PartRecipe(over(say, inner), (f"rule/{i}",), "", "reassociating") for i, say in enumerate(words[1:])]
@@ -177,12 +177,12 @@ def brute_force(g: Graph, usable: Callable[[Kernel, Signature], bool]) -> set[fr
         return [signature_of(n) for n in nodes if n.op.kind in ("atomic", "composite") and not n.op.facts.view]
 
     def ways(s: Signature) -> list[tuple[str, list[Signature]]]:
-        found: list[tuple[str, list[Signature]]] = [(k.name, []) for k in matching(s.spec, table) if usable(k, s)]
+        alternatives: list[tuple[str, list[Signature]]] = [(k.name, []) for k in matching(s.spec, table) if usable(k, s)]
         if isinstance(s.spec.op, CompositeOp):
             words = [(EXPAND, s.spec.op), *((r.name, r.op) for r in s.spec.op.recipes)] if isinstance(s.spec.op, PartOp) else [
                 (EXPAND, s.spec.op)]
-            found += [(name, asked(walk(op.define(s.spec.inputs, s.spec.attrs).outputs))) for name, op in words]
-        return found
+            alternatives += [(name, asked(walk(op.define(s.spec.inputs, s.spec.attrs).outputs))) for name, op in words]
+        return alternatives
 
     every: set[frozenset[tuple[str, str]]] = set()
 
@@ -211,14 +211,14 @@ def paths_listed(g: Graph, usable: Callable[[Kernel, Signature], bool], rng: ran
 
 
 def copied_back(g: Graph, path: Path) -> bool:
-    """Whether lowering copies to a device what it copied from another one."""
+    """Return whether lowering copies to a device what it copied from another one."""
     moved = [i for i in program_of(g, BACKENDS, path=path).instructions if isinstance(i.call, Transfer)]
     arrived = {o.buffer for i in moved for o in i.outs}
     return any(x.buffer in arrived for i in moved for x in i.ins)
 
 
 def compared_with_brute_force(seed: int, most: int) -> int:
-    """Of one random graph of at most so many paths: how many it has, all of which are listed, each once."""
+    """Return the number of paths of one random graph, at most `most`, all of which are listed, each once."""
     rng = random.Random(seed)
     g, refused = graph_of_parts(rng), rng.random() < 0.5
     while len(brute_force(g, lambda kernel, s: True)) > most:
@@ -249,11 +249,11 @@ def test_what_is_read_in_pieces_is_copied_whole_and_a_single_piece_as_it_is() ->
         g = tg.graph([tg.sin(X[a:b]) for a, b in pieces])
         paths = placed_paths(g, 1.0, {"sin": (50.0, 1.0)})
         path = paths.cheapest()
-        found = [str(node.type) for node, source, _ in paths.crossings(
+        crossings = [str(node.type) for node, source, _ in paths.crossings(
             {s: a for s in paths.known() for a in paths.alternatives(s) if a.name == path.choices.get(s.key)}) if source == "cpu"]
-        made = [i.outs[0] for i in program_of(g, BACKENDS, path=path).instructions if i.kernel == "cpu -> fake"]
-        assert [str(TensorType(out.shape, out.dtype)) for out in made] == found
-        return found
+        copies_made = [i.outs[0] for i in program_of(g, BACKENDS, path=path).instructions if i.kernel == "cpu -> fake"]
+        assert [str(TensorType(out.shape, out.dtype)) for out in copies_made] == crossings
+        return crossings
 
     assert copied((0, 4), (4, 8), (8, 16)) == ["f32[16, 16]"] and copied((0, 9), (5, 16)) == ["f32[16, 16]"]
     assert copied((2, 6)) == ["f32[4, 16]"] and copied((0, 4), (8, 12)) == ["f32[4, 16]"] * 2

@@ -41,17 +41,17 @@ def summed_bools(count: int) -> Node:
 
 def nothing(x: Node, *sizes: Dim) -> Node:
     """0 for each element, made of sizes too, so that both graphs have them."""
-    made = x * 0.0
+    result = x * 0.0
     for size in sizes:
-        made = made + tg.constant(size, tg.f32) * 0.0
-    return made
+        result = result + tg.constant(size, tg.f32) * 0.0
+    return result
 
 
 def falling_powers(x: Node, count: int) -> Node:
-    made = x * S
+    result = x * S
     for k in range(1, count):
-        made = made * (x - float(k))
-    return made
+        result = result * (x - float(k))
+    return result
 
 
 def counts(bins: int, indices: int) -> Node:

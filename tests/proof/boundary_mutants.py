@@ -425,19 +425,19 @@ def of_moves(r: random.Random, n: Node) -> Iterator[Edge]:
         top = size if isinstance(size, int) else 3
         if not isinstance(size, int) or size > int(index.dtype.max):
             return
-        kept = {"axis": axis}
+        axis_only = {"axis": axis}
         if index.dtype.kind == "int":
-            yield Edge("gather: a negative index", n, apply(n.op, (x, tg.maximum(index, 0)), kept), (-1, -2))
+            yield Edge("gather: a negative index", n, apply(n.op, (x, tg.maximum(index, 0)), axis_only), (-1, -2))
             yield Edge(
-                "gather: a negative index", n, apply(n.op, (x, tg.where(tg.less(index, 0), index + size, index)), kept), (-1,)
+                "gather: a negative index", n, apply(n.op, (x, tg.where(tg.less(index, 0), index + size, index)), axis_only), (-1,)
             )
-        yield Edge("gather: an index beyond the end", n, apply(n.op, (x, tg.minimum(index, size - 1)), kept), (top, top + 1))
-        yield Edge("gather: an index beyond the end", n, apply(n.op, (x, tg.mod(index, size)), kept), (top, top + 1, -1))
+        yield Edge("gather: an index beyond the end", n, apply(n.op, (x, tg.minimum(index, size - 1)), axis_only), (top, top + 1))
+        yield Edge("gather: an index beyond the end", n, apply(n.op, (x, tg.mod(index, size)), axis_only), (top, top + 1, -1))
         at = r.randrange(top)
         yield Edge(
             "gather: one index",
             n,
-            apply(n.op, (x, tg.where(tg.equals(index, at), _fill((at + 1) % top, index), index)), kept),
+            apply(n.op, (x, tg.where(tg.equals(index, at), _fill((at + 1) % top, index), index)), axis_only),
             (at,),
         )
     if name == "scatter":
@@ -445,20 +445,20 @@ def of_moves(r: random.Random, n: Node) -> Iterator[Edge]:
         size, mode = base.shape[n.attrs["axis"]], n.attrs["mode"]
         if not isinstance(size, int):
             return
-        kept = dict(n.attrs)
+        axis_only = dict(n.attrs)
         yield Edge(
             "scatter: an index beyond the end",
             n,
-            apply(n.op, (base, tg.minimum(index, size - 1), updates), kept),
+            apply(n.op, (base, tg.minimum(index, size - 1), updates), axis_only),
             (size, size + 1),
         )
         if index.dtype.kind == "int":
-            yield Edge("scatter: a negative index", n, apply(n.op, (base, tg.maximum(index, 0), updates), kept), (-1,))
+            yield Edge("scatter: a negative index", n, apply(n.op, (base, tg.maximum(index, 0), updates), axis_only), (-1,))
         if mode == "add":
-            yield Edge("scatter: another mode", n, apply(n.op, n.inputs, {**kept, "mode": "max"}), (0, 1))
+            yield Edge("scatter: another mode", n, apply(n.op, n.inputs, {**axis_only, "mode": "max"}), (0, 1))
         at = r.randrange(size)
         moved = tg.where(tg.equals(index, at), _fill((at + 1) % size, index), index)
-        yield Edge("scatter: one index", n, apply(n.op, (base, moved, updates), kept), (at,))
+        yield Edge("scatter: one index", n, apply(n.op, (base, moved, updates), axis_only), (at,))
     if name in ("sum", "reduce_max"):
         x, axes = n.inputs[0], n.attrs["axes"]
         axis = r.choice(axes)
@@ -561,14 +561,14 @@ def of_attributes(r: random.Random, n: Node) -> Iterator[Edge]:
             if other == value:
                 continue
             try:
-                made = apply(n.op, n.inputs, {**n.attrs, name: other})
+                mutant = apply(n.op, n.inputs, {**n.attrs, name: other})
                 much = None if more is None else apply(n.op, n.inputs, {**n.attrs, name: more})
             except (TensorGraphsError, ValueError, TypeError):
                 continue
             yield Edge(
                 kind,
                 n,
-                made,
+                mutant,
                 (),
                 (value, value + 1, value + 2) if type(value) is int and 0 < value < 5000 else (),
                 amplified=much,
@@ -604,28 +604,28 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def edges(r: random.Random, node: Node) -> list[Edge]:
-    found: list[Edge] = []
+    mutants: list[Edge] = []
     for mutation in MUTATIONS:
-        made = mutation(r, node)
+        mutant = mutation(r, node)
         while True:
             try:
-                edge = next(made, None)
+                edge = next(mutant, None)
             except (TensorGraphsError, OverflowError, ValueError):
                 break  # this node does not allow it
             if edge is None:
                 break
             if edge.left.type == edge.right.type and edge.left is not edge.right:
-                found.append(edge)
-    return found
+                mutants.append(edge)
+    return mutants
 
 
-def _replaced(graph: tg.Graph, target: Node, made: Node) -> tg.Graph | None:
+def _replaced(graph: tg.Graph, target: Node, replacement: Node) -> tg.Graph | None:
     """The graph with one node in the place of another: cast, where the dtypes differ; None where they do not fit."""
-    if made.type != target.type:
-        if made.shape != target.shape:
+    if replacement.type != target.type:
+        if replacement.shape != target.shape:
             return None
-        made = tg.cast(made, target.dtype)
-    return graph.with_roots(rebuild(list(graph.roots), lambda node, inputs: made if node is target else None))
+        replacement = tg.cast(replacement, target.dtype)
+    return graph.with_roots(rebuild(list(graph.roots), lambda node, inputs: replacement if node is target else None))
 
 
 def written_out(graph: tg.Graph, keep: Callable[[Node], bool] = lambda node: False) -> tg.Graph:
@@ -647,15 +647,15 @@ def twins(graph: tg.Graph, seed: int, count: int) -> Iterator[Twin]:
     base = written_out(graph, keep=lambda n: n.op.name in _SMOOTH) if r.random() < 0.3 else graph
     places = [n for n in base.nodes if len(n.types) == 1]
     places = r.sample(places, min(len(places), max(count, 16)))  # an edge costs a few nodes to write down
-    found: list[tuple[Node, Edge]] = [(n, e) for n in places for e in edges(r, n)]
-    r.shuffle(found)
+    candidates: list[tuple[Node, Edge]] = [(n, e) for n in places for e in edges(r, n)]
+    r.shuffle(candidates)
     groups: dict[str, list[tuple[Node, Edge]]] = {}
-    for n, e in found:
+    for n, e in candidates:
         groups.setdefault(e.kind, []).append((n, e))
     kinds = list(groups)
     r.shuffle(kinds)
-    made, tried, most = 0, 0, 2 * count + 20
-    while kinds and made < count and tried < most:  # the kinds in turns, so that no frequent one takes all places
+    yielded, tried, most = 0, 0, 2 * count + 20
+    while kinds and yielded < count and tried < most:  # the kinds in turns, so that no frequent one takes all places
         for kind in list(kinds):
             if not groups[kind]:
                 kinds.remove(kind)
@@ -672,11 +672,11 @@ def twins(graph: tg.Graph, seed: int, count: int) -> Iterator[Twin]:
             left, right, more = _of_what_changes(left, right, more)
             seen = witness(left, right, edge, more, r.randrange(2**32))
             if seen is not None:
-                made += 1
+                yielded += 1
                 if r.random() < 0.3:
                     left, right = (left if r.random() < 0.5 else written_out(left)), written_out(right)
                 yield Twin(kind, left, right, seen, f"{target.op.name} {target.types[0]}")
-            if made >= count or tried >= most:
+            if yielded >= count or tried >= most:
                 return
 
 
@@ -689,12 +689,12 @@ _LARGEST = 40_000
 
 def numbers_in(graph: tg.Graph) -> list[float]:
     """The literals of a graph."""
-    found: set[float] = set()
+    numbers: set[float] = set()
     for node in graph.nodes:
         value = _value(node) if node.op is leaves.CONSTANT else None
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found.add(float(value))
-    return sorted(found)
+            numbers.add(float(value))
+    return sorted(numbers)
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], style: int, special: np.ndarray) -> np.ndarray:
@@ -824,7 +824,7 @@ def witness(left: tg.Graph, right: tg.Graph, edge: Edge, more: tg.Graph | None, 
 
 
 def _differs(results: Sequence[np.ndarray], count: int, small: bool) -> tuple[int, tuple[int, ...]] | None:
-    """Which output, and where; a small change has to grow in proportion to what makes it."""
+    """Return the output that differs, and the place; a small change has to grow in proportion to what makes it."""
     for i in range(count):
         x, y = results[i], results[count + i]
         if x.shape != y.shape:
@@ -945,7 +945,7 @@ def _sound(roots: Sequence[Node], at: Mapping[Node, np.ndarray], binding: Mappin
 
 
 def _safe(n: Node, xs: Sequence[np.ndarray], exact: bool) -> bool:
-    """Whether rounding cannot have decided what an op of floats gives: exact operands, or far from its edges and poles."""
+    """Return whether rounding cannot have decided the result of an op of floats: exact operands, or far from edges and poles."""
     x, name = xs[0], n.op.name
     with np.errstate(all="ignore"):
         if name in ("less", "not_equal"):

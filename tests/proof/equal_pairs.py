@@ -509,7 +509,7 @@ def rounding_keeps_signs() -> tuple[tg.Node, tg.Node]:
 
 
 def _count(size: int, dtype: tg.DType) -> tg.Node:
-    """How many of some booleans are true, counted in floats of a dtype."""
+    """Return the number of booleans that are true, counted in floats of a dtype."""
     return tg.cast(tg.sum(tg.cast(tg.input("b", (size,), tg.bool_), dtype)), tg.f32)
 
 

@@ -228,33 +228,33 @@ IDENTITIES: tuple[Mutation, ...] = (of_numbers, of_integers, of_truths, of_struc
 
 
 def identities(r: random.Random, node: Node) -> list[Edge]:
-    found: list[Edge] = []
+    edges: list[Edge] = []
     for family in IDENTITIES:
-        made = family(r, node)
+        twin = family(r, node)
         while True:
             try:
-                edge = next(made, None)
+                edge = next(twin, None)
             except (TensorGraphsError, OverflowError, ValueError):
                 break
             if edge is None:
                 break
             if edge.left.type == edge.right.type and edge.left is not edge.right:
-                found.append(edge)
-    return found
+                edges.append(edge)
+    return edges
 
 
 def equal_twins(graph: tg.Graph, seed: int, count: int) -> Iterator[EqualTwin]:
     """Up to `count` twins of a graph; each is the last one changed once more, or the graph itself, changed once."""
     r = random.Random(f"equal {seed}")
     places = [n for n in graph.nodes if len(n.types) == 1]
-    made = tried = 0
-    while made < count and tried < 5 * count:
+    yielded = tried = 0
+    while yielded < count and tried < 5 * count:
         tried += 1
         target = r.choice(places)
-        found = identities(r, target)
-        if not found:
+        edges = identities(r, target)
+        if not edges:
             continue
-        edge = r.choice(found)
+        edge = r.choice(edges)
         try:
             left, right = _replaced(graph, target, edge.left), _replaced(graph, target, edge.right)
             if left is None or right is None or left == right:
@@ -263,7 +263,7 @@ def equal_twins(graph: tg.Graph, seed: int, count: int) -> Iterator[EqualTwin]:
                 right = written_out(right)
         except TensorGraphsError:
             continue
-        made += 1
+        yielded += 1
         yield EqualTwin(edge.kind, left, right)
 
 

@@ -30,7 +30,7 @@ def pair(name: str) -> tuple[tg.Graph, tg.Graph]:
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], style: str) -> np.ndarray:
     size = int(np.prod(shape))
-    made = {
+    values = {
         "normal": lambda: rng.standard_normal(size),
         "ties": lambda: rng.integers(-6, 7, size) * 0.5,
         "whole": lambda: rng.integers(-9, 10, size).astype(float),
@@ -40,7 +40,7 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], style: str) -> np.
         ),
         "zero": lambda: np.zeros(size),
     }[style]()
-    return made.astype(np.float32).astype(np.float64).reshape(shape)
+    return values.astype(np.float32).astype(np.float64).reshape(shape)
 
 
 def _integers(rng: np.random.Generator, node: Node, shape: tuple[int, ...], style: str) -> np.ndarray:
@@ -56,7 +56,7 @@ def _integers(rng: np.random.Generator, node: Node, shape: tuple[int, ...], styl
 
 
 def disagreement(left: tg.Graph, right: tg.Graph, seed: int = 0, rounds: int = 2) -> str:
-    """Where the sides give different results by more than rounding; nothing where they do not. At least one element is compared."""
+    """Return where the sides differ by more than rounding; "" where they do not. At least one element is compared."""
     roots = [*left.roots, *right.roots]
     leaves = {**left.inputs, **left.parameters, **right.inputs, **right.parameters}
     bounded = any(n.op.name in _BOUNDED for n in walk(expand_all(roots)))

@@ -165,13 +165,13 @@ MISSES.many(
 
 
 def _attention(**changes: object) -> tg.Node:
-    made: tg.Node = tg.attention(Q, K, V, **{"scale": R, **changes})
-    return made
+    result: tg.Node = tg.attention(Q, K, V, **{"scale": R, **changes})
+    return result
 
 
 def _causal(**changes: object) -> tg.Node:
-    made: tg.Node = tg.attention(tg.input("q", (S, H, D)), K, V, **{"scale": R, "causal": True, **changes})
-    return made
+    result: tg.Node = tg.attention(tg.input("q", (S, H, D)), K, V, **{"scale": R, "causal": True, **changes})
+    return result
 
 
 MISSES.many(
@@ -201,8 +201,8 @@ MISSES.many(
 
 
 def _attention_of(q: tg.Node) -> tg.Node:
-    made: tg.Node = tg.attention(q, K, V, scale=R)
-    return made
+    result: tg.Node = tg.attention(q, K, V, scale=R)
+    return result
 
 
 @MISSES.add()
@@ -479,7 +479,7 @@ UNDECIDED.many(
 
 
 def _masked_maxima(times: int) -> tg.Node:
-    """Of each place the largest before it, over and over again."""
+    """Return for each place the largest value before it, repeatedly."""
     n = tg.dim("n", 1, 64)
     mask, out = tg.less(tg.iota((n, n), 1), tg.iota((n, n), 0)), tg.exp(tg.input("x", (n,)))
     for _ in range(times):

@@ -51,7 +51,7 @@ def gate(test: Node, x: Node, y: Node) -> Node:
 
 
 def _flat(n: Node) -> bool:
-    """Whether this is a node of integers [n]."""
+    """Return whether this is a node of integers [n]."""
     return n.dtype == tg.i32 and n.shape == (N,)
 
 
@@ -197,12 +197,12 @@ def change(r: random.Random, root: Node, table: dict[str, Callable[[random.Rando
     for _ in range(30):
         target, name = r.choice(of_words) if of_words and r.random() < 0.5 else (r.choice(places), r.choice(sorted(table)))
         of_leaf = name in OF_WORDS or name == "another leaf" or r.random() < 0.2
-        made = table[name](r, target) if target.op.kind != "leaf" or of_leaf else None
-        if made is None or made.type != target.type or made is target:
+        replacement = table[name](r, target) if target.op.kind != "leaf" or of_leaf else None
+        if replacement is None or replacement.type != target.type or replacement is target:
             continue
 
-        def replace(node: Node, inputs: tuple[Node, ...], target: Node = target, made: Node = made) -> Node | None:
-            return made if node is target else None
+        def replace(node: Node, inputs: tuple[Node, ...], target: Node = target, replacement: Node = replacement) -> Node | None:
+            return replacement if node is target else None
 
         new = rebuild([root], replace)[0]
         if new is not root:
@@ -214,22 +214,22 @@ def random_pair(seed: int) -> RandomPair:
     """Seeds that are odd make different pairs, those that are even equal ones."""
     r = random.Random(seed)
     root = expression(r, r.randint(1, 6), integers=True)
-    made, names = root, []
+    other, names = root, []
     for _ in range(r.randint(1, 4)):
-        found = change(r, made, IDENTITIES)
-        if found is not None:
-            made, name = found
+        changed = change(r, other, IDENTITIES)
+        if changed is not None:
+            other, name = changed
             names.append(name)
     same = seed % 2 == 0
     if not same:
         for _ in range(20):
-            found = change(r, made, MISTAKES)
-            if found is not None:
-                made, name = found
+            changed = change(r, other, MISTAKES)
+            if changed is not None:
+                other, name = changed
                 names.append(name)
                 break
     finish = r.choice([lambda x: x, lambda x: x.sum(1), lambda x: x.max(1), lambda x: x])
-    return RandomPair(tg.graph(finish(root)), tg.graph(finish(made)), same or made is root, tuple(names))
+    return RandomPair(tg.graph(finish(root)), tg.graph(finish(other)), same or other is root, tuple(names))
 
 
 NEARBY = 24
@@ -237,7 +237,7 @@ NEARBY = 24
 
 
 def differ(a: tg.Graph, b: tg.Graph, seed: int) -> bool | None:
-    """Whether float64 results differ by more than 1e-6 of themselves at some sizes; None where all is NaN.
+    """Return whether float64 results differ by more than 1e-6 of themselves at some sizes; None where all is NaN.
 
     Where a result jumps, rounding alone can make a difference: m·c/c may be less than m, and `less(m·c/c, m)` is not so in real
     numbers. So it has to be there at other points nearby too, at which rounding goes another way.

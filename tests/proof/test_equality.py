@@ -35,12 +35,12 @@ def test_a_near_miss_is_refuted_with_a_counterexample(pair: Pair) -> None:
     a, b = pair.graphs()
     verdict = equal(a, b, bits=pair.bits)
     assert verdict.status == "refuted", verdict.show()
-    found = verdict.counterexample
-    assert found is not None
-    if found.shapes is None:
-        assert found.left is not None and found.right is not None and abs(found.left - found.right) > found.noise
+    example = verdict.counterexample
+    assert example is not None
+    if example.shapes is None:
+        assert example.left is not None and example.right is not None and abs(example.left - example.right) > example.noise
     else:
-        assert found.shapes[0] != found.shapes[1]
+        assert example.shapes[0] != example.shapes[1]
 
 
 @pytest.mark.parametrize("pair", UNDECIDED, ids=lambda pair: pair.name)
@@ -62,18 +62,18 @@ def test_an_equal_pair_that_float64_does_not_show_is_never_refuted(pair: Pair) -
 
 @pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(20, 200, 20))])
 def test_random_pairs_get_no_wrong_verdict(start: int) -> None:
-    known = 0
+    decided = 0
     for seed in range(start, start + 20):
         pair = random_pair(seed)
         verdict = equal(pair.left, pair.right)
         if pair.equal:
             assert verdict.status != "refuted", (seed, pair.changes, verdict.show())
-            known += verdict.proved
+            decided += verdict.proved
         elif verdict.proved:                                # then the change made no difference, and float64 says so too
             assert differ(pair.left, pair.right, seed) is not True, (seed, pair.changes, verdict.show())
         else:
-            known += verdict.status == "refuted"
-    assert known >= 10
+            decided += verdict.status == "refuted"
+    assert decided >= 10
 
 
 def test_one_function_of_differently_named_leaves_is_not_the_same_function() -> None:
@@ -95,12 +95,12 @@ def test_a_verdict_says_at_which_sizes_two_graphs_can_be_compared_at_all() -> No
         return tg.graph(x + x if twice else x * 2.0)
 
     n, k = tg.dim("n", 1, 64), tg.dim("k", 2, 100)
-    for one, other, said in ((n, 5, "n = 5"), (n, k, "n from 2 to 64"), (k, tg.dim("k", 1, 50), "k from 2 to 50"),
+    for one, other, common in ((n, 5, "n = 5"), (n, k, "n from 2 to 64"), (k, tg.dim("k", 1, 50), "k from 2 to 50"),
                              (k, 2 * tg.dim("j", 1, 50), "k = 2*j")):
         for twice in (False, True):
             for a, b in ((made(one), made(other, twice)), (made(other, twice), made(one))):
                 verdict = equal(a, b)
-                assert verdict.proved and verdict.assuming[0] in (said, said.replace("n from", "k from")), verdict.show()
+                assert verdict.proved and verdict.assuming[0] in (common, common.replace("n from", "k from")), verdict.show()
                 assert verdict.assuming[0] in verdict.show() and verdict.as_json()["assuming"][0] == verdict.assuming[0]
     assert "=" not in "".join(equal(made(n), made(n, True)).assuming) and not equal(made(n), made(n)).assuming
     apart = equal(made(n), made(tg.dim("n", 65, 80)))
@@ -126,11 +126,11 @@ def test_a_verdict_is_not_a_truth_value_and_has_a_form_for_machines() -> None:
     verdict = tg.equal(tg.graph(x + x), tg.graph(x * 2.0))
     with pytest.raises(TypeError, match="five values"):
         bool(verdict)
-    said = json.loads(json.dumps(verdict.as_json(), allow_nan=False))
-    assert said["verdict"] == "fingerprint" and 0 < said["probability"] <= 2.0**-24 and said["sizes"][0] == {"n": 4}
+    data = json.loads(json.dumps(verdict.as_json(), allow_nan=False))
+    assert data["verdict"] == "fingerprint" and 0 < data["probability"] <= 2.0**-24 and data["sizes"][0] == {"n": 4}
     refuted = equal(tg.graph(x), tg.graph(x + 1.0))
-    said = json.loads(json.dumps(refuted.as_json(), allow_nan=False))
-    assert said["verdict"] == "refuted" and said["counterexample"]["leaves"]["x"]["values"]
+    data = json.loads(json.dumps(refuted.as_json(), allow_nan=False))
+    assert data["verdict"] == "refuted" and data["counterexample"]["leaves"]["x"]["values"]
     assert "out[" in refuted.show() and "x float64" in refuted.show()
 
 
@@ -138,8 +138,8 @@ def test_shapes_that_differ_are_said_in_text_and_json() -> None:
     x = tg.input("x", (3, 5))
     verdict = equal(tg.graph({"o": tg.exp(x)}), tg.graph({"o": tg.reshape(x, (5, 3))}))
     assert verdict.show() == "not equal:\nthe shapes differ: o is [3, 5] in one graph and [5, 3] in the other"
-    said = json.loads(json.dumps(verdict.as_json(), allow_nan=False))["counterexample"]
-    assert said["shapes"] == [[3, 5], [5, 3]] and said["left"] is None and said["output"] == "o"
+    data = json.loads(json.dumps(verdict.as_json(), allow_nan=False))["counterexample"]
+    assert data["shapes"] == [[3, 5], [5, 3]] and data["left"] is None and data["output"] == "o"
     assert equal(tg.graph(x), tg.graph(x + 1.0)).as_json()["counterexample"]["shapes"] is None
 
 
@@ -182,25 +182,25 @@ def test_a_run_is_charged_for_what_a_composite_hides_so_that_none_takes_seconds(
     assert counterexample.cost(_causal(2047).roots, {"s": 2048}) > 10 * counterexample.cost(_causal(2047).roots, {"s": 512})
 
 
-def test_disturbed_runs_end_when_no_difference_can_count_any_more() -> None:
+def test_perturbed_runs_end_when_no_difference_can_count_any_more() -> None:
     x, y = tg.input("x", (64,)), tg.input("y", (64,))
     always = tg.graph(tg.expand(tg.reshape(tg.constant(True), (1,)), (64,)))
     for below, runs in ((tg.less(0.0, tg.erfc(x * x + 40.0)), 1),       # e^-1600 is below the range of float64
                         (tg.less(tg.erf(x * x + 20.0), 1.0), 20),       # at 1 each run falls on either side
                         (tg.less(x * 0.5, y + y), counterexample.RUNS)):
         trial = counterexample.attempt(tg.graph(below).outputs, always.outputs, {}, 0, 0)
-        assert trial is not None and trial.disturbed <= runs
-        assert (trial.found is not None) == (runs == counterexample.RUNS) == (trial.disturbed == counterexample.RUNS)
+        assert trial is not None and trial.perturbed <= runs
+        assert (trial.example is not None) == (runs == counterexample.RUNS) == (trial.perturbed == counterexample.RUNS)
 
 
 def test_a_run_with_an_integer_that_float64_does_not_hold_refutes_nothing() -> None:
     i = tg.input("i", (64,), tg.i64)
     for make, counts in ((lambda x: tg.cast(x, tg.f64), False), (lambda x: tg.bit_and(x, 1), True)):
         left, right = tg.graph(make(i)), tg.graph(make(tg.bit_xor(i, 1)))
-        found = [counterexample.attempt(left.outputs, right.outputs, {}, 4, seed) for seed in range(3)]
-        assert all(trial is not None and (trial.found is not None) == counts for trial in found)
+        trials = [counterexample.attempt(left.outputs, right.outputs, {}, 4, seed) for seed in range(3)]
+        assert all(trial is not None and (trial.example is not None) == counts for trial in trials)
     small = counterexample.attempt(tg.graph(tg.cast(i, tg.f64)).outputs, tg.graph(tg.cast(i + i, tg.f64)).outputs, {}, 2, 0)
-    assert small is not None and small.found is not None    # up to 2^53 each is held
+    assert small is not None and small.example is not None    # up to 2^53 each is held
 
 
 @pytest.mark.parametrize("dtype", [tg.u8, tg.i8])
@@ -246,7 +246,7 @@ def test_a_maximum_over_rows_of_which_there_are_none_is_like_any_other() -> None
 
 
 def test_many_outputs_are_compared_with_one_look_at_the_degrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What grows with each output's own nodes may not be done for all nodes once more for each."""
+    """Work on each output's own nodes may not be repeated for all nodes for each output."""
     calls, degrees = [], fingerprint.degrees
 
     def counted(order: Any, *rest: Any) -> Any:

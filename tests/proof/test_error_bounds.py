@@ -32,22 +32,22 @@ def test_random_chains_of_operations_stay_within_their_bounds(seed: int) -> None
     shown = 0
     for _ in range(25):
         first = [float(x) for x in rng.standard_normal(4) * 10.0 ** rng.integers(-200, 200, 4) ** rng.integers(0, 2)]
-        found = [(number(x), EXACT.mpf(x)) for x in first]
+        numbers = [(number(x), EXACT.mpf(x)) for x in first]
         with np.errstate(all="ignore"):
             for _ in range(12):
-                (x, true_x), (y, true_y) = (found[int(rng.integers(len(found)))] for _ in range(2))
+                (x, true_x), (y, true_y) = (numbers[int(rng.integers(len(numbers)))] for _ in range(2))
                 choice = int(rng.integers(9))
                 if choice < 2:
-                    found.append((error_bounds.add(x, y), true_x + true_y))
+                    numbers.append((error_bounds.add(x, y), true_x + true_y))
                 elif choice < 4:
-                    found.append((error_bounds.mul(x, y), true_x * true_y))
+                    numbers.append((error_bounds.mul(x, y), true_x * true_y))
                 else:
                     ours, exact = list(UNARY.values())[choice - 4]
                     positive = choice - 4 in (1, 3)
                     if true_x == 0 or (positive and true_x < 0) or (choice - 4 in (2, 4) and abs(true_x) > 1e6):
                         continue
-                    found.append((ours(x), exact(true_x)))
-        for got, true in found:
+                    numbers.append((ours(x), exact(true_x)))
+        for got, true in numbers:
             if np.isfinite(got.off):
                 assert abs(EXACT.mpf(float(got.value)) - true) <= EXACT.mpf(float(got.off)), (seed, got, EXACT.nstr(true, 20))
                 shown += 1

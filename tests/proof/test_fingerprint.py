@@ -47,8 +47,8 @@ def test_more_choices_need_more_points() -> None:
 
 
 def test_the_sign_of_a_root_that_another_determines_is_a_choice() -> None:
-    found = compare(points(tg.sqrt(X * X) * 2.0, tg.sqrt(X * X) + tg.sqrt(X * X)), {"n": 4})
-    assert found.equal and found.points >= 24
+    agreement = compare(points(tg.sqrt(X * X) * 2.0, tg.sqrt(X * X) + tg.sqrt(X * X)), {"n": 4})
+    assert agreement.equal and agreement.points >= 24
     free = compare(points(tg.sqrt(X) * 2.0, tg.sqrt(X) + tg.sqrt(X)), {"n": 4})
     assert free.equal and free.points < 24
 
@@ -64,9 +64,9 @@ def test_too_many_choices_are_outside_of_the_fragment() -> None:
     lambda: tg.log(tg.sin(X) * 0.0) + 1.0,
 ])
 def test_what_exact_arithmetic_knows_nothing_of_is_said(build) -> None:
-    made = build()
+    root = build()
     with pytest.raises(OutsideFragmentError):
-        compare(points(made, made + made - made), {"n": 4})
+        compare(points(root, root + root - root), {"n": 4})
 
 
 def test_masks_are_exact_and_minus_infinity_is_a_symbol() -> None:
@@ -78,9 +78,9 @@ def test_masks_are_exact_and_minus_infinity_is_a_symbol() -> None:
 
 def test_sizes_are_generic_small_and_around_what_meets_a_dim() -> None:
     windowed = in_atoms([tg.where(tg.iota((N, 6), 0) < 40, X, 0.0)])
-    found = choose(windowed, {"n": bounds(N)})
-    sizes = {b["n"] for b in found.bindings}
-    assert {1, 2, 39, 40, 41, 81} <= sizes and found.met == {"n": (40,)} and 6 not in sizes - {1, 2}
+    chosen = choose(windowed, {"n": bounds(N)})
+    sizes = {b["n"] for b in chosen.bindings}
+    assert {1, 2, 39, 40, 41, 81} <= sizes and chosen.met == {"n": (40,)} and 6 not in sizes - {1, 2}
     plain = choose(in_atoms([X + 1.0]), {"n": bounds(N)})
     assert len(plain.bindings) == 4 and not plain.met
     blocked = choose(in_atoms([tg.input("v", (N,))[:N // 16 * 16]]), {"n": bounds(N)})

@@ -100,54 +100,54 @@ def verdict(pair: tuple[Node, Node]) -> EqualityVerdict:
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_differs_on_an_edge_is_never_proved(name: str) -> None:
-    found = verdict(DIFFERENT[name])
-    assert not found.proved, found.show()
+    result = verdict(DIFFERENT[name])
+    assert not result.proved, result.show()
 
 
 @pytest.mark.parametrize("name", ATTACKED)
 def test_what_differs_at_few_inputs_or_sizes_is_never_proved(name: str) -> None:
-    found = verdict(ATTACKED[name])
-    assert not found.proved, found.show()
+    result = verdict(ATTACKED[name])
+    assert not result.proved, result.show()
 
 
 @pytest.mark.parametrize("name", UNSHOWN)
 def test_what_float64_shows_wrongly_is_never_refuted(name: str) -> None:
-    found = verdict(UNSHOWN[name])
-    assert found.status == "unknown" and found.reason, found.show()
+    result = verdict(UNSHOWN[name])
+    assert result.status == "unknown" and result.reason, result.show()
 
 
 @pytest.mark.parametrize("name", TESTED)
 def test_where_no_tie_was_drawn_agreement_is_tested(name: str) -> None:
-    found = verdict(TESTED[name])
-    assert found.status == "tested" and "ties" in found.reason, found.show()
+    result = verdict(TESTED[name])
+    assert result.status == "tested" and "ties" in result.reason, result.show()
 
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_what_rounding_alone_tells_apart_is_never_refuted(name: str) -> None:
-    found = verdict(EQUAL[name])
-    assert found.status != "refuted", found.show()
+    result = verdict(EQUAL[name])
+    assert result.status != "refuted", result.show()
 
 
 @pytest.mark.parametrize("name", PROVED)
 def test_what_follows_inside_of_the_fragment_is_proved(name: str) -> None:
-    found = verdict(PROVED[name])
-    assert found.proved, found.show()
+    result = verdict(PROVED[name])
+    assert result.proved, result.show()
 
 
 def test_what_agrees_though_a_number_meets_a_size_is_tested_and_says_so() -> None:
     i = tg.iota((N,))
-    found = verdict((tg.where(i < 40, ROW, 0.0), tg.where(tg.logical_not(tg.less(39, i)), ROW, 0.0)))
-    assert found.status == "tested" and not found.proved and "meets a size" in found.reason
-    assert found.show().startswith("not proved: the same wherever it was looked at") and "n = 41" in found.show()
-    assert found.as_json()["verdict"] == "tested" and found.as_json()["reason"] == found.reason
+    result = verdict((tg.where(i < 40, ROW, 0.0), tg.where(tg.logical_not(tg.less(39, i)), ROW, 0.0)))
+    assert result.status == "tested" and not result.proved and "meets a size" in result.reason
+    assert result.show().startswith("not proved: the same wherever it was looked at") and "n = 41" in result.show()
+    assert result.as_json()["verdict"] == "tested" and result.as_json()["reason"] == result.reason
     short = tg.dim("n", 1, 9)
     x, i = tg.input("r", (short,)), tg.iota((short,))
     assert verdict((tg.where(i < 4, x, 0.0), tg.where(tg.logical_not(tg.less(3, i)), x, 0.0))).proved       # all sizes are compared
 
 
 def test_outputs_are_not_paired_by_place_where_a_name_is_common() -> None:
-    found = equal(tg.graph({"u": X, "v": Y}), tg.graph({"w": X, "u": Y}))
-    assert found.status == "unknown" and "'u'" in found.reason
+    result = equal(tg.graph({"u": X, "v": Y}), tg.graph({"w": X, "u": Y}))
+    assert result.status == "unknown" and "'u'" in result.reason
     assert equal(tg.graph({"u": X + Y}), tg.graph({"v": Y + X})).proved
 
 

@@ -92,14 +92,14 @@ def verdict(pair: tuple[Node, Node]) -> EqualityVerdict:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_differs_at_a_few_integers_is_never_proved(name: str) -> None:
     for seed in range(3):
-        found = equal(*(tg.graph({"o": side}) for side in DIFFERENT[name]), seed=seed)
-        assert not found.proved, found.show()
+        result = equal(*(tg.graph({"o": side}) for side in DIFFERENT[name]), seed=seed)
+        assert not result.proved, result.show()
 
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_what_holds_for_all_integers_is_proved(name: str) -> None:
-    found = verdict(EQUAL[name])
-    assert found.proved, found.show()
+    result = verdict(EQUAL[name])
+    assert result.proved, result.show()
 
 
 def test_that_an_integer_wraps_at_one_value_is_seen() -> None:

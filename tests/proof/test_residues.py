@@ -49,8 +49,8 @@ def test_powers_of_two_turn_sums_into_products_and_logarithms_undo_them(q: int, 
     total = (x + y) % np.uint64(q)
     assert np.array_equal(residues.exp2(total, p), residues.exp2(x, p) * residues.exp2(y, p) % np.uint64(p))
     assert residues.exp2(np.uint64([0, 1, 10]), p).tolist() == [1, 2, 1024]
-    found, ok = residues.log2(residues.exp2(x, p), p)
-    assert ok.all() and np.array_equal(found, x)
+    logarithms, ok = residues.log2(residues.exp2(x, p), p)
+    assert ok.all() and np.array_equal(logarithms, x)
     assert not residues.log2(np.uint64([0, p - 1]), p)[1].any()
 
 

@@ -61,8 +61,8 @@ def test_a_sum_that_leaves_the_last_of_many_columns_out_is_not_proved() -> None:
 def test_products_of_sizes_and_numbers_inside_of_dims_become_dims() -> None:
     n = tg.dim("n", 1, 4096)
     x = tg.input("x", (n, 640, 128))
-    (made, *_) = with_dims(in_atoms(tg.graph(tg.reshape(x, (n * 640, 128)) * 2.0).roots))
-    assert [str(s) for s in made[0].shape] == ["n*size640", "size128"]
+    (over_dims, *_) = with_dims(in_atoms(tg.graph(tg.reshape(x, (n * 640, 128)) * 2.0).roots))
+    assert [str(s) for s in over_dims[0].shape] == ["n*size640", "size128"]
     (whole, *_) = with_dims(in_atoms(tg.graph(tg.reshape(tg.input("y", (640, 128)), (640 * 128,)) * 2.0).roots))
     assert str(whole[0].shape[0]) == "size128*size640"
 
@@ -70,7 +70,7 @@ def test_products_of_sizes_and_numbers_inside_of_dims_become_dims() -> None:
 def test_small_sizes_and_sizes_that_a_number_cuts_stay_as_they_are() -> None:
     assert not list(with_dims(in_atoms(tg.graph(tg.input("x", (4, 16)) * 2.0).roots)))
     rotated = tg.input("x", (2000, 64))[:, 32:] * 2.0              # half of 64 is no half of every dim
-    assert [tuple(map(str, made[0].shape)) for made in with_dims(in_atoms([rotated]))] == [("size2000", "32")]
+    assert [tuple(map(str, over_dims[0].shape)) for over_dims in with_dims(in_atoms([rotated]))] == [("size2000", "32")]
 
 
 def test_roundings_count_in_mode_bits_so_that_numbers_stay_numbers() -> None:
@@ -78,6 +78,6 @@ def test_roundings_count_in_mode_bits_so_that_numbers_stay_numbers() -> None:
     flat = in_atoms([tg.sum(x, axis=0) * (1.0 / 512)])
 
     def has_reciprocals(bits: bool) -> list[bool]:
-        return [any(n.is_op("reciprocal") for n in tg.graph(made[0]).nodes) for made in with_dims(flat, bits)]
+        return [any(n.is_op("reciprocal") for n in tg.graph(over_dims[0]).nodes) for over_dims in with_dims(flat, bits)]
 
     assert any(has_reciprocals(False)) and not any(has_reciprocals(True))

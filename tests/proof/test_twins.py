@@ -33,9 +33,9 @@ def test_no_boundary_mutant_of_a_random_graph_is_proved(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["window", "alibi", "decode mask"])
 def test_no_boundary_mutant_of_a_model_is_proved(name: str) -> None:
-    found = list(twins(models()[name], 1, 3))
-    assert found
-    for twin in found:
+    mutants = list(twins(models()[name], 1, 3))
+    assert mutants
+    for twin in mutants:
         verdict = equal(twin.left, twin.right)
         assert not verdict.proved, (twin.kind, twin.witness, verdict.show())
 
@@ -43,10 +43,10 @@ def test_no_boundary_mutant_of_a_model_is_proved(name: str) -> None:
 def test_a_witness_is_what_the_interpreter_gives() -> None:
     twin = next(islice(twins(random_graph(2), 2, 1), 1))
     seen = twin.witness
-    given = {name: seen.values[name] for name in {**twin.left.inputs, **twin.right.inputs}}
+    inputs = {name: seen.values[name] for name in {**twin.left.inputs, **twin.right.inputs}}
     results = [
         interpret(
-            g, {k: v for k, v in given.items() if k in g.inputs}, dims={k: v for k, v in seen.binding.items() if k in g.dims}
+            g, {k: v for k, v in inputs.items() if k in g.inputs}, dims={k: v for k, v in seen.binding.items() if k in g.dims}
         )
         for g in (twin.left, twin.right)
     ]
@@ -76,8 +76,8 @@ def test_there_is_a_witness_for_a_tie_and_for_one_integer() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_equal_twin_is_refuted(seed: int) -> None:
-    found = [*equal_twins(random_graph(seed), seed, 6), *(rule_twin(k, seed) for k in range(40 * seed, 40 * seed + 6))]
-    for twin in found:
+    pairs = [*equal_twins(random_graph(seed), seed, 6), *(rule_twin(k, seed) for k in range(40 * seed, 40 * seed + 6))]
+    for twin in pairs:
         if twin is not None:
             verdict = equal(twin.left, twin.right)
             assert verdict.status != "refuted", (twin.kind, verdict.show())

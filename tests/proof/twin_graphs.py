@@ -54,10 +54,10 @@ class Grower:
 
     def j(self, like: Node) -> Node:
         """Another integer of one's dtype."""
-        found = [n for n in self.integers if n.dtype == like.dtype and n is not like]
+        others = [n for n in self.integers if n.dtype == like.dtype and n is not like]
         return (
-            self.r.choice(found)
-            if found and self.r.random() < 0.5
+            self.r.choice(others)
+            if others and self.r.random() < 0.5
             else tg.input(f"j_{like.dtype.name}", self.shape, like.dtype)
         )
 
@@ -237,8 +237,8 @@ def random_graph(seed: int) -> tg.Graph:
     for _ in range(r.randint(2, 6)):
         table, pool = r.choice([(FLOATS, g.floats), (FLOATS, g.floats), (WHOLES, g.integers), (TRUTHS, g.booleans)])
         pool.append(table[r.choice(sorted(table))](g))
-    made = [x for x in (*g.floats[3:][-1:], *g.integers[-1:], *g.booleans[-1:]) if x.op.kind != "leaf"]
-    roots: list[Node] = made or [g.f() * 2.0 + 1.0]
+    results = [x for x in (*g.floats[3:][-1:], *g.integers[-1:], *g.booleans[-1:]) if x.op.kind != "leaf"]
+    roots: list[Node] = results or [g.f() * 2.0 + 1.0]
     if r.random() < 0.3:
         roots = [x.sum(len(g.shape) - 1) if x.dtype.kind == "float" else x for x in roots]
     return tg.graph({f"o{k}": x for k, x in enumerate(roots)})
@@ -312,7 +312,7 @@ def _parts() -> dict[str, tg.Graph]:
 
 
 def leaves_of(graphs: Sequence[tg.Graph]) -> dict[str, Node]:
-    found: dict[str, Node] = {}
+    named: dict[str, Node] = {}
     for g in graphs:
-        found |= {**g.inputs, **g.parameters, **g.states}
-    return found
+        named |= {**g.inputs, **g.parameters, **g.states}
+    return named
