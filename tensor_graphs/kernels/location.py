@@ -1,8 +1,7 @@
-"""location: where a kernel was declared: in a file, or in text that was run (a cell of a notebook, a session, `exec`).
+"""location: the place where a kernel was declared: a file, or text that was run (a cell of a notebook, a session, `exec`).
 
-A kernel replaces one of the same name from the same place when its place is run again: a cell, a module that is reloaded. Two
-kernels of one name in one run of a file, or in two files, are a mistake.
-"""
+A kernel replaces one of the same name from the same place when that is run again (a cell, a reloaded module). Two kernels of one
+name in one run of a file, or in two files, are an error."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""pickled_kernel: a kernel that was declared in a session, as bytes from which another process makes it again.
+"""pickled_kernel: a kernel declared in a session, as bytes from which another process makes it again.
 
-No file has its source, so its code goes by value: its functions as code objects, with those of the session that they use, and the
-values of the global names that they use. What belongs to a module that can be imported goes by name. Both processes run the same
-interpreter, and the receiving one trusts the sender (pickle).
-"""
+Its functions go by value (code objects, and the values of global names that they use); members of importable modules go by name.
+Both processes run the same interpreter, and the receiver trusts the sender (pickle)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""bind_time_cache: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps
-it.
+"""bind_time_cache: large values made of parameters alone, in the user's cache folder, so that the next process maps them.
 
-    place = places_of(bind_time, [index], parameters).get(index)    # None: nothing is kept of this instruction's outputs
-    memories = place.read()                                         # None: make them, then place.write(memories)
+    cached = places_of(bind_time, [index], parameters).get(index)   # None: this instruction's outputs are not cached
+    memories = cached.read()                                        # None: make them, then cached.write(memories)
 
-Only of parameters that lie in files that are mapped (devices/safetensors.py), and of calls of our own native library: the name of a
-file says which library, which calls, and which bytes of which file, as it was when it was mapped (`Stamp`). Whatever is replaced or
-edited has another name. Values that no run reads are not kept. Files that were not used for the longest time go.
-"""
+Only of parameters in mapped files (devices/safetensors.py), and of calls of our own native library: a file is named by a digest of
+the library, the calls, and the bytes of the mapped file (`Stamp`). Files that were not used for the longest time are removed."""
 
 from __future__ import annotations
 

@@ -92,16 +92,17 @@ class CompiledGraph:
         self.dims = tuple(self.graph.dims)
         self._lock = threading.Lock()
         self.parameters: dict[str, np.ndarray] = {}
+        is_dict = isinstance(parameters, dict)               # else it loads on access, and may hold more than the graph needs
         for name, node in self.graph.parameters.items():
             if name not in parameters:
-                strange = [] if _is_lazy(parameters) else [n for n in parameters if n not in self.graph.parameters]
+                strange = [n for n in parameters if n not in self.graph.parameters] if is_dict else []
                 near = close_to(name, strange)
                 raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
                                + (f"the graph has no parameter {near[0]!r}, which is given: did you mean {name!r}?" if near else
                                   f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
             with phase("load weights"):
                 self.parameters[name] = self._checked(name, parameters[name])
-        extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
+        extra = sorted(set(parameters) - set(self.parameters)) if is_dict else []
         if extra:
             raise self._no_parameter(extra)
         self.executors = [Executor(v, self.dims) for v in plan.variants]
@@ -500,14 +501,11 @@ class CompiledGraph:
                 repeats: int = 5) -> list[tuple[str, str, float]]:
         """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
         samples: list[np.ndarray] = []
-        binding = self._sizes_of(inputs, dims)
-        executor = self.executors[self._cells.index(binding)]
+        instructions = self._instructions(inputs, dims)
         for _ in range(repeats):
-            seconds = np.zeros(len(executor.program.instructions))
-            self._run(inputs, dims or {}, session, None, seconds=seconds)
-            samples.append(seconds)
-        return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples))
-                for i, ins in enumerate(executor.program.instructions)]
+            samples.append(np.zeros(len(instructions)))
+            self._run(inputs, dims or {}, session, None, seconds=samples[-1])
+        return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples)) for i, ins in enumerate(instructions)]
 
     @worded
     def trace(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
@@ -527,8 +525,7 @@ class CompiledGraph:
         """(instruction, start, end) of every step of one run, in order: seconds on the host's clock. Each step is one call from
         Python here, and its device is waited for, so that what overlaps in a run does not. Moves the session on, like a run."""
         seen: list[tuple[int, float, float]] = []
-        binding = self._sizes_of(inputs, dims)
-        instructions = self.executors[self._cells.index(binding)].program.instructions
+        instructions = self._instructions(inputs, dims)
         self._run(inputs, dims or {}, session, None, spans=seen)
         return [(instructions[index], start, end) for index, start, end in seen]
 
@@ -604,6 +601,9 @@ class CompiledGraph:
         """Sizes of the dims in a run on these inputs."""
         return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
 
+    def _instructions(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> Sequence[Instruction]:
+        return self.executors[self._cells.index(self._sizes_of(inputs, dims))].program.instructions
+
     def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
         """The values of the variant that serves these sizes."""
         from tensor_graphs.runtime.node_values import NodeValues  # most callers never look inside
@@ -660,11 +660,6 @@ def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> 
 
 def _has_nan(array: np.ndarray) -> bool:
     return array.size > 0 and array.dtype.kind in "fV" and bool(np.isnan(array).any())      # V: bf16
-
-
-def _is_lazy(parameters: Mapping[str, Any]) -> bool:
-    """A mapping that loads on access (a weights file) may hold more than the graph needs."""
-    return not isinstance(parameters, dict)
 
 
 @worded

@@ -1,9 +1,7 @@
-"""device_array: an array on a device that is not the host, shared with other libraries by DLPack without a copy.
+"""device_array: an array on a device other than the host, shared with other libraries by DLPack without a copy.
 
-What a run hands out where its graph says `copy_to(y, "cuda:0")`, and what the tensors of torch and CuPy on a GPU become when a run
-is given them. DLPack's own words: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library
-reads and gives).
-"""
+A run returns it where its graph says `copy_to(y, "cuda:0")`; tensors of torch and CuPy on a GPU become one when a run takes them.
+Source: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library reads and gives)."""
 
 from __future__ import annotations
 

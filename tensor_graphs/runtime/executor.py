@@ -1,8 +1,6 @@
 """executor: one variant of a plan, made concrete. Addresses are base + offset; both come from tables that are filled per run.
 
-Instructions run as segments (segments/): consecutive native calls are one call of the native runner, host calls are made on views,
-values go from device to device. What depends on dims is evaluated once per run (dim_tables.py), and not at all where no size changed.
-"""
+Instructions run as segments (segments/). What depends on dims is evaluated once per run (dim_tables.py), where a size changed."""
 
 from __future__ import annotations
 

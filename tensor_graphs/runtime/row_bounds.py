@@ -1,10 +1,8 @@
-"""row_bounds: whether the rows that a run writes into its states are there, where their numbers are values of an input.
+"""row_bounds: checks of the rows that a run writes into its states, where their numbers are values of an input.
 
-Where a write begins at a dim, the sizes of a run say so (language/conditions.py). Where it begins at an input (a position for each
-sequence), the input's values do, before anything is read or written. An index below 0 writes nothing, and is how a slice is left
-out; one behind the last row would lose what it was given. Numbers that are computed from anything else are not looked at: the op
-drops what does not fit.
-"""
+Sizes of a run are checked by language/conditions.py. Where a write begins at an input (a position for each sequence), its values
+are checked before anything is read or written: an index below 0 writes nothing, one behind the last row would lose its value.
+Numbers computed from anything else are not checked: the op drops what does not fit."""
 
 from __future__ import annotations
 

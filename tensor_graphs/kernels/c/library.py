@@ -1,8 +1,7 @@
-"""library: compiles the C kernels, loads them through ctypes, and hands out what the runtime calls.
+"""library: compiles the C kernels, loads them through ctypes, and returns addresses, the runner and the pool's thread count.
 
-In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count.
 There are several libraries: a small one that all code is linked against (the pool, the runner), compiled at first use, and one for
-each of the other C files, compiled when it is asked for, or ahead by threads (`AHEAD`)."""
+each other C file, compiled when it is needed, or ahead by threads (`AHEAD`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""attention: of the backend `cuda`: of many queries by tensor cores, of floats too, and of few over many keys."""
+"""attention: attention kernels of the backend `cuda`: many queries by tensor cores, of floats too, and few queries over many
+keys."""
 
 from __future__ import annotations
 

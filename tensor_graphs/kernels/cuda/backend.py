@@ -1,6 +1,5 @@
-"""backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; matrix_products.py, conv.py, attention.py and scatter.py have theirs. A text is files of
-this folder behind the numbers of one spec (text_cache.py)."""
+"""backend: `cuda`, kernels written by hand where generated ones are slow. Here are weights read once for few rows, running sums,
+rows of a state in place, and the list of all. A text is files of this folder behind the numbers of one spec (source_text.py)."""
 
 from __future__ import annotations
 

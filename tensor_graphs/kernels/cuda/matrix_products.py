@@ -1,4 +1,4 @@
-"""matrix_products: those of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
+"""matrix_products: product kernels of the backend `cuda`: many rows and a few dozen by tensor cores, and any others."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""one_kernel: one kernel for all steps of a run of one token (one_kernel.cu), from a list of its steps (read_graph.py).
+"""one_kernel: one CUDA kernel for all steps of a run of one token (one_kernel.cu), generated from a list of steps (read_graph.py).
 
-A list is a decoder's: each step reads what the one before it made. What is generated: the text (numbers, the steps in their order,
-a loop where they repeat), a table with a row for each step (where its words and weights lie, what has to be done before its weights
-are brought), and the order in which weights have to lie in memory, so that one copy brings all that a block needs of a step.
-
-The dot products of a step behind norms have two halves (`NormRows`). The first needs only what is there already: it is placed
-before the step that makes the rest, so that it is done while words are on their way.
-
-In: steps and sizes.  Out: `OneKernel`; NotLowered where the text is not made for the sizes. Measured in decision 0079.
-"""
+Each step reads the result of the step before. Generated are the text (numbers, the steps in order, a loop where they repeat), a
+table with a row per step (where its words and weights lie, what must be done before its weights are loaded), and the order of
+weights in memory: one copy brings all that a block needs of a step. Dot products behind norms have two halves (`NormRows`): the
+first needs no new words, so it is placed before the step that makes the rest, while words are on their way. Measured in decision
+0079."""
 
 from __future__ import annotations
 

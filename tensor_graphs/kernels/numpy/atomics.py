@@ -62,8 +62,8 @@ def direct(op: str, function: np.ufunc, in_place: bool = True, table: dict[str, 
         function(ins[0], ins[1], out=outs[0])
 
 
-for _op, _function in {"add": np.add, "mul": np.multiply, "and": np.bitwise_and, "xor": np.bitwise_xor}.items():
-    direct(_op, _function)
+for _op, _of_two in {"add": np.add, "mul": np.multiply, "and": np.bitwise_and, "xor": np.bitwise_xor}.items():
+    direct(_op, _of_two)
 direct("less", np.less, in_place=False)
 direct("not_equal", np.not_equal, in_place=False)
 

@@ -1,8 +1,7 @@
-"""on_device: launches and calls of a library on one device, interleaved, as one replay where nothing but contents has changed.
+"""on_device: launches and calls of a library on one device, interleaved, as one replay where only contents have changed.
 
 A call of a library costs the host some ten microseconds, as long as a small kernel takes; captured with the launches around it, it
-costs nothing. What cannot be captured is called each time.
-"""
+costs nothing. What cannot be captured is called each time."""
 
 from __future__ import annotations
 
