@@ -135,7 +135,8 @@ class Executor:
             frame.give_arenas({device: needed.get(device, 0) for device in self.program.devices})
             frame.layout_key = key
         self.lookup.fill(frame.values, frame.slots, sizes)
-        frame.forget_views()
+        frame.shapes.clear()
+        frame.views.clear()
         for (base, b), value in zip(self._dim_buffers, self._dim_values(*sizes), strict=True):
             assert b.dtype is not None
             held = frame.memory[base]

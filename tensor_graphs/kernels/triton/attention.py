@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.triton.machine import machine
-from tensor_graphs.kernels.triton.products import MOST, NARROW
+from tensor_graphs.kernels.triton.products import MOST, NARROW, machine
 from tensor_graphs.language import dims as d
 
 LONGEST = 256

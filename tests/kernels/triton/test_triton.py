@@ -18,7 +18,7 @@ from tensor_graphs.kernels.kernel import HostCall, KernelError, Spec
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.kernels.triton import attention, backend, products, rows
-from tensor_graphs.kernels.triton.machine import Machine
+from tensor_graphs.kernels.triton.products import Machine
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
