@@ -42,7 +42,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
-    precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does unless told not to: it is compared with what
+    precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does by default: it is compared with what
     that allows (a largest error of 3.5e-3), and is a candidate where the tolerance allows what it makes of a graph.
     assuming: what it takes for granted of values, as "no overflow": it is compared at points where that holds, and is a candidate
     where a caller assumes it, too (`tg.compile(graph, assuming="no overflow")`).

@@ -10,7 +10,7 @@ Covered, always as the files are when the kernel is declared:
 - what is the user's: a module whose file belongs neither to Python nor to an installed distribution, and all modules of the package
   that the kernel's own module is in. Of tensor_graphs, the folders of the backends; the rest of it runs kernels and is none.
 - of an installed distribution that these modules import: its name and version.
-- files that the kernel names (`sources`), and files of code beside a module that it names in a string: by their bytes, with the
+- files that the kernel names (`sources`), and files of code next to a module that it names in a string: by their bytes, with the
   headers that they include by "name"; of C code, the compiler's version too.
 - what was bound to the functions: closures, defaults, arguments of `partial`, as far as it is plain data or numpy arrays. Of any
   other object only the type counts.
@@ -198,7 +198,7 @@ def reached(root: str) -> Reached:
             continue
         module = _module(name)
         if module is None:
-            digests[name] = "missing"                               # until somebody puts it there
+            digests[name] = "missing"                               # until it exists
             continue
         digests[name] = module.digest
         if module.file is not None:
@@ -256,7 +256,7 @@ def _imported(module: Module) -> Iterator[str]:
 
 def _held(name: str) -> set[str]:
     """The user's modules that a module holds in its names, itself or a function or class of theirs, however they came there. Not
-    what is inside a package: whoever imports that, puts it there."""
+    what is inside a package: an import of that puts it there."""
     holding, _ = _running(name)
     names = set()
     for value in list(vars(holding).values()) if isinstance(holding, ModuleType) else ():
@@ -296,7 +296,7 @@ def _locate(name: str) -> _Found | None:
 
 @functools.lru_cache(maxsize=1024)
 def _distribution(folder: str, file: str) -> str | None:
-    """"name version" of the distribution that installed `file` into `folder`; None: nobody did."""
+    """"name version" of the distribution that installed `file` into `folder`; None where there is none."""
     top = file.partition("/")[0].partition(".")[0]
     metadata = _metadata(folder)
     if re.sub(r"[-_.]+", "_", top).lower() in metadata:

@@ -193,9 +193,9 @@ class Kernel:
     right whether they do or not.  updates: output 0 is stored only where it differs from operand 0; where the two share no memory,
     operand 0 is copied there first.  shares(spec): of a kernel for any op, in place of in_place and updates.
     contiguous: operands must be C-contiguous.  positive_strides: no operand may run backwards.  module: what a separate process
-    imports to know this kernel.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: text for people,
+    imports to know this kernel.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: for people,
     part of the identity too.  sources: further files (C code, tables), relative to the folder of `module`.
-    prepare(spec): computed from parameters beforehand; its outputs follow the op's operands in the kernel's call. Its operands are
+    prepare(spec): computed from parameters before; its outputs follow the op's operands in the kernel's call. Its operands are
     taken as parameters when the kernel is compared and timed.  traffic(spec): bytes moved, where fewer than operands and outputs
     have.  arithmetic(spec): operations, where the definition says another number.  requirements: of the device (requirements.py);
     elsewhere the kernel is no candidate.

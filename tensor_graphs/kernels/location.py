@@ -37,7 +37,7 @@ class Place:
             return self.module == earlier.module                    # a later cell, or text that is run again
         if self.file != earlier.file:
             return False
-        # one run of a file has one namespace, and one spec, which a reload replaces; a cell is compiled anew when it is run again.
+        # one run of a file has one namespace, and one spec, which a reload replaces; a cell is compiled again when it is run again.
         # That some text led here is not enough: `python -c` and the processes of pytest-xdist begin with one
         again = self.text is not None and self.text is not earlier.text
         return again or self.space is not earlier.space or self.spec is not earlier.spec

@@ -53,7 +53,7 @@ OURS: dict[str, str] = {
     "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")
-"""What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
+"""backends of a plan by default; `torch` is used only by name, as importing it takes 1.7 s"""
 
 GENERATORS = ("gen", "gencuda")
 """the backends that write kernels for whatever they are given"""
@@ -189,7 +189,7 @@ def lacking(kernel: Kernel) -> str | None:
 
 def imports_of(name: str) -> tuple[str, ...]:
     """The libraries of a backend that take long to import (IMPORTS in its module). Of ours only: the process that forks workers
-    imports them, and it runs nobody's kernel."""
+    imports them, and it runs no kernel."""
     return tuple(getattr(backend_module(name), "IMPORTS", ())) if name in OURS else ()
 
 
@@ -394,10 +394,8 @@ def refused(kernel: Kernel, spec: Spec) -> str | None:
 def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     """The kernel of this name, of these backends (all by default) or registered. Raises KernelError when there is none."""
     own = name.partition(".")[0]
-    for k in (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ():
-        if k.name == name:
-            return k
-    for k in (*_registered, *made.values()):
+    of_backend = (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ()
+    for k in (*of_backend, *_registered, *made.values()):
         if k.name == name:
             return k
     missing = why_missing(own) if own in BACKENDS else None
@@ -433,8 +431,8 @@ def compile_ahead(backends: Sequence[str], ops: Collection[str]) -> None:
 
 
 def make_images(calls: Iterable[Call]) -> None:
-    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for whoever binds.
-    Raises ToolchainError."""
+    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for the caller that
+    binds. Raises ToolchainError."""
     native = [call for call in calls if isinstance(call, NativeCall)]
     if native:
         library = importlib.import_module("tensor_graphs.kernels.c.library")

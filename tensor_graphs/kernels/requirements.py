@@ -2,7 +2,7 @@
 
     requirements={"arch": ["avx512f"]}                      one of these: an architecture, or an instruction set of it
     requirements={"arch": ["sm_90"], "cuda_min": "12.4"}    a GPU of this generation, with this version of CUDA or a newer one
-    requirements={"multiprocessors_min": 132}               a GPU on which so many blocks run at once
+    requirements={"multiprocessors_min": 132}               a GPU that runs this many blocks at once
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     libraries that speak DLPack are read by their bits. Raises RunError.
     """
     if lies_elsewhere(value):
-        given = _shared(name, value, t, what)
-        raise RunError(f"{what} {name!r} lies on {given.device.name}, and is read on the host\n"
+        tensor = _shared(name, value, t, what)
+        raise RunError(f"{what} {name!r} lies on {tensor.device.name}, and is read on the host\n"
                        "  fix: a copy there: np.asarray(…); .cpu() of torch, .get() of CuPy")
     if isinstance(value, np.ndarray):
         if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
@@ -83,11 +83,11 @@ def device_array(values: Any, device: str) -> DeviceArray:
     return result
 
 
-def _listed(values: Any) -> np.ndarray:
+def _listed(values: Any, called: str = "the list") -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as e:
-        raise RunError(f"the list is ragged: {e}\n  fix: lists of one length at each level") from e
+        raise RunError(f"{called} is ragged: {e}\n  fix: lists of one length at each level") from e
 
 
 def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
@@ -151,10 +151,7 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
 
 def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
     """Python numbers in nested lists, converted where nothing is lost but float digits."""
-    try:
-        array = np.asarray(value)
-    except ValueError as e:
-        raise RunError(f"{what} {name!r} is {t}, the list is ragged: {e}\n  fix: lists of one length at each level") from e
+    array = _listed(value, f"{what} {name!r} is {t}, the list")
     kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
     if array.size and t.dtype.kind not in kinds.get(array.dtype.kind, ()):
         raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}\n"

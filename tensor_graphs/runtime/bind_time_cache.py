@@ -12,6 +12,7 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ MOST_BYTES = 4 << 30
 """of all that is kept"""
 
 FREE_SHARE = 4
-"""a file is written where there is so many times its size of free space"""
+"""a file is written where free space is this many times its size"""
 
 ALIGNMENT = 64
 
@@ -47,10 +48,7 @@ class CachedValues:
 
     @property
     def begins(self) -> list[int]:
-        offsets = [0]
-        for size in self.sizes:
-            offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
-        return offsets
+        return [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in self.sizes)]
 
     def read(self) -> list[Memory] | None:
         """The outputs, read-only; None where they are not there."""
@@ -90,7 +88,7 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:
-    """A digest of what each buffer of bind time holds, by its home; those of which nobody can say that are left out."""
+    """Digests of the values of bind-time buffers, by home; without those of unknown values."""
     program, digests = values.program, dict[int, str]()
     for home, b in enumerate(program.buffers):
         source = source_of(parameters[b.name]) if b.kind == "parameter" else values.key_of(home) if b.kind == "constant" else None

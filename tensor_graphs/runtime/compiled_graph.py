@@ -666,7 +666,7 @@ def _has_nan(array: np.ndarray) -> bool:
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
     """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError.
 
-    An array that is contiguous and of the right dtype is kept as it is, not copied: whoever changes it changes later runs.
+    An array that is contiguous and of the right dtype is used as it is, not copied: to change it changes later runs.
     """
     if not isinstance(plan, Plan):
         raise RunError(f"bind takes a plan, this is {plan!r}"

@@ -111,14 +111,10 @@ def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
 
 
 def lies_elsewhere(value: Any) -> bool:
-    """Return whether a value says, in the words of DLPack, that it is on another device than the host."""
-    if isinstance(value, np.ndarray):
-        return False
-    where = getattr(value, "__dlpack_device__", None)
-    try:
-        return where is not None and int(where()[0]) != 1
-    except Exception:                                               # somebody's: of a device that DLPack has no number for, say
-        return False
+    """Return whether a value says, in the words of DLPack, that it is on another device than the host.""" if isinstance(value,
+    np.ndarray): return False where = getattr(value, "__dlpack_device__", None) try: return where is not None and int(where()[0]) !=
+    1 except Exception:                                               # another library's: of a device without a number of DLPack,
+    for example return False
 
 
 def why_not_read(value: Any) -> tuple[str, str] | None:
@@ -176,10 +172,10 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 OURS = 3
-"""references to a capsule that nobody else has: of `_held`, and of who counts (a name and an argument)"""
+"""references to a capsule without other owners: of `_held`, and of the counting code (a name and an argument)"""
 
 NAME, USED = b"dltensor", b"used_dltensor"
-"""of a capsule that nobody has read yet, and of one that has a reader"""
+"""name of a capsule that was not read yet, and of one that has a reader"""
 
 _python = ctypes.PyDLL(None)
 _new: Callable[..., Any] = _python.PyCapsule_New
@@ -203,8 +199,8 @@ _on_end_of_reader = _Deleter(_forget)
 
 
 def _drop_unread() -> None:
-    """Let go of what nobody has read and nobody will, as its capsule is held here alone. A capsule's own destructor could do that
-    at once, but would run Python while a reader's error is under way, and that error would be lost."""
+    """Drop entries that were never read and cannot be, as their capsule is held here alone. A capsule's own destructor could do
+    that at once, but would run Python while a reader's error is under way, and that error would be lost."""
     for at, (capsule, *_) in list(_held.items()):
         if sys.getrefcount(capsule) <= OURS and _valid(id(capsule), NAME):
             _held.pop(at, None)

@@ -38,7 +38,7 @@ class Frame:
         self.kept: dict[int, Any] = {}
         """what segments keep for this frame, by their id"""
         self.states: object | None = None
-        """of the session whose states are in the tables, where they lay then (`Session.places`)"""
+        """`Session.places` of the session whose states are in the tables"""
         self.bound = -1                                     # the executor's `bound` whose values are in the tables
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}

@@ -62,7 +62,7 @@ class Session:
     A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
     it there, and it stays.
 
-    transcript: the tokens that `stream` has fed; None once states were set from outside, since nobody knows what they hold then.
+    transcript: the tokens that `stream` has fed; None once states were set from outside, as their tokens are unknown then.
     Runs made by hand are not recorded.
     """
 

@@ -48,8 +48,8 @@ TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
 """C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
 
 AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
-"""the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
-are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
+"""the libraries that a language model on generated code runs, in the order in which they are compiled while other work comes before
+they are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
 
 
 def part_of(path: Path) -> str:
@@ -125,7 +125,7 @@ class NativeLibrary:
     """The loaded library. Its methods release the interpreter lock while native code runs."""
 
     def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
-        """path: of the core; the others are compiled in the same way, beside it."""
+        """path: of the core; the others are compiled in the same way, next to it."""
         self.path = path
         self._lib = _loaded(path)
         self._parts = {CORE: self._lib}
@@ -317,7 +317,7 @@ def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))
 _LOCK = threading.Lock()
 _COMPILERS = threading.BoundedSemaphore(2)
-"""of libraries that are compiled beside each other"""
+"""libraries that are compiled at the same time"""
 _LOADED: NativeLibrary | None = None
 
 

@@ -23,9 +23,6 @@ BLOCKS_OF_PARTS = 8 * MULTIPROCESSORS
 """blocks of attention.cu from which on keys are not cut"""
 
 
-# ---- attention ---------------------------------------------------------------------------------------------------------
-
-
 def _lay(width: int, pack: int) -> tuple[int, int]:
     """(lanes of a key, packs of a lane)."""
     lanes = min(32, max(1, width // pack))
@@ -209,8 +206,7 @@ def float_attention_takes(spec: Spec) -> str | None:
 
 def float_attention(spec: Spec) -> LaunchCall:
     q, k, v = spec.inputs[:3]
-    n, s, width, heads, all_heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1])
-    padded = _padded(spec)
+    n, s, width, heads, all_heads, padded = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1]), _padded(spec)
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
     numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups} | _weighed(spec, "exp2_fast")
@@ -226,10 +222,7 @@ def float_attention(spec: Spec) -> LaunchCall:
 
 def float_attention_traffic(spec: Spec) -> Dim:
     """Operands and results once, and their parts, 6 bytes of each, written and read."""
-    moved: Dim = d.product(spec.outputs[0].shape) * 4
-    for t in spec.inputs[:3]:
-        moved = moved + d.product(t.shape) * 16
-    return moved
+    return sum((d.product(t.shape) * 16 for t in spec.inputs[:3]), d.product(spec.outputs[0].shape) * 4)
 
 
 def float_attention_steps(spec: Spec) -> Dim:

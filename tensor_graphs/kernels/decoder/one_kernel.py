@@ -242,7 +242,7 @@ class OneKernel:
         for kind in kinds:
             kind.check(sizes)
         require(isinstance(kinds[0], NormRows | Likeliest), f"steps that begin with {type(kinds[0]).__name__}")
-        for before, after in pairwise(kinds):                       # one that reads what nobody writes waits for ever
+        for before, after in pairwise(kinds):                       # a step that reads unwritten words waits for ever
             require(_follows(before, after, sizes), f"{after} behind {before}")
         self.steps = self._in_order()
         require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
