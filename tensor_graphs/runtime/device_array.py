@@ -111,10 +111,14 @@ def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
 
 
 def lies_elsewhere(value: Any) -> bool:
-    """Return whether a value says, in the words of DLPack, that it is on another device than the host.""" if isinstance(value,
-    np.ndarray): return False where = getattr(value, "__dlpack_device__", None) try: return where is not None and int(where()[0]) !=
-    1 except Exception:                                               # another library's: of a device without a number of DLPack,
-    for example return False
+    """Return whether a value says, in the words of DLPack, that it is on another device than the host."""
+    if isinstance(value, np.ndarray):
+        return False
+    where = getattr(value, "__dlpack_device__", None)
+    try:
+        return where is not None and int(where()[0]) != 1
+    except Exception:                                               # of a device without a number of DLPack, for example
+        return False
 
 
 def why_not_read(value: Any) -> tuple[str, str] | None:
