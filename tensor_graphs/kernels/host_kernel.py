@@ -22,8 +22,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
                 contiguous: bool = False, sources: Sequence[str | Path] = (),
                 requirements: Mapping[str, Any] | None = None,
                 precision: str | None = None, assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
-    of a graph.
+    """Decorator: register a function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite`), or of a graph.
 
         @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
         def my_softmax(outs, ins, attrs): ...
@@ -32,8 +31,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         def my_norm_linear(outs, ins, attrs): ...
 
     A graph without states is a part: its operands are the graph's inputs in order of first use, its outputs the graph's, its dims
-    stand for every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that
-    is proved.
+    stand for every size in their ranges. The kernel is a candidate wherever a graph is proved to compute the same.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
     spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on

@@ -320,7 +320,7 @@ class Kernel:
                               "  fix: make the file readable, or take it out of `sources`") from e
 
 
-def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
+def make_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
     """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
     cannot be built."""
     reasons: list[str | None] = [None] * len(wanted)

@@ -153,7 +153,7 @@ def backend_module(name: str) -> Any:
     return module
 
 
-def door_of(backend: str, name: str) -> Any:
+def optional_member(backend: str, name: str) -> Any:
     """Return the member of a backend's module under a name that not all have; None where it lacks it or there is no such
     backend."""
     return getattr(backend_module(backend), name, None) if backend in BACKENDS else None
@@ -165,12 +165,12 @@ View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
 
 def view_of(name: str) -> View:
     """Return the function by which a backend views memory of its device; without one, and for unknown backends, numpy's."""
-    return door_of(name, "view") or array_view
+    return optional_member(name, "view") or array_view
 
 
 def kind_of(name: str) -> str:
     """The kind of device that a backend computes on."""
-    return str(door_of(name, "DEVICE") or HOST.kind)
+    return str(optional_member(name, "DEVICE") or HOST.kind)
 
 
 def device_of(name: str) -> Device:
@@ -446,7 +446,7 @@ def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
 
 
 def _whole_kernels(backend: str) -> list[Kernel]:
-    make = door_of(backend, "whole_kernels") if why_missing(backend) is None else None
+    make = optional_member(backend, "whole_kernels") if why_missing(backend) is None else None
     return [] if make is None else make()
 
 
@@ -459,7 +459,7 @@ def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:
 
 @lru_cache(maxsize=32)
 def _copy_kernel(name: str) -> Kernel | None:
-    make: Callable[[], Kernel] | None = door_of(name, "copy_kernel")
+    make: Callable[[], Kernel] | None = optional_member(name, "copy_kernel")
     return None if make is None else make()
 
 

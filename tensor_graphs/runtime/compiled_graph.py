@@ -45,7 +45,7 @@ from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.prepared import Prepared
-from tensor_graphs.runtime.row_bounds import check_rows, given_rows
+from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 
@@ -121,17 +121,17 @@ class CompiledGraph:
                                          for types in (self._input_types, self._output_types))
         self._output_sizes = tuple(i for i, n in enumerate(self.dims) if n in output_dims)
         self._ranges = {n: d.bounds(x) for n, x in self.graph.dims.items()}
-        self._shaped: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...]], dict[str, int]] = {}
-        self._made: dict[tuple[int, ...], list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = {}
+        self._dims_of_shapes: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...]], dict[str, int]] = {}
+        self._output_forms: dict[tuple[int, ...], list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = {}
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
         self._conditions = conditions_of(self.graph.roots)
         self._gaps = compile_dims([c.gap for c in self._conditions], self.dims)
-        self.written_rows = given_rows(self.graph)
+        self.written_rows = rows_from_inputs(self.graph)
         self._planned: Cell | None = plan.cells.box          # the sizes that kernels were chosen for; None once others were logged
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
-        self._known: dict[tuple[tuple[int, ...], ...], _CheckedShapes] = {}
-        self._held: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
+        self._checked_shapes: dict[tuple[tuple[int, ...], ...], _CheckedShapes] = {}
+        self._parameter_ranges: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {t}" for n, t in self._input_types.items())
@@ -227,7 +227,7 @@ class CompiledGraph:
                 return None
             shapes.append(array.shape)
             places.append(address(array))
-        checked = self._known.get(tuple(shapes))
+        checked = self._checked_shapes.get(tuple(shapes))
         if checked is None or (out is not None and not self._may_receive(out, checked, inputs, places)):
             return None
         try:
@@ -257,9 +257,9 @@ class CompiledGraph:
             return False
         wanted = {name: (shape, dtype) for name, shape, dtype, _ in checked.outputs}
         taken = [(place, place + inputs[name].nbytes) for place, (name, _) in zip(places, self._plain_inputs, strict=True)]
-        if self._held is None:
-            self._held = _joined(self.parameters.values())
-        held = self._held
+        if self._parameter_ranges is None:
+            self._parameter_ranges = _joined(self.parameters.values())
+        held = self._parameter_ranges
         for name, array in out.items():
             if type(array) is not np.ndarray or array.flags.num & FILLABLE != FILLABLE \
                     or wanted.get(name) != (array.shape, array.dtype):
@@ -277,13 +277,15 @@ class CompiledGraph:
     def _note(self, call: Placed) -> None:
         """Remember that arrays of these shapes may run, for `_again`, unless outputs are large: then free memory is checked."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
-        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
+        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs:
             return
-        if set(ins) != set(call.arrays) or set(outs) != set(call.results) or sum(a.nbytes for a in call.results.values()) >= LARGE:
+        if len(self._checked_shapes) >= MOST_KNOWN or set(ins) != set(call.arrays) or set(outs) != set(call.results):
+            return
+        if sum(a.nbytes for a in call.results.values()) >= LARGE:
             return
         if not all(isinstance(a, np.ndarray) and a.size for a in (*call.arrays.values(), *call.results.values())):
             return
-        self._known[tuple(a.shape for a in call.arrays.values())] = _CheckedShapes(
+        self._checked_shapes[tuple(a.shape for a in call.arrays.values())] = _CheckedShapes(
             call.variant, call.executor, call.sizes, tuple(ins[n] for n in call.arrays),
             tuple((n, a.shape, a.dtype, outs[n]) for n, a in call.results.items()))
 
@@ -320,13 +322,13 @@ class CompiledGraph:
         """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
         shapes, and a larger size that no input has. Raises RunError."""
         key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
-        sizes = self._shaped.get(key)
+        sizes = self._dims_of_shapes.get(key)
         if sizes is not None and isinstance(dims, Mapping) and all(
                 type(size) is int and self._ranges[n][0] <= size <= self._ranges[n][1] for n, size in dims.items()):
             return {**sizes, **dims}
         binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
-        if not self._input_dims & set(dims) and len(self._shaped) < MOST_KNOWN:
-            self._shaped[key] = {n: size for n, size in binding.items() if n not in dims}
+        if not self._input_dims & set(dims) and len(self._dims_of_shapes) < MOST_KNOWN:
+            self._dims_of_shapes[key] = {n: size for n, size in binding.items() if n not in dims}
         return binding
 
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
@@ -449,8 +451,8 @@ class CompiledGraph:
     def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], callers: Mapping[str, Array],
                      devices: Mapping[str, Device]) -> dict[str, Array]:
         key = tuple(sizes[i] for i in self._output_sizes)
-        if not callers and key in self._made:
-            return {n: np.empty(shape, dtype) for n, shape, dtype in self._made[key]}
+        if not callers and key in self._output_forms:
+            return {n: np.empty(shape, dtype) for n, shape, dtype in self._output_forms[key]}
         types = {n: t.at(binding) for n, t in self._output_types.items() if n not in callers}
         there = {n: empty(device, [int(s) for s in types[n].shape], types[n].dtype) for n, device in devices.items()
                  if device is not HOST and n in types}
@@ -458,8 +460,8 @@ class CompiledGraph:
             require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
         out: dict[str, Array] = {n: callers[n] if n in callers else there[n] if n in there else
                                  np.empty(types[n].shape, dtype=types[n].dtype.numpy) for n in self._output_types}
-        if not callers and not there and nbytes < LARGE and len(self._made) < MOST_KNOWN:
-            self._made[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
+        if not callers and not there and nbytes < LARGE and len(self._output_forms) < MOST_KNOWN:
+            self._output_forms[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
         return out
 
     def _take(self, index: int) -> Frame:
@@ -484,7 +486,7 @@ class CompiledGraph:
         if name not in self.parameters:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
-        self._held = None
+        self._parameter_ranges = None
         self._parameter_memory[name] = memory_of(self.parameters[name])
         shared: dict[Hashable, Memory] = {}
         for e in self.executors:

@@ -23,7 +23,7 @@ from tensor_graphs.runtime.errors import RunError
 
 
 @dataclass(frozen=True)
-class GivenRows:
+class RowsFromInput:
     """A write into `state` along `axis` at the values of `input`, each of them the first of `count` rows."""
 
     state: str
@@ -34,9 +34,9 @@ class GivenRows:
     location: Location | None
 
 
-def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
+def rows_from_inputs(graph: Graph) -> tuple[RowsFromInput, ...]:
     """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
-    writes: dict[tuple[str, Dim], GivenRows] = {}
+    writes: dict[tuple[str, Dim], RowsFromInput] = {}
     for node in graph.nodes:
         rows = node.op.facts.writes
         if rows is None or rows.at is None or (state := written_state(node)) is None:
@@ -45,7 +45,7 @@ def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
         if first is not None:
             (source, count), axis = first, int(node.attrs["axis"]) % state.rank
             rows_of_state = int(state.shape[axis])
-            write = GivenRows(str(state.attrs["name"]), axis, rows_of_state, str(source.attrs["name"]), count, node.location)
+            write = RowsFromInput(str(state.attrs["name"]), axis, rows_of_state, str(source.attrs["name"]), count, node.location)
             before = writes.get((write.input, write.count))
             writes[write.input, write.count] = write if before is None or write.rows < before.rows else before
     return tuple(writes.values())
@@ -65,7 +65,7 @@ def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
     return None
 
 
-def check_rows(written: tuple[GivenRows, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
+def check_rows(written: tuple[RowsFromInput, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
     """Raise RunError where a row lies behind the end of its state. inputs: of a run, by name; binding: the sizes of its dims."""
     for w in written:
         array = np.asarray(inputs[w.input])

@@ -214,7 +214,7 @@ def test_a_capsule_says_what_the_array_is(fake: Fake, dtype: Any, shape: tuple[i
 
 
 def test_memory_is_kept_while_a_reader_has_it_and_no_longer(fake: Fake) -> None:
-    before = fake.allocated, len(under._held)
+    before = fake.allocated, len(under._lent)
     array = device_array(numbers(16, 16), "fake")
     taken = under._taken(array.__dlpack__(), fake)
     del array
@@ -222,12 +222,12 @@ def test_memory_is_kept_while_a_reader_has_it_and_no_longer(fake: Fake) -> None:
     assert fake.allocated == before[0] + 1024
     del taken
     gc.collect()
-    assert (fake.allocated, len(under._held)) == before
+    assert (fake.allocated, len(under._lent)) == before
     array = device_array(numbers(16, 16), "fake")
     capsule = array.__dlpack__()
     del array, capsule                                              # nobody has read it
     under._drop_unread()
-    assert (fake.allocated, len(under._held)) == before
+    assert (fake.allocated, len(under._lent)) == before
 
 
 def test_a_capsule_that_is_no_such_array_is_refused() -> None:
@@ -368,12 +368,12 @@ def test_a_capsule_that_somebody_holds_is_kept_though_others_are_made(fake: Fake
 
 
 def test_a_reader_that_refuses_an_array_says_so_and_keeps_nothing(fake: Fake) -> None:
-    array, before = device_array(numbers(4), "fake"), len(under._held)
+    array, before = device_array(numbers(4), "fake"), len(under._lent)
     for _ in range(3):
         with pytest.raises((RuntimeError, BufferError)):
             np.from_dlpack(array)
     under._drop_unread()
-    assert len(under._held) == before
+    assert len(under._lent) == before
 
 
 def test_what_is_no_tensor_of_a_graph_is_not_copied() -> None:

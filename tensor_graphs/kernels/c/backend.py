@@ -483,10 +483,10 @@ def kernels() -> list[Kernel]:
 
 def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
     """Return the function that has the library of a file compiled; for each spec None, or why it cannot be."""
-    def made(specs: Sequence[Spec]) -> list[str | None]:
+    def compile_all(specs: Sequence[Spec]) -> list[str | None]:
         return [library.why_missing(library.part_of(file))] * len(specs)
 
-    return made
+    return compile_all
 
 
 def compile_ahead(ops: Collection[str]) -> None:

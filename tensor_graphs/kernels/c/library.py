@@ -130,7 +130,7 @@ class NativeLibrary:
         self._lib = _loaded(path)
         self._parts = {CORE: self._lib}
         self._how: dict[str, Any] = {"portable": portable, "cc": cc}
-        self._coming: dict[str, _Ahead] = {}
+        self._coming: dict[str, _Compiling] = {}
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
@@ -163,7 +163,7 @@ class NativeLibrary:
             self.begin(*linked_with(part))
             with _LOCK:
                 if part not in self._parts and part not in self._coming:
-                    self._coming[part] = _Ahead(partial(self._make, part))
+                    self._coming[part] = _Compiling(partial(self._make, part))
 
     def _make(self, part: str) -> Path:
         against = [self.path, *map(self._file, linked_with(part))]
@@ -283,26 +283,26 @@ def _loaded(path: Path) -> ctypes.CDLL:
         raise c_code.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled again") from error
 
 
-class _Ahead:
+class _Compiling:
     """The result of a thread of its own. The thread keeps no process from ending."""
 
     def __init__(self, make: Callable[[], Path]) -> None:
-        self._make, self._found = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
+        self._make, self._result = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._found = [self._make()]
+            self._result = [self._make()]
         except Exception as error:
-            self._found = [error]
+            self._result = [error]
 
     def wait(self) -> None:
         self._thread.join()
 
     def result(self) -> Path:
         self.wait()
-        (result,) = self._found
+        (result,) = self._result
         if isinstance(result, Exception):
             raise result
         return result

@@ -313,7 +313,7 @@ class OneKernel:
             step.common_at, self.common_bytes = self.common_bytes, self.common_bytes + step.common_bytes
             if not isinstance(kind, Attention):                     # its weights are the caches
                 step.pack_at, self.pack_bytes = self.pack_bytes, self.pack_bytes + step.block_bytes * BLOCKS
-        self._held = held
+        self._in_ring = held
 
     def _place_first_sets(self) -> None:
         """The first sets of rows of the last step, for each place of one what must be done before, and the order of the places."""
@@ -323,7 +323,7 @@ class OneKernel:
         waits = []
         for slot in range(WARPS * STAGES):
             begin, end = slot * nbytes, (slot + 1) * nbytes
-            over = [h[2] + 1 for h in self._held if h[0] < end and begin < h[1]]
+            over = [h[2] + 1 for h in self._in_ring if h[0] < end and begin < h[1]]
             # parts are read after the step says that it is done, but before the next one does
             waits.append(max([*over, attended + 3 if end > mixed else 0]))
         self._waits, self._order = waits, sorted(range(len(waits)), key=lambda k: (waits[k], k))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.registry import door_of
+from tensor_graphs.kernels.registry import optional_member
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
@@ -36,7 +36,7 @@ class OnDevice(Segment):
             assert isinstance(part, Launches | HostCalls)
             self.parts.append(part)
         self.device = device_named(instructions[0].device)
-        capture = next(door_of(ins.backend, "captured") for ins in instructions if ins.call.engine == "host")
+        capture = next(optional_member(ins.backend, "captured") for ins in instructions if ins.call.engine == "host")
         assert capture is not None
         self.capture, self.one_by_one = capture, False
 
