@@ -109,10 +109,7 @@ class Code:
 
 def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text: str) -> Code:
     """Return the code of a kernel that `module` defines, that is built by these functions (None where it has none), and that names
-    these files. text: its source.
-
-    Raises OSError when one of the files cannot be read.
-    """
+    these files. text: its source. Raises OSError when one of the files cannot be read."""
     bound = _Bound(module)
     forms = [bound.form(function) for function in functions]
     digests: dict[str, str] = {}

@@ -261,13 +261,11 @@ class Kernel:
         return self.module.startswith("tensor_graphs.")
 
     def run(self, arrays: Sequence[Any] | Mapping[str, Any], **attributes: Any) -> Any:
-        """Run the kernel once, in this process, on numpy arrays; returns its output, or a tuple of several, in new arrays.
+        """Run the kernel once, in this process, on numpy arrays: the op's operands. Returns its output, or a tuple of several.
 
             kernel.run([x, weight], eps=1e-6)          # or by name: {"x": x, "weight": weight}
 
-        arrays: the op's operands. attributes: the op's. Raises KernelError where it does not take them, and what the op raises for
-        operands that do not fit each other.
-        """
+        Raises KernelError where it does not take them, and what the op raises for operands that do not fit each other."""
         return importlib.import_module(RUNNER).run_alone(self, arrays, attributes)
 
     def sharing(self, spec: Spec) -> Sharing:

@@ -115,10 +115,9 @@ BACKENDS: Mapping[str, str] = _Backends()
 def register_backend(name: str, module: str | ModuleType) -> None:
     """Make a backend known in this process, under the name that its module has as NAME. module: itself, or its dotted name.
 
-    A backend that is not installed calls this when it is imported (`register_backend(NAME, __name__)`), and its kernels name that
-    module, so that the process in which they are judged knows them as well. Raises KernelError when the name is no Python name or
-    belongs to another module; to register the same module again does nothing.
-    """
+    A backend that is not installed calls this at import (`register_backend(NAME, __name__)`), and its kernels name that module, so
+    that the process that judges them knows them too. To register the same module again does nothing. Raises KernelError when the
+    name is no Python name or belongs to another module."""
     path = module if isinstance(module, str) else module.__name__
     if not isinstance(name, str) or not name.isidentifier():
         raise KernelError(f"a backend cannot be named {name!r}\n  fix: a Python name, like my_backend")
@@ -201,10 +200,8 @@ def _check_protocol(name: str, module: Any) -> None:
 
 
 def load_backend(name: str) -> list[Kernel]:
-    """The backend's own kernels; an empty list when it is not available here (see `why_missing`).
-
-    Whatever goes wrong in a backend from elsewhere is a reason for its absence, so that the others still work.
-    """
+    """The backend's own kernels; an empty list when it is not available here (see `why_missing`). Any error in a backend from
+    elsewhere is a reason for its absence, so that the others still work."""
     with _lock:
         if name not in _loaded:
             try:
@@ -261,11 +258,9 @@ def reset(name: str | None = None) -> None:
 
 
 def register(kernel: Kernel) -> Kernel:
-    """Add a kernel to this process. It stays ineligible until it has been compared with the oracle.
-
-    One that was declared at the same place before (location.py: a cell that is run again, a module that is reloaded) is replaced.
-    Raises KernelError when another place has a kernel of this name, or the same one twice in one run.
-    """
+    """Add a kernel to this process; it is ineligible until compared with the oracle. It replaces one declared at the same place
+    before (location.py: a cell that is run again, a module that is reloaded). Raises KernelError when another place has a kernel of
+    this name, or the same one twice in one run."""
     from tensor_graphs.kernels.location import here  # a door: compiling declares no kernel
 
     return put(kernel, here())

@@ -21,10 +21,8 @@ from tensor_graphs.runtime.errors import RunError
 
 def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.ndarray:
     """value as a C-contiguous array of dtype t.dtype and rank t.rank, its elements aligned; a copy only where layout asks for one.
-
     Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
-    libraries that speak DLPack are read by their bits. Raises RunError.
-    """
+    libraries with DLPack are read by their bits. Raises RunError."""
     if lies_elsewhere(value):
         tensor = _shared(name, value, t, what)
         raise RunError(f"{what} {name!r} lies on {tensor.device.name}, and is read on the host\n"
@@ -125,10 +123,8 @@ def _first_line(error: Exception) -> str:
 
 
 def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
-    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor.
-
-    Raises RunError when it has another type, is read-only or not C-contiguous.
-    """
+    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor. Raises RunError
+    when it has another type, is read-only or not C-contiguous."""
     if lies_elsewhere(value):
         there = _shared(name, value, t, "out")
         if there.shape != t.shape:

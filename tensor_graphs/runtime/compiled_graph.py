@@ -79,10 +79,8 @@ class _CheckedShapes:
 
 
 class CompiledGraph:
-    """A plan with its parameters bound. Thread-safe: each run takes a frame (tables and arena) of its own.
-
-    Made by `bind`. Parameters are kept as given (no copy where they are contiguous and of the right dtype).
-    """
+    """A plan with its parameters bound, made by `bind`. Thread-safe: each run takes a frame (tables and arena) of its own.
+    Parameters are not copied where they are contiguous and of the right dtype."""
 
     @phase("bind")
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
@@ -175,11 +173,10 @@ class CompiledGraph:
         """Compute the outputs, and move the session's states on. -> numpy's arrays; of an output whose words are
         `copy_to(y, "cuda:0")`, a `DeviceArray` there, which may still be computed when this returns.
 
-        inputs: an array per graph input. One that the graph moves to a device at once, `copy_to(x, "cuda:0")`, may be a tensor of
-        torch or CuPy that lies there: it is read where it is (DLPack). dims: sizes that follow from no input. out: arrays that
-        receive outputs (right type, C-contiguous, DLPack tensors too); the others are new arrays, or (plan.reuse_outputs) the ones
-        of the last run at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError
-        before anything runs, and CallError for an unknown argument.
+        inputs: an array per graph input. One that the graph only moves, `copy_to(x, "cuda:0")`, may be a tensor of torch or CuPy
+        there: it is not copied (DLPack). dims: sizes that follow from no input. out: arrays that receive outputs (right type,
+        C-contiguous, DLPack tensors too); the others are new, or (plan.reuse_outputs) those of the last run at these sizes. Inputs
+        that share memory with an output or a state are copied first. Raises RunError before anything runs; CallError.
         """
         if unknown:
             raise self._no_argument("run", unknown)
@@ -193,9 +190,8 @@ class CompiledGraph:
                  session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> Prepared:
         """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
 
-        The arguments are those of `run`. Inputs must lie in memory as a run reads them (right dtype, C-contiguous), and apart from
-        outputs and states; nothing is copied. Outputs that `out` does not give are new arrays, the same ones at every run.
-        Raises RunError, and CallError for an unknown argument.
+        The arguments are those of `run`. Inputs must have the right dtype, be C-contiguous, and share no memory with outputs and
+        states; nothing is copied. Outputs that `out` lacks are new arrays, the same at every run. Raises RunError, CallError.
         """
         if unknown:
             raise self._no_argument("prepared", unknown)
@@ -534,12 +530,9 @@ class CompiledGraph:
     @worded
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
-        """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
-        second output) or a node. Moves the session on, like a run. A node of a graph that is run with wider intermediates
-        gives its value in their dtype.
-
-        Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
-        """
+        """Values inside the graph, by key: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its second
+        output) or a node. Moves the session on, like a run. With wider intermediates a value has their dtype. Raises RunError for
+        a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time."""
         wanted = names if isinstance(names, list) else [names]
         binding = self._sizes_of(inputs, dims)
         tapped = self._tapped(binding)
@@ -576,10 +569,8 @@ class CompiledGraph:
     @worded
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
-        """Name the source of a NaN; None when there is none. Moves the session on, like a run.
-
-        An input, a parameter or a state that holds one already, else the first instruction whose output does, with its line.
-        """
+        """Name the source of a NaN: an input, a parameter or a state that holds one, else the first instruction whose output does,
+        with its line; None when there is none. Moves the session on, like a run."""
         sources: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
                  ("state", {} if session is None else session.snapshot())]
         for kind, arrays in sources:

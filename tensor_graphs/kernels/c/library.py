@@ -96,9 +96,7 @@ ENTRY = "tg_entry"
 
 def code_of(path: Path) -> tuple[Path, ...]:
     """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h), and pool.c,
-    which cuts a kernel's work into parts and lends it memory.
-
-    runner.c, which tg.h declares too, is left out: it calls kernels, and no kernel calls it."""
+    which cuts a kernel's work into parts and lends it memory. Not runner.c: it calls kernels, and no kernel calls it."""
     files = [path]
     for file in files:
         declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in c_code.headers_of(file))
@@ -146,9 +144,8 @@ class NativeLibrary:
             raise c_code.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
 
     def address(self, symbol: str, image: str = "") -> int:
-        """The address of a kernel, for `Step.fn`. image: the library that it is in (`NativeCall.image`), loaded at its first use.
-
-        Raises KeyError for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
+        """The address of a kernel, for `Step.fn`. image: its library (`NativeCall.image`), loaded at its first use. Raises KeyError
+        for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
         if image:
             return self._entry(image, symbol)
         if symbol not in symbol_sources():
@@ -373,9 +370,8 @@ def why_missing(part: str) -> str | None:
 
 
 def available() -> tuple[bool, str]:
-    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
-
-    Raises CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
+    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler. Raises
+    CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
     try:
         return True, f"compiled: {load().path.name}"
     except cache_folder.CacheFolderError:

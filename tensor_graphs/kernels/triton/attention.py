@@ -1,7 +1,5 @@
-"""attention: attention of many queries in Triton, tile by tile with a running maximum; nothing of the size of all scores is kept.
-
-Source: FlashAttention-2, Dao 2023.
-"""
+"""attention: attention of many queries in Triton, tile by tile with a running maximum, without memory of the size of all scores
+(FlashAttention-2, Dao 2023)."""
 
 from __future__ import annotations
 
