@@ -129,7 +129,7 @@ def test_a_stream_that_somebody_has_chosen_is_left_meanwhile_but_for_one_that_is
 
 
 def asked_for_tf32(monkeypatch: pytest.MonkeyPatch, function: Callable[..., None]) -> tuple[bool, str]:
-    """What torch was told of cuBLAS while a product was made, by its older word for it and by its newer one."""
+    """The setting of cuBLAS in torch while a product was made, by its older name and by its newer one."""
     asked, multiplied, cublas = list[tuple[bool, str]](), torch.mm, torch.backends.cuda.matmul
 
     def seen(*given: Any, **how: Any) -> Any:

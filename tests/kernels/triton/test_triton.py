@@ -184,7 +184,7 @@ def test_its_identity_covers_the_programs_and_the_version_of_triton(monkeypatch:
 
 def test_what_is_registered_for_it_may_be_captured_and_what_is_for_others_not() -> None:
     def nothing(outs: Any, ins: Any, attrs: Any) -> None:
-        """It is declared, and not called."""
+        """Declared, and not called."""
 
     spec = Spec.of(tg.silu(given("x", 3)))
     for name, captured in (("triton", True), ("torchcuda", False), ("numpy", False)):
