@@ -241,7 +241,7 @@ def _array_of(capsule: Any, device: Device) -> DeviceArray:
     wanted = [int(s) for s in contiguous_strides(shape)]
     if t.strides and 0 not in shape and any(n != 1 and t.strides[i] != wanted[i] for i, n in enumerate(shape)):
         raise BufferError(f"its elements do not lie one after the other (strides {[t.strides[i] for i in range(t.ndim)]})")
-    owner = _Owner()
+    owner = _TensorOwner()
     if managed.contents.deleter:
         weakref.finalize(owner, _give_back, managed, capsule).atexit = False
     _rename(at, USED)
@@ -249,7 +249,7 @@ def _array_of(capsule: Any, device: Device) -> DeviceArray:
     return DeviceArray(memory, shape, dtype)
 
 
-class _Owner:
+class _TensorOwner:
     """An owner whose end gives another library's tensor back."""
 
 
