@@ -27,7 +27,7 @@ from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.size_samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
-from tensor_graphs.kernels.kernel import Kernel, made_together
+from tensor_graphs.kernels.kernel import Kernel, make_together
 from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -296,7 +296,7 @@ class _Chooser:
         wanted = {(a.kernel.identity, key): (a.kernel, self._signature(plan.paths, key))
                   for plan in planned if plan.path is not None for key, a in plan.paths.kernels(plan.path).items()
                   if a.kernel is not None and a.kernel.together is not None}
-        whys = made_together([(kernel, signature.spec) for kernel, signature in wanted.values()])
+        whys = make_together([(kernel, signature.spec) for kernel, signature in wanted.values()])
         for (kernel, signature), why in zip(wanted.values(), whys, strict=True):
             if why is not None:
                 log.warning("%s is left out for %s: %s", kernel.name, signature.title(), why)

@@ -1,8 +1,4 @@
-"""declaration: what a user's declaration of a kernel says, looked at where it is written: its name, pairs in place, functions,
-dtypes.
-
-Each function raises KernelError with the kernel's name, what is wrong and what to write instead.
-"""
+"""declaration: checks of a user's declaration of a kernel. Each raises KernelError with the kernel's name, the error and a fix."""
 
 from __future__ import annotations
 
@@ -157,12 +153,6 @@ def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:
         raise KernelError(f"kernel {name!r} assumes {wrong[0]!r}, which is no condition that can be checked\n"
                           f"  fix: assuming= one or several of {', '.join(map(repr, OF_KERNELS))}")
     return tuple(dict.fromkeys(names))
-
-
-def require_text(name: str, what: str, value: Any, fix: str) -> None:
-    """Require a text."""
-    if not isinstance(value, str):
-        raise KernelError(f"kernel {name!r}: {what} is {value!r}, of type {type(value).__name__}\n  fix: {fix}")
 
 
 def dtypes_of(name: str, dtypes: Any) -> frozenset[DType]:

@@ -22,8 +22,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
                 contiguous: bool = False, sources: Sequence[str | Path] = (),
                 requirements: Mapping[str, Any] | None = None,
                 precision: str | None = None, assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator: register a Python function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite` of yours), or
-    of a graph.
+    """Decorator: register a function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite`), or of a graph.
 
         @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
         def my_softmax(outs, ins, attrs): ...
@@ -32,8 +31,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         def my_norm_linear(outs, ins, attrs): ...
 
     A graph without states is a part: its operands are the graph's inputs in order of first use, its outputs the graph's, its dims
-    stand for every size in their ranges. The kernel is a candidate wherever a graph computes the same, in whatever words, if that
-    is proved.
+    stand for every size in their ranges. The kernel is a candidate wherever a graph is proved to compute the same.
 
     outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
     spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on
@@ -42,7 +40,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
     edited, it is another kernel, which is compared with the oracle before it is used.
     requirements: what the device must have, like {"arch": ["avx512f"]} (requirements.py); elsewhere it is no candidate.
-    precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does unless told not to: it is compared with what
+    precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does by default: it is compared with what
     that allows (a largest error of 3.5e-3), and is a candidate where the tolerance allows what it makes of a graph.
     assuming: what it takes for granted of values, as "no overflow": it is compared at points where that holds, and is a candidate
     where a caller assumes it, too (`tg.compile(graph, assuming="no overflow")`).

@@ -10,7 +10,7 @@ Covered, always as the files are when the kernel is declared:
 - what is the user's: a module whose file belongs neither to Python nor to an installed distribution, and all modules of the package
   that the kernel's own module is in. Of tensor_graphs, the folders of the backends; the rest of it runs kernels and is none.
 - of an installed distribution that these modules import: its name and version.
-- files that the kernel names (`sources`), and files of code beside a module that it names in a string: by their bytes, with the
+- files that the kernel names (`sources`), and files of code next to a module that it names in a string: by their bytes, with the
   headers that they include by "name"; of C code, the compiler's version too.
 - what was bound to the functions: closures, defaults, arguments of `partial`, as far as it is plain data or numpy arrays. Of any
   other object only the type counts.
@@ -109,10 +109,7 @@ class Code:
 
 def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text: str) -> Code:
     """Return the code of a kernel that `module` defines, that is built by these functions (None where it has none), and that names
-    these files. text: its source.
-
-    Raises OSError when one of the files cannot be read.
-    """
+    these files. text: its source. Raises OSError when one of the files cannot be read."""
     bound = _Bound(module)
     forms = [bound.form(function) for function in functions]
     digests: dict[str, str] = {}
@@ -147,7 +144,7 @@ def base_folder(module: str) -> Path:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ModulePlace:
     """The place of a module. origin: its file, None for a namespace package, which has none. path: of a package."""
 
     name: str
@@ -198,7 +195,7 @@ def reached(root: str) -> Reached:
             continue
         module = _module(name)
         if module is None:
-            digests[name] = "missing"                               # until somebody puts it there
+            digests[name] = "missing"                               # until it exists
             continue
         digests[name] = module.digest
         if module.file is not None:
@@ -206,7 +203,7 @@ def reached(root: str) -> Reached:
             for named in () if HOUSE in Path(_real(module.file.path)).parents else _named_files(module):   # ours say it themselves
                 files[named.path] = named
                 digests[f"file {os.path.basename(named.path)} {named.digest}"] = ""
-        todo += [*_imported(module), *_held(name)]
+        todo += [*_imported(module), *_modules_held(name)]
     result = Reached(digests, files)
     if running is not None:
         _closures[root] = running, spec, result
@@ -254,9 +251,9 @@ def _imported(module: Module) -> Iterator[str]:
             yield from (f"{base}.{public}" for public in (listed.listed if listed else ()))
 
 
-def _held(name: str) -> set[str]:
+def _modules_held(name: str) -> set[str]:
     """The user's modules that a module holds in its names, itself or a function or class of theirs, however they came there. Not
-    what is inside a package: whoever imports that, puts it there."""
+    what is inside a package: an import of that puts it there."""
     holding, _ = _running(name)
     names = set()
     for value in list(vars(holding).values()) if isinstance(holding, ModuleType) else ():
@@ -268,7 +265,7 @@ def _held(name: str) -> set[str]:
     return names
 
 
-def _locate(name: str) -> _Found | None:
+def _locate(name: str) -> _ModulePlace | None:
     """Find the module that is imported under this name, or would be; nothing is imported for it."""
     module, spec = _running(name)
     if module is None and name in sys.modules:
@@ -277,7 +274,7 @@ def _locate(name: str) -> _Found | None:
     origin = getattr(module, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
     if origin or path is not None:                                  # else it is built in, or an empty one that a tool has made
         package = getattr(module, "__package__", None) or (name if path is not None else name.rpartition(".")[0])
-        return _Found(name, origin, None if path is None else tuple(path), getattr(module, "__loader__", None), package)
+        return _ModulePlace(name, origin, None if path is None else tuple(path), getattr(module, "__loader__", None), package)
     above = name.rpartition(".")[0]
     parent = _locate(above) if above else None
     if above and (parent is None or parent.path is None):
@@ -290,13 +287,13 @@ def _locate(name: str) -> _Found | None:
         if spec is not None:
             path = None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations)
             origin = spec.origin if spec.has_location else None
-            return _Found(name, origin, path, spec.loader, above if path is None else name)
+            return _ModulePlace(name, origin, path, spec.loader, above if path is None else name)
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def _distribution(folder: str, file: str) -> str | None:
-    """"name version" of the distribution that installed `file` into `folder`; None: nobody did."""
+    """"name version" of the distribution that installed `file` into `folder`; None where there is none."""
     top = file.partition("/")[0].partition(".")[0]
     metadata = _metadata(folder)
     if re.sub(r"[-_.]+", "_", top).lower() in metadata:
@@ -337,7 +334,7 @@ def _module(name: str) -> Module | None:
     return module
 
 
-def _read_module(place: _Found) -> Module | None:
+def _read_module(place: _ModulePlace) -> Module | None:
     if place.origin is None:
         return None
     path, text = place.origin, None
@@ -356,7 +353,7 @@ def _read_module(place: _Found) -> Module | None:
             return Module(place.name, file, place.package, file.digest)
         data = text.encode("utf-8", "surrogatepass")
     try:
-        read = _said(data)
+        read = _parsed(data)
     except (SyntaxError, ValueError, RecursionError):
         return Module(place.name, file, place.package, file.digest)
     if read.computed:
@@ -367,7 +364,7 @@ def _read_module(place: _Found) -> Module | None:
     return Module(place.name, file, place.package, read.digest, text, read.imports, read.lines, read.strings, read.listed)
 
 
-def _said(data: bytes) -> ModuleText:
+def _parsed(data: bytes) -> ModuleText:
     """Return the facts of a text (text_cache.py). Raises SyntaxError, ValueError or RecursionError for what is no Python."""
     from tensor_graphs.kernels.text_cache import text_of  # a door: importing asks for no identity
 
@@ -377,7 +374,7 @@ def _said(data: bytes) -> ModuleText:
 def _tree(data: bytes) -> str | None:
     """The digest of a text's syntax tree; None when it is no Python."""
     try:
-        return _said(data).digest
+        return _parsed(data).digest
     except (SyntaxError, ValueError, RecursionError):
         return None
 

@@ -137,13 +137,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """Kernels of one image, launched one after the other on their device. Each is given addresses, 64 bits each: of the outputs, of
-    the operands, where there are `ints` of those (64 bits each, in the device's memory, so that a launch that was captured reads
-    what they are now), and of the `pieces` of scratch, so many bytes each (multiples of 256).
-
-    text: of the image; its device compiles it, and keeps what it has compiled. alignment: bytes of which every address must be a
-    multiple; elsewhere `otherwise` is launched.
-    """
+    """Kernels of one image, launched one after the other on their device. Their arguments are addresses, 64 bits each: of outputs,
+    operands, `ints` if any (64 bits each, in the device's memory, so that a captured launch reads their present values), and
+    `pieces` of scratch (bytes of each, multiples of 256). text: of the image; its device compiles it, and keeps the result.
+    alignment: bytes of which every address must be a multiple; elsewhere `otherwise` is launched."""
 
     engine: ClassVar[str] = "launch"
     text: str
@@ -155,9 +152,7 @@ class LaunchCall:
 
     @property
     def scratch(self) -> Dim:
-        total: Dim = 0
-        for piece in self.pieces:
-            total = total + piece
+        total: Dim = sum(self.pieces, 0)
         return total if self.otherwise is None else dims.dim_max(total, self.otherwise.scratch)
 
 
@@ -167,12 +162,10 @@ Call = HostCall | NativeCall | LaunchCall | Transfer
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Something a kernel computes from some of its operands before its call: a packed or quantised copy of a weight matrix.
+    """A value that a kernel computes from some of its operands before its call: a packed or quantised copy of a weight matrix.
 
-    call: computes it; its operands are those numbered in `operands`, its outputs have the types `outputs`, no dims in them. Where
-    the operands are parameters this is done at bind time, once for all instructions that prepare the same, so that it costs memory
-    and no time; elsewhere at every run.
-    """
+    call: computes it, from the operands numbered in `operands`; its outputs have the types `outputs`, without dims. Where the
+    operands are parameters it runs once at bind time, for all instructions that prepare the same; elsewhere at every run."""
 
     call: Call
     operands: tuple[int, ...]
@@ -196,31 +189,29 @@ class Sharing:
 class Kernel:
     """Code that computes one op on one backend, into outputs it is given.
 
-    accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; a kernel
-    that declares one is right whether they do or not.  shares(spec): of a kernel for whatever op, instead of in_place and updates.
+    accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; the kernel is
+    right whether they do or not.  updates: output 0 is stored only where it differs from operand 0; where the two share no memory,
+    operand 0 is copied there first.  shares(spec): of a kernel for any op, in place of in_place and updates.
     contiguous: operands must be C-contiguous.  positive_strides: no operand may run backwards.  module: what a separate process
-    imports to know this kernel.  updates: the kernel changes output 0 where it differs from operand 0; when the two share no
-    memory, operand 0 is copied there first.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source:
-    text for people; it is part of the identity too.  prepare(spec): what is computed from parameters beforehand; its outputs
-    follow the op's operands in the kernel's call. What it prepares from is taken to be a parameter when the kernel is compared and
-    timed.  traffic(spec): the bytes it moves, where these are fewer than its operands and outputs have.  arithmetic(spec): the
-    operations it takes, where it knows better than the definition says.  requirements: what the device must have
-    (requirements.py); elsewhere the kernel is no candidate.  sources: files that it is made of besides its modules (C code,
-    tables), relative to the folder of `module`.
-    strided(spec, strides): of a kernel whose operands must be contiguous, the call where they lie with these strides (elements,
-    one tuple for each operand; 0 along an axis where all indices are one element): rows with gaps between them, one number for all
-    elements. None, or no such function: those that are not contiguous are copied first. Outputs are contiguous. The judge compares
-    it on the ways to lie that it takes (measure/points/coverage.py).
-    together(specs): makes what the calls of all these specs need, which is cheaper than each by itself (one run of a compiler); for
-    each None, or why it cannot be built. `build` makes what is still missing.
-    composite: what it computes where `op` is the name of a composite that is not the library's; whatever composite of that name
-    has the same definition is meant, and of a part (language/part.py) whatever was proved to be the same.  crash_note: what a
-    person should look at first when it ends its process, with a fix; for people, no part of its identity.
-    whole: of a kernel that runs all steps of a graph (op: ALL_STEPS): what it says of a graph that it runs, for the segment that
-    launches it (runtime/segments/decoder_kernel.py); raises NotLowered, which says why it does not.
-    remade: of a kernel that a generator has made for one question, by name the function of its module that makes it anew of its
-    `source` in another process; it computes what its `accepts` takes of the op of this name.
-    precision: what it rounds operands of f32 to; it is held to that, and is used where a tolerance allows it.
+    imports to know this kernel.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: for people,
+    part of the identity too.  sources: further files (C code, tables), relative to the folder of `module`.
+    prepare(spec): computed from parameters before; its outputs follow the op's operands in the kernel's call. Its operands are
+    taken as parameters when the kernel is compared and timed.  traffic(spec): bytes moved, where fewer than operands and outputs
+    have.  arithmetic(spec): operations, where the definition says another number.  requirements: of the device (requirements.py);
+    elsewhere the kernel is no candidate.
+    strided(spec, strides): of a kernel whose operands must be contiguous, the call for these strides (elements, a tuple for each
+    operand; 0 along an axis where all indices are one element). None, or no such function: operands that are not contiguous are
+    copied first. Outputs are contiguous. The judge compares it on the strides that it takes (measure/points/coverage.py).
+    together(specs): makes what the calls of all these specs need at once (one run of a compiler); for each None, or why it cannot
+    be built. `build` makes what is still missing.
+    composite: of a kernel whose `op` is a composite outside the library; any composite of that name with the same definition is
+    computed, and of a part (language/part.py) all that was proved to be the same.  crash_note: for people, what to look at first
+    when it ends its process, with a fix; no part of its identity.
+    whole: of a kernel that runs all steps of a graph (op: ALL_STEPS): reads a graph for the segment that launches it
+    (runtime/segments/decoder_kernel.py); raises NotLowered with the reason where it cannot.
+    remade: of a kernel that a generator has made for one question, the name of the function of its module that makes it again from
+    its `source` in another process; it computes what its `accepts` takes of the op of this name.
+    precision: of operands of f32 after rounding; it is held to that, and used where a tolerance allows it.
     assuming: conditions on values (meaning/assumptions.py): it is compared where they hold, and used where a caller assumes them.
     """
 
@@ -270,13 +261,11 @@ class Kernel:
         return self.module.startswith("tensor_graphs.")
 
     def run(self, arrays: Sequence[Any] | Mapping[str, Any], **attributes: Any) -> Any:
-        """Run the kernel once, in this process, on numpy arrays; returns its output, or a tuple of several, in new arrays.
+        """Run the kernel once, in this process, on numpy arrays: the op's operands. Returns its output, or a tuple of several.
 
             kernel.run([x, weight], eps=1e-6)          # or by name: {"x": x, "weight": weight}
 
-        arrays: the op's operands. attributes: the op's. Raises KernelError where it does not take them, and what the op raises for
-        operands that do not fit each other.
-        """
+        Raises KernelError where it does not take them, and what the op raises for operands that do not fit each other."""
         return importlib.import_module(RUNNER).run_alone(self, arrays, attributes)
 
     def sharing(self, spec: Spec) -> Sharing:
@@ -329,7 +318,7 @@ class Kernel:
                               "  fix: make the file readable, or take it out of `sources`") from e
 
 
-def made_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
+def make_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
     """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
     cannot be built."""
     reasons: list[str | None] = [None] * len(wanted)

@@ -1,8 +1,7 @@
-"""location: where a kernel was declared: in a file, or in text that was run (a cell of a notebook, a session, `exec`).
+"""location: the place where a kernel was declared: a file, or text that was run (a cell of a notebook, a session, `exec`).
 
-A kernel replaces one of the same name from the same place when its place is run again: a cell, a module that is reloaded. Two
-kernels of one name in one run of a file, or in two files, are a mistake.
-"""
+A kernel replaces one of the same name from the same place when that is run again (a cell, a reloaded module). Two kernels of one
+name in one run of a file, or in two files, are an error."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Place:
             return self.module == earlier.module                    # a later cell, or text that is run again
         if self.file != earlier.file:
             return False
-        # one run of a file has one namespace, and one spec, which a reload replaces; a cell is compiled anew when it is run again.
+        # one run of a file has one namespace, and one spec, which a reload replaces; a cell is compiled again when it is run again.
         # That some text led here is not enough: `python -c` and the processes of pytest-xdist begin with one
         again = self.text is not None and self.text is not earlier.text
         return again or self.space is not earlier.space or self.spec is not earlier.spec

@@ -1,9 +1,7 @@
-"""pickled_kernel: a kernel that was declared in a session, as bytes from which another process makes it again.
+"""pickled_kernel: a kernel declared in a session, as bytes from which another process makes it again.
 
-No file has its source, so its code goes by value: its functions as code objects, with those of the session that they use, and the
-values of the global names that they use. What belongs to a module that can be imported goes by name. Both processes run the same
-interpreter, and the receiving one trusts the sender (pickle).
-"""
+Its functions go by value (code objects, and the values of global names that they use); members of importable modules go by name.
+Both processes run the same interpreter, and the receiver trusts the sender (pickle)."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ class _Packer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return NotImplemented if _found(value) else self._function(value)
+            return NotImplemented if _is_importable_by_name(value) else self._function(value)
         if isinstance(value, ModuleType):
             if not is_importable(value):
                 raise ParcelError(f"the module {value.__name__!r} cannot be imported by another process\n"
@@ -87,7 +85,7 @@ class _Packer(pickle.Pickler):
             return _op, (value.name,)
         if isinstance(value, DType):
             return parse_dtype, (value.name,)
-        if isinstance(value, type) and not _found(value):
+        if isinstance(value, type) and not _is_importable_by_name(value):
             raise ParcelError(f"the class {value.__qualname__!r} was defined in a session, where no other process finds it\n"
                               "  fix: put it into a file, or do without it in the kernel")
         return NotImplemented
@@ -128,7 +126,7 @@ def _content(cell: CellType) -> tuple[Any, ...]:
         return ()
 
 
-def _found(value: Any) -> bool:
+def _is_importable_by_name(value: Any) -> bool:
     """Return whether importing its module is enough to find a function or a class."""
     module = sys.modules.get(value.__module__ or "")
     if module is None or not is_importable(module):

@@ -53,7 +53,7 @@ OURS: dict[str, str] = {
     "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")
-"""What a plan may use when nothing is said; `torch` costs 1.7 s of import, so it is asked for by name."""
+"""backends of a plan by default; `torch` is used only by name, as importing it takes 1.7 s"""
 
 GENERATORS = ("gen", "gencuda")
 """the backends that write kernels for whatever they are given"""
@@ -115,10 +115,9 @@ BACKENDS: Mapping[str, str] = _Backends()
 def register_backend(name: str, module: str | ModuleType) -> None:
     """Make a backend known in this process, under the name that its module has as NAME. module: itself, or its dotted name.
 
-    A backend that is not installed calls this when it is imported (`register_backend(NAME, __name__)`), and its kernels name that
-    module, so that the process in which they are judged knows them as well. Raises KernelError when the name is no Python name or
-    belongs to another module; to register the same module again does nothing.
-    """
+    A backend that is not installed calls this at import (`register_backend(NAME, __name__)`), and its kernels name that module, so
+    that the process that judges them knows them too. To register the same module again does nothing. Raises KernelError when the
+    name is no Python name or belongs to another module."""
     path = module if isinstance(module, str) else module.__name__
     if not isinstance(name, str) or not name.isidentifier():
         raise KernelError(f"a backend cannot be named {name!r}\n  fix: a Python name, like my_backend")
@@ -153,7 +152,7 @@ def backend_module(name: str) -> Any:
     return module
 
 
-def door_of(backend: str, name: str) -> Any:
+def optional_member(backend: str, name: str) -> Any:
     """Return the member of a backend's module under a name that not all have; None where it lacks it or there is no such
     backend."""
     return getattr(backend_module(backend), name, None) if backend in BACKENDS else None
@@ -165,12 +164,12 @@ View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
 
 def view_of(name: str) -> View:
     """Return the function by which a backend views memory of its device; without one, and for unknown backends, numpy's."""
-    return door_of(name, "view") or array_view
+    return optional_member(name, "view") or array_view
 
 
 def kind_of(name: str) -> str:
     """The kind of device that a backend computes on."""
-    return str(door_of(name, "DEVICE") or HOST.kind)
+    return str(optional_member(name, "DEVICE") or HOST.kind)
 
 
 def device_of(name: str) -> Device:
@@ -189,7 +188,7 @@ def lacking(kernel: Kernel) -> str | None:
 
 def imports_of(name: str) -> tuple[str, ...]:
     """The libraries of a backend that take long to import (IMPORTS in its module). Of ours only: the process that forks workers
-    imports them, and it runs nobody's kernel."""
+    imports them, and it runs no kernel."""
     return tuple(getattr(backend_module(name), "IMPORTS", ())) if name in OURS else ()
 
 
@@ -201,10 +200,8 @@ def _check_protocol(name: str, module: Any) -> None:
 
 
 def load_backend(name: str) -> list[Kernel]:
-    """The backend's own kernels; an empty list when it is not available here (see `why_missing`).
-
-    Whatever goes wrong in a backend from elsewhere is a reason for its absence, so that the others still work.
-    """
+    """The backend's own kernels; an empty list when it is not available here (see `why_missing`). Any error in a backend from
+    elsewhere is a reason for its absence, so that the others still work."""
     with _lock:
         if name not in _loaded:
             try:
@@ -261,11 +258,9 @@ def reset(name: str | None = None) -> None:
 
 
 def register(kernel: Kernel) -> Kernel:
-    """Add a kernel to this process. It stays ineligible until it has been compared with the oracle.
-
-    One that was declared at the same place before (location.py: a cell that is run again, a module that is reloaded) is replaced.
-    Raises KernelError when another place has a kernel of this name, or the same one twice in one run.
-    """
+    """Add a kernel to this process; it is ineligible until compared with the oracle. It replaces one declared at the same place
+    before (location.py: a cell that is run again, a module that is reloaded). Raises KernelError when another place has a kernel of
+    this name, or the same one twice in one run."""
     from tensor_graphs.kernels.location import here  # a door: compiling declares no kernel
 
     return put(kernel, here())
@@ -394,10 +389,8 @@ def refused(kernel: Kernel, spec: Spec) -> str | None:
 def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
     """The kernel of this name, of these backends (all by default) or registered. Raises KernelError when there is none."""
     own = name.partition(".")[0]
-    for k in (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ():
-        if k.name == name:
-            return k
-    for k in (*_registered, *made.values()):
+    of_backend = (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ()
+    for k in (*of_backend, *_registered, *made.values()):
         if k.name == name:
             return k
     missing = why_missing(own) if own in BACKENDS else None
@@ -433,8 +426,8 @@ def compile_ahead(backends: Sequence[str], ops: Collection[str]) -> None:
 
 
 def make_images(calls: Iterable[Call]) -> None:
-    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for whoever binds.
-    Raises ToolchainError."""
+    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for the caller that
+    binds. Raises ToolchainError."""
     native = [call for call in calls if isinstance(call, NativeCall)]
     if native:
         library = importlib.import_module("tensor_graphs.kernels.c.library")
@@ -448,7 +441,7 @@ def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
 
 
 def _whole_kernels(backend: str) -> list[Kernel]:
-    make = door_of(backend, "whole_kernels") if why_missing(backend) is None else None
+    make = optional_member(backend, "whole_kernels") if why_missing(backend) is None else None
     return [] if make is None else make()
 
 
@@ -461,7 +454,7 @@ def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:
 
 @lru_cache(maxsize=32)
 def _copy_kernel(name: str) -> Kernel | None:
-    make: Callable[[], Kernel] | None = door_of(name, "copy_kernel")
+    make: Callable[[], Kernel] | None = optional_member(name, "copy_kernel")
     return None if make is None else make()
 
 

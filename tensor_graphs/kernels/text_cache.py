@@ -1,11 +1,10 @@
-"""text_cache: what a Python module's text says, for the identity of the kernels that it defines; kept in the user's cache folder.
+"""text_cache: parsed texts of Python modules, for the identity of the kernels that they define, in the user's cache folder.
 
-    said = text_of(data, digest)        # of the module's bytes
+    text = text_of(data, digest)        # of the module's bytes
 
-Parsing the texts of all backends takes as long as lowering a model. What a text says follows from its bytes, from the code that
-parses it (python_text.py) and from Python's own parser, and the name of a file is a digest of these; one that is damaged is left
-out, and replaced. Files that were not used for the longest time go.
-"""
+Parsing the texts of all backends takes as long as lowering a model. A file is named by a digest of the module's bytes, of the code
+that parses (python_text.py) and of Python's version; a damaged one is replaced. Files that were not used for the longest time are
+removed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""user_source: what kernels that users give as text have in common: the text and where it stands, numbers given or computed, what
-is refused."""
+"""user_source: kernels given as text: the text and its place, numbers given or computed, what is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from tensor_graphs.devices import c_code
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.declaration import dtypes_of, require_function, require_text
+from tensor_graphs.kernels.declaration import dtypes_of, require_function
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
 from tensor_graphs.kernels.location import Place
 from tensor_graphs.language.dims import Expr, shown_int
@@ -72,7 +71,9 @@ def require_count(name: str, what: str, value: Any, called: str) -> Any:
 def named_after(name: str | None, backend: str, entry: Any, language: str) -> str:
     """The name of a kernel, its entry's where none is given. Raises KernelError for an entry that is no name of a function."""
     own = name if name is not None else f"{backend}.{entry if isinstance(entry, str) else '…'}"
-    require_text(own, "entry", entry, "entry=\"my_kernel\", the name of the function")
+    if not isinstance(entry, str):
+        raise KernelError(f"kernel {own!r}: entry is {entry!r}, of type {type(entry).__name__}\n"
+                          "  fix: entry=\"my_kernel\", the name of the function")
     if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
         raise KernelError(f"kernel {own!r}: {entry!r} is no name of a {language} function\n  fix: entry=\"my_kernel\"")
     return own

@@ -21,13 +21,11 @@ from tensor_graphs.runtime.errors import RunError
 
 def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.ndarray:
     """value as a C-contiguous array of dtype t.dtype and rank t.rank, its elements aligned; a copy only where layout asks for one.
-
     Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
-    libraries that speak DLPack are read by their bits. Raises RunError.
-    """
+    libraries with DLPack are read by their bits. Raises RunError."""
     if lies_elsewhere(value):
-        given = _shared(name, value, t, what)
-        raise RunError(f"{what} {name!r} lies on {given.device.name}, and is read on the host\n"
+        tensor = _shared(name, value, t, what)
+        raise RunError(f"{what} {name!r} lies on {tensor.device.name}, and is read on the host\n"
                        "  fix: a copy there: np.asarray(…); .cpu() of torch, .get() of CuPy")
     if isinstance(value, np.ndarray):
         if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
@@ -83,11 +81,11 @@ def device_array(values: Any, device: str) -> DeviceArray:
     return result
 
 
-def _listed(values: Any) -> np.ndarray:
+def _listed(values: Any, called: str = "the list") -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as e:
-        raise RunError(f"the list is ragged: {e}\n  fix: lists of one length at each level") from e
+        raise RunError(f"{called} is ragged: {e}\n  fix: lists of one length at each level") from e
 
 
 def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
@@ -125,10 +123,8 @@ def _first_line(error: Exception) -> str:
 
 
 def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
-    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor.
-
-    Raises RunError when it has another type, is read-only or not C-contiguous.
-    """
+    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor. Raises RunError
+    when it has another type, is read-only or not C-contiguous."""
     if lies_elsewhere(value):
         there = _shared(name, value, t, "out")
         if there.shape != t.shape:
@@ -151,10 +147,7 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
 
 def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
     """Python numbers in nested lists, converted where nothing is lost but float digits."""
-    try:
-        array = np.asarray(value)
-    except ValueError as e:
-        raise RunError(f"{what} {name!r} is {t}, the list is ragged: {e}\n  fix: lists of one length at each level") from e
+    array = _listed(value, f"{what} {name!r} is {t}, the list")
     kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
     if array.size and t.dtype.kind not in kinds.get(array.dtype.kind, ()):
         raise RunError(f"{what} {name!r} is {t}, the list holds {array.dtype.name}\n"

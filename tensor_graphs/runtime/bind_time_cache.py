@@ -1,13 +1,10 @@
-"""bind_time_cache: what is made of parameters alone and is large, kept in the user's cache folder, so that the next process maps
-it.
+"""bind_time_cache: large values made of parameters alone, in the user's cache folder, so that the next process maps them.
 
-    place = places_of(bind_time, [index], parameters).get(index)    # None: nothing is kept of this instruction's outputs
-    memories = place.read()                                         # None: make them, then place.write(memories)
+    cached = places_of(bind_time, [index], parameters).get(index)   # None: this instruction's outputs are not cached
+    memories = cached.read()                                        # None: make them, then cached.write(memories)
 
-Only of parameters that lie in files that are mapped (devices/safetensors.py), and of calls of our own native library: the name of a
-file says which library, which calls, and which bytes of which file, as it was when it was mapped (`Stamp`). Whatever is replaced or
-edited has another name. Values that no run reads are not kept. Files that were not used for the longest time go.
-"""
+Only of parameters in mapped files (devices/safetensors.py), and of calls of our own native library: a file is named by a digest of
+the library, the calls, and the bytes of the mapped file (`Stamp`). Files that were not used for the longest time are removed."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +34,7 @@ MOST_BYTES = 4 << 30
 """of all that is kept"""
 
 FREE_SHARE = 4
-"""a file is written where there is so many times its size of free space"""
+"""a file is written where free space is this many times its size"""
 
 ALIGNMENT = 64
 
@@ -50,10 +48,7 @@ class CachedValues:
 
     @property
     def begins(self) -> list[int]:
-        offsets = [0]
-        for size in self.sizes:
-            offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
-        return offsets
+        return [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in self.sizes)]
 
     def read(self) -> list[Memory] | None:
         """The outputs, read-only; None where they are not there."""
@@ -93,7 +88,7 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:
-    """A digest of what each buffer of bind time holds, by its home; those of which nobody can say that are left out."""
+    """Digests of the values of bind-time buffers, by home; without those of unknown values."""
     program, digests = values.program, dict[int, str]()
     for home, b in enumerate(program.buffers):
         source = source_of(parameters[b.name]) if b.kind == "parameter" else values.key_of(home) if b.kind == "constant" else None

@@ -1,5 +1,4 @@
-"""checked_call: a run that was checked, and where its arrays lie: where the caller has them, or in room that the frame keeps for
-them."""
+"""checked_call: a checked run and the memory of its arrays: the caller's, or the frame's."""
 
 from __future__ import annotations
 

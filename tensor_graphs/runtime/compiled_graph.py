@@ -45,7 +45,7 @@ from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
 from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.prepared import Prepared
-from tensor_graphs.runtime.row_bounds import check_rows, given_rows
+from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 
@@ -79,10 +79,8 @@ class _CheckedShapes:
 
 
 class CompiledGraph:
-    """A plan with its parameters bound. Thread-safe: each run takes a frame (tables and arena) of its own.
-
-    Made by `bind`. Parameters are kept as given (no copy where they are contiguous and of the right dtype).
-    """
+    """A plan with its parameters bound, made by `bind`. Thread-safe: each run takes a frame (tables and arena) of its own.
+    Parameters are not copied where they are contiguous and of the right dtype."""
 
     @phase("bind")
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
@@ -92,16 +90,17 @@ class CompiledGraph:
         self.dims = tuple(self.graph.dims)
         self._lock = threading.Lock()
         self.parameters: dict[str, np.ndarray] = {}
+        is_dict = isinstance(parameters, dict)               # else it loads on access, and may hold more than the graph needs
         for name, node in self.graph.parameters.items():
             if name not in parameters:
-                strange = [] if _is_lazy(parameters) else [n for n in parameters if n not in self.graph.parameters]
+                strange = [n for n in parameters if n not in self.graph.parameters] if is_dict else []
                 near = close_to(name, strange)
                 raise RunError(f"parameter {name!r} ({node.type}) is not given\n  fix: "
                                + (f"the graph has no parameter {near[0]!r}, which is given: did you mean {name!r}?" if near else
                                   f"tg.bind(plan, {{{name!r}: …}}), with all of: {listed(self.graph.parameters)}"))
             with phase("load weights"):
                 self.parameters[name] = self._checked(name, parameters[name])
-        extra = sorted(set(parameters) - set(self.parameters)) if not _is_lazy(parameters) else []
+        extra = sorted(set(parameters) - set(self.parameters)) if is_dict else []
         if extra:
             raise self._no_parameter(extra)
         self.executors = [Executor(v, self.dims) for v in plan.variants]
@@ -120,17 +119,17 @@ class CompiledGraph:
                                          for types in (self._input_types, self._output_types))
         self._output_sizes = tuple(i for i, n in enumerate(self.dims) if n in output_dims)
         self._ranges = {n: d.bounds(x) for n, x in self.graph.dims.items()}
-        self._shaped: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...]], dict[str, int]] = {}
-        self._made: dict[tuple[int, ...], list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = {}
+        self._dims_of_shapes: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...]], dict[str, int]] = {}
+        self._output_forms: dict[tuple[int, ...], list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = {}
         self._state_types = {n: node.type for n, node in self.graph.states.items()}
         self._conditions = conditions_of(self.graph.roots)
         self._gaps = compile_dims([c.gap for c in self._conditions], self.dims)
-        self.written_rows = given_rows(self.graph)
+        self.written_rows = rows_from_inputs(self.graph)
         self._planned: Cell | None = plan.cells.box          # the sizes that kernels were chosen for; None once others were logged
         self._allowed: tuple[int, ...] | None = None         # the sizes of the last run, at which every condition holds
         self._plain_inputs = [(n, t.dtype.numpy) for n, t in self._input_types.items()]
-        self._known: dict[tuple[tuple[int, ...], ...], _CheckedShapes] = {}
-        self._held: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
+        self._checked_shapes: dict[tuple[tuple[int, ...], ...], _CheckedShapes] = {}
+        self._parameter_ranges: list[tuple[int, int]] | None = None      # where parameters lie; made when first asked for
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {t}" for n, t in self._input_types.items())
@@ -174,11 +173,10 @@ class CompiledGraph:
         """Compute the outputs, and move the session's states on. -> numpy's arrays; of an output whose words are
         `copy_to(y, "cuda:0")`, a `DeviceArray` there, which may still be computed when this returns.
 
-        inputs: an array per graph input. One that the graph moves to a device at once, `copy_to(x, "cuda:0")`, may be a tensor of
-        torch or CuPy that lies there: it is read where it is (DLPack). dims: sizes that follow from no input. out: arrays that
-        receive outputs (right type, C-contiguous, DLPack tensors too); the others are new arrays, or (plan.reuse_outputs) the ones
-        of the last run at these sizes. An input that shares memory with an output or a state is copied first. Raises RunError
-        before anything runs, and CallError for an unknown argument.
+        inputs: an array per graph input. One that the graph only moves, `copy_to(x, "cuda:0")`, may be a tensor of torch or CuPy
+        there: it is not copied (DLPack). dims: sizes that follow from no input. out: arrays that receive outputs (right type,
+        C-contiguous, DLPack tensors too); the others are new, or (plan.reuse_outputs) those of the last run at these sizes. Inputs
+        that share memory with an output or a state are copied first. Raises RunError before anything runs; CallError.
         """
         if unknown:
             raise self._no_argument("run", unknown)
@@ -192,9 +190,8 @@ class CompiledGraph:
                  session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> Prepared:
         """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
 
-        The arguments are those of `run`. Inputs must lie in memory as a run reads them (right dtype, C-contiguous), and apart from
-        outputs and states; nothing is copied. Outputs that `out` does not give are new arrays, the same ones at every run.
-        Raises RunError, and CallError for an unknown argument.
+        The arguments are those of `run`. Inputs must have the right dtype, be C-contiguous, and share no memory with outputs and
+        states; nothing is copied. Outputs that `out` lacks are new arrays, the same at every run. Raises RunError, CallError.
         """
         if unknown:
             raise self._no_argument("prepared", unknown)
@@ -226,7 +223,7 @@ class CompiledGraph:
                 return None
             shapes.append(array.shape)
             places.append(address(array))
-        checked = self._known.get(tuple(shapes))
+        checked = self._checked_shapes.get(tuple(shapes))
         if checked is None or (out is not None and not self._may_receive(out, checked, inputs, places)):
             return None
         try:
@@ -256,9 +253,9 @@ class CompiledGraph:
             return False
         wanted = {name: (shape, dtype) for name, shape, dtype, _ in checked.outputs}
         taken = [(place, place + inputs[name].nbytes) for place, (name, _) in zip(places, self._plain_inputs, strict=True)]
-        if self._held is None:
-            self._held = _joined(self.parameters.values())
-        held = self._held
+        if self._parameter_ranges is None:
+            self._parameter_ranges = _joined(self.parameters.values())
+        held = self._parameter_ranges
         for name, array in out.items():
             if type(array) is not np.ndarray or array.flags.num & FILLABLE != FILLABLE \
                     or wanted.get(name) != (array.shape, array.dtype):
@@ -276,13 +273,15 @@ class CompiledGraph:
     def _note(self, call: Placed) -> None:
         """Remember that arrays of these shapes may run, for `_again`, unless outputs are large: then free memory is checked."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
-        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs or len(self._known) >= MOST_KNOWN:
+        if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs:
             return
-        if set(ins) != set(call.arrays) or set(outs) != set(call.results) or sum(a.nbytes for a in call.results.values()) >= LARGE:
+        if len(self._checked_shapes) >= MOST_KNOWN or set(ins) != set(call.arrays) or set(outs) != set(call.results):
+            return
+        if sum(a.nbytes for a in call.results.values()) >= LARGE:
             return
         if not all(isinstance(a, np.ndarray) and a.size for a in (*call.arrays.values(), *call.results.values())):
             return
-        self._known[tuple(a.shape for a in call.arrays.values())] = _CheckedShapes(
+        self._checked_shapes[tuple(a.shape for a in call.arrays.values())] = _CheckedShapes(
             call.variant, call.executor, call.sizes, tuple(ins[n] for n in call.arrays),
             tuple((n, a.shape, a.dtype, outs[n]) for n, a in call.results.items()))
 
@@ -319,13 +318,13 @@ class CompiledGraph:
         """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
         shapes, and a larger size that no input has. Raises RunError."""
         key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
-        sizes = self._shaped.get(key)
+        sizes = self._dims_of_shapes.get(key)
         if sizes is not None and isinstance(dims, Mapping) and all(
                 type(size) is int and self._ranges[n][0] <= size <= self._ranges[n][1] for n, size in dims.items()):
             return {**sizes, **dims}
         binding = solve_dims(self._input_types, {n: a.shape for n, a in arrays.items()}, self.graph.dims, dims)
-        if not self._input_dims & set(dims) and len(self._shaped) < MOST_KNOWN:
-            self._shaped[key] = {n: size for n, size in binding.items() if n not in dims}
+        if not self._input_dims & set(dims) and len(self._dims_of_shapes) < MOST_KNOWN:
+            self._dims_of_shapes[key] = {n: size for n, size in binding.items() if n not in dims}
         return binding
 
     def _run(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
@@ -448,8 +447,8 @@ class CompiledGraph:
     def _new_outputs(self, sizes: tuple[int, ...], binding: Mapping[str, int], callers: Mapping[str, Array],
                      devices: Mapping[str, Device]) -> dict[str, Array]:
         key = tuple(sizes[i] for i in self._output_sizes)
-        if not callers and key in self._made:
-            return {n: np.empty(shape, dtype) for n, shape, dtype in self._made[key]}
+        if not callers and key in self._output_forms:
+            return {n: np.empty(shape, dtype) for n, shape, dtype in self._output_forms[key]}
         types = {n: t.at(binding) for n, t in self._output_types.items() if n not in callers}
         there = {n: empty(device, [int(s) for s in types[n].shape], types[n].dtype) for n, device in devices.items()
                  if device is not HOST and n in types}
@@ -457,8 +456,8 @@ class CompiledGraph:
             require_memory(nbytes, "the output " + ", ".join(f"{n} {t}" for n, t in types.items()), "smaller sizes")
         out: dict[str, Array] = {n: callers[n] if n in callers else there[n] if n in there else
                                  np.empty(types[n].shape, dtype=types[n].dtype.numpy) for n in self._output_types}
-        if not callers and not there and nbytes < LARGE and len(self._made) < MOST_KNOWN:
-            self._made[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
+        if not callers and not there and nbytes < LARGE and len(self._output_forms) < MOST_KNOWN:
+            self._output_forms[key] = [(n, a.shape, a.dtype) for n, a in out.items()]
         return out
 
     def _take(self, index: int) -> Frame:
@@ -483,7 +482,7 @@ class CompiledGraph:
         if name not in self.parameters:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
-        self._held = None
+        self._parameter_ranges = None
         self._parameter_memory[name] = memory_of(self.parameters[name])
         shared: dict[Hashable, Memory] = {}
         for e in self.executors:
@@ -500,14 +499,11 @@ class CompiledGraph:
                 repeats: int = 5) -> list[tuple[str, str, float]]:
         """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
         samples: list[np.ndarray] = []
-        binding = self._sizes_of(inputs, dims)
-        executor = self.executors[self._cells.index(binding)]
+        instructions = self._instructions(inputs, dims)
         for _ in range(repeats):
-            seconds = np.zeros(len(executor.program.instructions))
-            self._run(inputs, dims or {}, session, None, seconds=seconds)
-            samples.append(seconds)
-        return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples))
-                for i, ins in enumerate(executor.program.instructions)]
+            samples.append(np.zeros(len(instructions)))
+            self._run(inputs, dims or {}, session, None, seconds=samples[-1])
+        return [(ins.label, ins.kernel, statistics.median(float(s[i]) for s in samples)) for i, ins in enumerate(instructions)]
 
     @worded
     def trace(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
@@ -527,20 +523,16 @@ class CompiledGraph:
         """(instruction, start, end) of every step of one run, in order: seconds on the host's clock. Each step is one call from
         Python here, and its device is waited for, so that what overlaps in a run does not. Moves the session on, like a run."""
         seen: list[tuple[int, float, float]] = []
-        binding = self._sizes_of(inputs, dims)
-        instructions = self.executors[self._cells.index(binding)].program.instructions
+        instructions = self._instructions(inputs, dims)
         self._run(inputs, dims or {}, session, None, spans=seen)
         return [(instructions[index], start, end) for index, start, end in seen]
 
     @worded
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
-        """Values inside the graph, by what was asked: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its
-        second output) or a node. Moves the session on, like a run. A node of a graph that is run with wider intermediates
-        gives its value in their dtype.
-
-        Raises RunError for a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time.
-        """
+        """Values inside the graph, by key: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its second
+        output) or a node. Moves the session on, like a run. With wider intermediates a value has their dtype. Raises RunError for
+        a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time."""
         wanted = names if isinstance(names, list) else [names]
         binding = self._sizes_of(inputs, dims)
         tapped = self._tapped(binding)
@@ -577,10 +569,8 @@ class CompiledGraph:
     @worded
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
-        """Name the source of a NaN; None when there is none. Moves the session on, like a run.
-
-        An input, a parameter or a state that holds one already, else the first instruction whose output does, with its line.
-        """
+        """Name the source of a NaN: an input, a parameter or a state that holds one, else the first instruction whose output does,
+        with its line; None when there is none. Moves the session on, like a run."""
         sources: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
                  ("state", {} if session is None else session.snapshot())]
         for kind, arrays in sources:
@@ -603,6 +593,9 @@ class CompiledGraph:
     def _sizes_of(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
         """Sizes of the dims in a run on these inputs."""
         return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
+
+    def _instructions(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> Sequence[Instruction]:
+        return self.executors[self._cells.index(self._sizes_of(inputs, dims))].program.instructions
 
     def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
         """The values of the variant that serves these sizes."""
@@ -662,16 +655,11 @@ def _has_nan(array: np.ndarray) -> bool:
     return array.size > 0 and array.dtype.kind in "fV" and bool(np.isnan(array).any())      # V: bf16
 
 
-def _is_lazy(parameters: Mapping[str, Any]) -> bool:
-    """A mapping that loads on access (a weights file) may hold more than the graph needs."""
-    return not isinstance(parameters, dict)
-
-
 @worded
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
     """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError.
 
-    An array that is contiguous and of the right dtype is kept as it is, not copied: whoever changes it changes later runs.
+    An array that is contiguous and of the right dtype is used as it is, not copied: to change it changes later runs.
     """
     if not isinstance(plan, Plan):
         raise RunError(f"bind takes a plan, this is {plan!r}"

@@ -1,9 +1,7 @@
-"""device_array: an array on a device that is not the host, shared with other libraries by DLPack without a copy.
+"""device_array: an array on a device other than the host, shared with other libraries by DLPack without a copy.
 
-What a run hands out where its graph says `copy_to(y, "cuda:0")`, and what the tensors of torch and CuPy on a GPU become when a run
-is given them. DLPack's own words: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library
-reads and gives).
-"""
+A run returns it where its graph says `copy_to(y, "cuda:0")`; tensors of torch and CuPy on a GPU become one when a run takes them.
+Source: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library reads and gives)."""
 
 from __future__ import annotations
 
@@ -104,7 +102,7 @@ class DeviceArray:
                               "  fix: np.asarray(…) for one on the host")
         if stream is not None and stream not in (-1, 0, OLD_STREAM):
             self.device.come_before(stream)
-        return _given((self.copy() if copy else self), here)
+        return _capsule_of((self.copy() if copy else self), here)
 
 
 def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
@@ -119,7 +117,7 @@ def lies_elsewhere(value: Any) -> bool:
     where = getattr(value, "__dlpack_device__", None)
     try:
         return where is not None and int(where()[0]) != 1
-    except Exception:                                               # somebody's: of a device that DLPack has no number for, say
+    except Exception:                                               # of a device without a number of DLPack, for example
         return False
 
 
@@ -144,10 +142,10 @@ def shared(value: Any) -> DeviceArray:
         return value
     kind, index = (int(x) for x in value.__dlpack_device__())
     if kind == CUDA:
-        return _taken(value.__dlpack__(stream=OLD_STREAM), device_named(f"cuda:{index}"))
+        return _array_of(value.__dlpack__(stream=OLD_STREAM), device_named(f"cuda:{index}"))
     for device in devices():
         if device.dlpack == (kind, index):
-            return _taken(value.__dlpack__(), device)
+            return _array_of(value.__dlpack__(), device)
     raise UnknownDevice(f"no device is number {index} of DLPack's kind {kind}; this machine has {all_names()}\n  fix: one of those")
 
 
@@ -178,10 +176,10 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 OURS = 3
-"""references to a capsule that nobody else has: of `_held`, and of who counts (a name and an argument)"""
+"""references to a capsule without other owners: of `_lent`, and of the counting code (a name and an argument)"""
 
 NAME, USED = b"dltensor", b"used_dltensor"
-"""of a capsule that nobody has read yet, and of one that has a reader"""
+"""name of a capsule that was not read yet, and of one that has a reader"""
 
 _python = ctypes.PyDLL(None)
 _new: Callable[..., Any] = _python.PyCapsule_New
@@ -193,30 +191,30 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.
 _rename: Callable[..., int] = _python.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
 
-_held: dict[int, tuple[Any, ...]] = {}
+_lent: dict[int, tuple[Any, ...]] = {}
 """what readers of our memory still use, by the address of the structure that they were given"""
 
 
 def _forget(managed: Any) -> None:
-    _held.pop(ctypes.addressof(managed.contents), None)
+    _lent.pop(ctypes.addressof(managed.contents), None)
 
 
 _on_end_of_reader = _Deleter(_forget)
 
 
 def _drop_unread() -> None:
-    """Let go of what nobody has read and nobody will, as its capsule is held here alone. A capsule's own destructor could do that
-    at once, but would run Python while a reader's error is under way, and that error would be lost."""
-    for at, (capsule, *_) in list(_held.items()):
+    """Drop entries that were never read and cannot be, as their capsule is held here alone. A capsule's own destructor could do
+    that at once, but would run Python while a reader's error is under way, and that error would be lost."""
+    for at, (capsule, *_) in list(_lent.items()):
         if sys.getrefcount(capsule) <= OURS and _valid(id(capsule), NAME):
-            _held.pop(at, None)
+            _lent.pop(at, None)
 
 
 def _code(dtype: DType) -> int:
     return OWN.get(dtype.name, KINDS[dtype.kind])
 
 
-def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
+def _capsule_of(array: DeviceArray, device: tuple[int, int]) -> Any:
     _drop_unread()
     sizes = (ctypes.c_int64 * max(1, array.ndim))
     shape, strides = sizes(*array.shape), sizes(*(int(s) for s in contiguous_strides(array.shape)))
@@ -226,11 +224,11 @@ def _given(array: DeviceArray, device: tuple[int, int]) -> Any:
     managed.deleter = _on_end_of_reader
     at = ctypes.addressof(managed)
     capsule = _new(at, NAME, None)
-    _held[at] = (capsule, managed, shape, strides, array)
+    _lent[at] = (capsule, managed, shape, strides, array)
     return capsule
 
 
-def _taken(capsule: Any, device: Device) -> DeviceArray:
+def _array_of(capsule: Any, device: Device) -> DeviceArray:
     at = id(capsule)
     if not _valid(at, NAME):
         raise BufferError("what it gives is no capsule of DLPack that is still to be read")
@@ -243,17 +241,17 @@ def _taken(capsule: Any, device: Device) -> DeviceArray:
     wanted = [int(s) for s in contiguous_strides(shape)]
     if t.strides and 0 not in shape and any(n != 1 and t.strides[i] != wanted[i] for i, n in enumerate(shape)):
         raise BufferError(f"its elements do not lie one after the other (strides {[t.strides[i] for i in range(t.ndim)]})")
-    owner = _Lender()
+    owner = _TensorOwner()
     if managed.contents.deleter:
-        weakref.finalize(owner, _let_go, managed, capsule).atexit = False
+        weakref.finalize(owner, _give_back, managed, capsule).atexit = False
     _rename(at, USED)
     memory = Memory(device, (t.data or 0) + t.byte_offset, math.prod(shape) * dtype.itemsize, owner)
     return DeviceArray(memory, shape, dtype)
 
 
-class _Lender:
+class _TensorOwner:
     """An owner whose end gives another library's tensor back."""
 
 
-def _let_go(managed: Any, capsule: Any) -> None:
+def _give_back(managed: Any, capsule: Any) -> None:
     managed.contents.deleter(managed)

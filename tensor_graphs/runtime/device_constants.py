@@ -1,5 +1,4 @@
-"""device_constants: numbers that a program holds (constants, values of dims) as memory of a device; what a device holds as an
-array."""
+"""device_constants: constants and values of dims as memory of a device; memory of a device as an array."""
 
 from __future__ import annotations
 
@@ -21,17 +20,16 @@ from tensor_graphs.runtime.frame import Frame
 def constant(value: Any, dtype: DType, device: Device) -> Memory:
     """A constant of a graph, in memory of its own."""
     array = value.array() if isinstance(value, ArrayValue) else np.asarray(value).astype(dtype.numpy)
-    source = memory_of(np.ascontiguousarray(array))
-    memory = device.allocate(source.nbytes)
-    transfer(source, memory, HOST)
-    return memory
+    return _copied(memory_of(np.ascontiguousarray(array)), device)
 
 
 def number(value: int, dtype: DType, device: Device) -> Memory:
     """The value of a dim, as one element."""
     source = memory_of(np.full(1, value).astype(dtype.numpy))
-    if device is HOST:
-        return source
+    return source if device is HOST else _copied(source, device)
+
+
+def _copied(source: Memory, device: Device) -> Memory:
     memory = device.allocate(source.nbytes)
     transfer(source, memory, HOST)
     return memory

@@ -1,8 +1,7 @@
 """dim_tables: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
 
-What calls are given is one table of integers per run: the values of expressions, then the offsets of operands from their bases. A
-number of a step is an index into it. Everything is evaluated by one compiled function per run.
-"""
+One table of integers per run holds the values of expressions, then the offsets of operands from their bases; a step has indices
+into it. One compiled function evaluates everything."""
 
 from __future__ import annotations
 

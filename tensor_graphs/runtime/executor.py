@@ -1,8 +1,6 @@
 """executor: one variant of a plan, made concrete. Addresses are base + offset; both come from tables that are filled per run.
 
-Instructions run as segments (segments/): consecutive native calls are one call of the native runner, host calls are made on views,
-values go from device to device. What depends on dims is evaluated once per run (dim_tables.py), and not where no size changed.
-"""
+Instructions run as segments (segments/). What depends on dims is evaluated once per run (dim_tables.py), where a size changed."""
 
 from __future__ import annotations
 
@@ -67,12 +65,9 @@ class Executor:
 
     def bind(self, parameters: Mapping[str, Memory], changed: set[str] | None = None,
              shared: dict[Hashable, Memory] | None = None) -> None:
-        """Give the parameters (whole, of the right type) and evaluate what depends on them alone; values that no run reads are
-        freed as soon as nothing more is made of them.
-
-        changed: only these were replaced; a kept value that does not depend on them is not evaluated again. shared: what executors
-        of the same parameters have evaluated in this round; taken from there, or put there.
-        """
+        """Set the parameters (whole, of the right type) and evaluate what depends on them alone; values that no run reads are freed
+        after their last use. changed: only these were replaced; other values stay. shared: values that executors of the same
+        parameters have evaluated in this round; read from there, or put there."""
         self.bound += 1
         for name, base in self.parameter_bases.items():
             self.fixed[base] = parameters[name]
@@ -137,7 +132,8 @@ class Executor:
             frame.give_arenas({device: needed.get(device, 0) for device in self.program.devices})
             frame.layout_key = key
         self.lookup.fill(frame.values, frame.slots, sizes)
-        frame.forget_views()
+        frame.shapes.clear()
+        frame.views.clear()
         for (base, b), value in zip(self._dim_buffers, self._dim_values(*sizes), strict=True):
             assert b.dtype is not None
             held = frame.memory[base]
@@ -150,12 +146,9 @@ class Executor:
     def run(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory], *, seconds: Any = None,
             after: Callable[[Instruction, list[Any]], None] | None = None,
             spans: list[tuple[int, float, float]] | None = None) -> None:
-        """Run every instruction. bases: memory of inputs, outputs and states, by base number.
-
-        seconds: array of one float per instruction that receives the time of each. after: called behind every instruction with
-        what its outputs hold (slow: for tracing). spans: receives (instruction, start, end) on the host's clock; each runs alone
-        then, and its device is waited for.
-        """
+        """Run every instruction. bases: memory of inputs, outputs and states, by base number. seconds: receives the time of each
+        instruction. after: called after every instruction with the values of its outputs (slow: for tracing). spans: receives
+        (instruction, start, end) on the host's clock; each instruction then runs alone, and its device is waited for."""
         self.ready(frame, sizes, bases)
         if after is not None:
             for segment in self.segments:

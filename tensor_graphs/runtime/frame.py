@@ -19,8 +19,8 @@ LARGE_ARENA = 1 << 20
 
 class Frame:
     """values: what a run looks up (dim_tables.py). bases: addresses by base number. memory: what lies there (None: memory of the
-    host of which only the address is known). views: what segments have made of the memory at a base, by window; made anew when that
-    memory is other memory, and all of them when a size changes. rooms: `room`'s, by base."""
+    host of which only the address is known). views: what segments have made of the memory at a base, by window; dropped when that
+    memory is replaced, and all of them when a size changes. rooms: `room`'s, by base."""
 
     def __init__(self, executor: Executor) -> None:
         self.values, self.bases = executor.lookup.table(), executor.lookup.bases()
@@ -38,7 +38,7 @@ class Frame:
         self.kept: dict[int, Any] = {}
         """what segments keep for this frame, by their id"""
         self.states: object | None = None
-        """of the session whose states are in the tables, where they lay then (`Session.places`)"""
+        """`Session.places` of the session whose states are in the tables"""
         self.bound = -1                                     # the executor's `bound` whose values are in the tables
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}
@@ -78,10 +78,6 @@ class Frame:
             shape, strides = (tuple(int(values[i]) for i in numbers) for numbers in (w.shape, w.strides))
             shape_and_strides = self.shapes[id(w)] = int(values[self.n_exprs + w.pointer]), shape, strides
         return shape_and_strides
-
-    def forget_views(self) -> None:
-        self.shapes.clear()
-        self.views.clear()
 
     def give_arenas(self, needed: Mapping[str, int]) -> None:
         """Make an arena of the needed bytes on each device; one that is large enough, and not far too large, stays."""

@@ -1,9 +1,7 @@
-"""node_values: which instruction of a run makes the value of a node of the graph that was compiled, or inside of which it is
-computed.
+"""node_values: the instruction of a run that makes the value of a node of the compiled graph, or that computes it inside.
 
-A node is followed through what the compiler did to its graph (`Plan.images`, passes/widen.py, what the path chose for it), then
-looked for among the values of the program.
-"""
+A node is followed through the compiler's changes (`Plan.images`, passes/widen.py, the path's choice), then looked up among the
+program's values."""
 
 from __future__ import annotations
 

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 
 class Prepared:
-    """A run on arrays that stay where they are: their addresses and all tables are made once. Made by `CompiledGraph.prepared`.
-
-    outputs: the arrays that each run writes, by name. Two runs of one Prepared take turns.
-    """
+    """A run on arrays that stay where they are, made by `CompiledGraph.prepared`: their addresses and all tables are made once.
+    outputs: the arrays that each run writes, by name. Runs of one Prepared are serialised."""
 
     def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
                  out: Mapping[str, Any] | None) -> None:
@@ -56,10 +54,8 @@ class Prepared:
                        "  fix: pickle the bound model, and call prepared(…) where it is read")
 
     def run(self, *arguments: object) -> dict[str, Any]:
-        """Compute the outputs from what the inputs hold now, and move the session's states on. -> `outputs`, the same arrays.
-
-        It takes no arguments. Raises CallError for one.
-        """
+        """Compute the outputs from the present values of the inputs, and move the session's states on. -> `outputs`, the same
+        arrays. Raises CallError for any argument."""
         if arguments:
             raise CallError("a prepared run takes no arguments: it reads the arrays that it was prepared with",
                             fix="write into those, x[...] = values, then run(); or run(inputs) of the bound model")

@@ -1,10 +1,8 @@
-"""row_bounds: whether the rows that a run writes into its states are there, where their numbers are values of an input.
+"""row_bounds: checks of the rows that a run writes into its states, where their numbers are values of an input.
 
-Where a write begins at a dim, the sizes of a run say so (language/conditions.py). Where it begins at an input (a position for each
-sequence), the input's values do, before anything is read or written. An index below 0 writes nothing, and is how a slice is left
-out; one behind the last row would lose what it was given. Numbers that are computed from anything else are not looked at: the op
-drops what does not fit.
-"""
+Sizes of a run are checked by language/conditions.py. Where a write begins at an input (a position for each sequence), its values
+are checked before anything is read or written: an index below 0 writes nothing, one behind the last row would lose its value.
+Numbers computed from anything else are not checked: the op drops what does not fit."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from tensor_graphs.runtime.errors import RunError
 
 
 @dataclass(frozen=True)
-class GivenRows:
+class RowsFromInput:
     """A write into `state` along `axis` at the values of `input`, each of them the first of `count` rows."""
 
     state: str
@@ -36,9 +34,9 @@ class GivenRows:
     location: Location | None
 
 
-def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
+def rows_from_inputs(graph: Graph) -> tuple[RowsFromInput, ...]:
     """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
-    writes: dict[tuple[str, Dim], GivenRows] = {}
+    writes: dict[tuple[str, Dim], RowsFromInput] = {}
     for node in graph.nodes:
         rows = node.op.facts.writes
         if rows is None or rows.at is None or (state := written_state(node)) is None:
@@ -47,7 +45,7 @@ def given_rows(graph: Graph) -> tuple[GivenRows, ...]:
         if first is not None:
             (source, count), axis = first, int(node.attrs["axis"]) % state.rank
             rows_of_state = int(state.shape[axis])
-            write = GivenRows(str(state.attrs["name"]), axis, rows_of_state, str(source.attrs["name"]), count, node.location)
+            write = RowsFromInput(str(state.attrs["name"]), axis, rows_of_state, str(source.attrs["name"]), count, node.location)
             before = writes.get((write.input, write.count))
             writes[write.input, write.count] = write if before is None or write.rows < before.rows else before
     return tuple(writes.values())
@@ -67,7 +65,7 @@ def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
     return None
 
 
-def check_rows(written: tuple[GivenRows, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
+def check_rows(written: tuple[RowsFromInput, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
     """Raise RunError where a row lies behind the end of its state. inputs: of a run, by name; binding: the sizes of its dims."""
     for w in written:
         array = np.asarray(inputs[w.input])

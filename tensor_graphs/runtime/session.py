@@ -30,11 +30,9 @@ OPEN = -1
 
 @dataclass(slots=True)
 class Transcript:
-    """The tokens that a decoder's session has seen, as `stream` records them.
-
-    fed: the ids that were fed, in order; their keys and values are rows 0 … len(fed) − 1 of the caches. pending: the id that was
-    generated last; no run has seen it, and the next one begins with it. Empty before anything is generated.
-    """
+    """The tokens that a decoder's session has seen, as `stream` records them. fed: the ids that were fed, in order; their keys and
+    values are rows 0 … len(fed) − 1 of the caches. pending: the id that was generated last, which the next run begins with; empty
+    before anything is generated."""
 
     fed: list[int] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
@@ -45,10 +43,8 @@ class Transcript:
         return [*self.fed, *self.pending]
 
     def rewind(self, length: int) -> None:
-        """Forget all ids from number `length` on. The rows of the caches behind it stay, are not read, and are written over.
-
-        Raises ArgumentError for what is no number of ids from 0 to all there are.
-        """
+        """Forget all ids from number `length` on. The rows of the caches behind it stay, are not read, and are written over. Raises
+        ArgumentError for what is no number of ids from 0 to all there are."""
         have = len(self.ids)
         length = whole("length", length, 0, have, f"how many ids of the {have} stay, from 0 to {have}")
         del self.pending[max(length - len(self.fed), 0):]
@@ -62,7 +58,7 @@ class Session:
     A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
     it there, and it stays.
 
-    transcript: the tokens that `stream` has fed; None once states were set from outside, since nobody knows what they hold then.
+    transcript: the tokens that `stream` has fed; None once states were set from outside, as their tokens are unknown then.
     Runs made by hand are not recorded.
     """
 
@@ -83,12 +79,9 @@ class Session:
 
     @contextmanager
     def turn(self, *, left_open: bool = False) -> Iterator[None]:
-        """The session for one caller, for as long as this is entered: a call of `generate`, or (left_open) a stream, which its
-        reader may leave where it is and never read on.
-
-        Waits while another thread's call runs. Raises RunError where waiting might never end: a stream is open, or this thread's
-        own call runs.
-        """
+        """Context manager: the session belongs to one caller, a call of `generate` or (left_open) a stream, which may never be read
+        to its end. Waits while another thread's call runs. Raises RunError where waiting might never end: a stream is open, or this
+        thread's own call runs."""
         me = threading.get_ident()
         with self._turns:
             while self._holder is not None:

@@ -1,4 +1,4 @@
-"""threads: how many threads a plan uses. One number per process: our pool's, and the libraries' where they can be told."""
+"""threads: the number of threads of a plan, one per process: of our pool, and of libraries where it can be set."""
 
 from __future__ import annotations
 

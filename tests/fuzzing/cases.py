@@ -28,7 +28,7 @@ from tensor_graphs.paths.path import Alternative, Cost, Path, Paths
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tensor_graphs.rewrites.passes.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-from tensor_graphs.runtime.row_bounds import check_rows, given_rows
+from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
 from tensor_graphs.runtime.session import Session
 from tests.choice.part_kernels import FUSED, registered
 from tests.fuzzing.grow import Hint, grown, leaf_values
@@ -84,7 +84,7 @@ def case_of(seed: int) -> Case:
             continue
         try:
             point = Point(binding, values(graph.inputs, binding, number + 1))
-            check_rows(given_rows(graph), point.inputs, binding)
+            check_rows(rows_from_inputs(graph), point.inputs, binding)
             answer_of(case, point, case.states)
         except TensorGraphsError as e:                              # one index twice, rows that are not there
             why = str(e)

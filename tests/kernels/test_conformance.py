@@ -115,7 +115,7 @@ def test_weights_of_eight_bits_are_exactly_the_numbers_that_they_are(backend: st
 @pytest.mark.parametrize("dtype", EIGHT, ids=str)
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.backend != "numpy"], ids=lambda k: k.name)
 def test_kernels_that_do_not_round_to_eight_bits_say_so(kernel: Kernel, dtype: DType) -> None:
-    """Of backends whose kernels list their dtypes: what moves rows, whatever they are, is all that may take them."""
+    """Backends whose kernels list their dtypes: what moves rows, whatever they are, is all that may take them."""
     for seed in range(TRIES):
         made = instance(kernel.op, dtype, seed)
         if made is not None and any(t.dtype is dtype for t in made[2].outputs):

@@ -73,7 +73,7 @@ MODULES = {name.partition("/")[0].removesuffix(".py") for name in PROJECT if nam
 
 
 class Project:
-    """A folder with a user's modules, imported anew for each look at them."""
+    """A folder with a user's modules, imported again for each look at them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

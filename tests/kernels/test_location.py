@@ -100,7 +100,7 @@ def test_a_cell_may_call_a_function_of_a_module_that_declares_a_kernel_again_and
 
 
 def test_a_program_that_begins_with_text_is_held_to_one_kernel_of_a_name(folder: Path) -> None:
-    """As `python -c "import program"` is, and a process of pytest-xdist."""
+    """Programs like `python -c "import program"`, and a process of pytest-xdist."""
     (folder / "placed_one.py").write_text(DECLARED + EDITED)
     with pytest.raises(KernelError, match=r"placed_one\.py:5\n  and once more: \S+placed_one\.py:12\n"):
         cell("import placed_one", 1, {"__name__": "__main__"})

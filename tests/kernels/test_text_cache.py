@@ -1,4 +1,4 @@
-"""What a module's text says is parsed once for all processes, and whatever lies where it is kept."""
+"""A module's text is parsed once for all processes, whatever lies in the cache's place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(data: bytes = DATA) -> ModuleText:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where texts are kept."""
+    """The folder of cached texts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "tensor_graphs" / "texts"
 

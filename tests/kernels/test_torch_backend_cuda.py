@@ -38,8 +38,8 @@ TAKEN: list[tuple[bool, Callable[[], Node]]] = [
 def test_a_product_of_eight_bits_is_that_of_its_numbers_and_scales(of_rows: bool, made: Callable[[], Node]) -> None:
     node, rng = made(), np.random.default_rng(0)
     spec = Spec.of(node)
-    takes = backend_cuda.scaled_linear_takes
-    assert takes(of_rows, spec) is None and takes(not of_rows, spec) is not None
+    assert backend_cuda.scaled_linear_takes(of_rows, spec) is None
+    assert backend_cuda.scaled_linear_takes(not of_rows, spec) is not None
     values = [rng.uniform(0.2, 3, t.shape).astype(t.dtype.numpy) if t.rank != 2 or t.dtype is tg.f32
               else rng.normal(size=t.shape).astype(t.dtype.numpy) for t in spec.inputs]
     out = np.empty(node.shape, node.dtype.numpy)
@@ -129,7 +129,7 @@ def test_a_stream_that_somebody_has_chosen_is_left_meanwhile_but_for_one_that_is
 
 
 def asked_for_tf32(monkeypatch: pytest.MonkeyPatch, function: Callable[..., None]) -> tuple[bool, str]:
-    """What torch was told of cuBLAS while a product was made, by its older word for it and by its newer one."""
+    """The setting of cuBLAS in torch while a product was made, by its older name and by its newer one."""
     asked, multiplied, cublas = list[tuple[bool, str]](), torch.mm, torch.backends.cuda.matmul
 
     def seen(*given: Any, **how: Any) -> Any:

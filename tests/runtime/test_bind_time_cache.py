@@ -1,4 +1,4 @@
-"""What is made of a weight in a file is mapped by the next process; other bytes, another file; rebinding makes it anew."""
+"""Values made of a weight in a file are mapped by the next process; other bytes, another file; rebinding makes them again."""
 
 from __future__ import annotations
 

@@ -653,7 +653,7 @@ def test_what_is_made_of_parameters_and_constants_is_made_once_for_all_variants(
 
 
 def test_the_first_run_at_sizes_that_no_kernel_was_chosen_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It takes those of the largest sizes; the plan says so before, and the log once."""
+    """The run takes the kernels of the largest sizes; the plan says so before, and the log once."""
     plan = variants_of(tg.graph(tg.input("x", (N, 8)) * 2.0))
     small, large = plan.variants
     short = replace(plan, variants=(small, replace(large, cell=Cell.of({"n": (9, 32)}))), largest={"n": 32})
@@ -686,7 +686,7 @@ def decoded(p: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def held_by(action: Callable[[], Any]) -> tuple[Any, int, int]:
-    """What an action returns, and the bytes that it has allocated: those that stay, and the most at one moment."""
+    """Return an action's result, and the bytes that it has allocated: those that stay, and the most at one moment."""
     action()                                                        # what is loaded once, is loaded
     gc.collect()
     tracemalloc.start()

@@ -215,7 +215,7 @@ except Exception as e:
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [32, 1024, 8192])
 def test_a_launch_finds_in_shared_memory_what_was_asked_for(words: int) -> None:
-    """Of 200 launches each of 40 blocks: an uncommon one may come after another program's turn."""
+    """200 launches of 40 blocks each: an uncommon one may come after another program's turn."""
     device, text = gpu(), f"""extern "C" __global__ void look(unsigned *out) {{
         __shared__ unsigned found[{words}];
         for (int i = threadIdx.x; i < {words}; i += blockDim.x) out[blockIdx.x * {words} + i] = ((volatile unsigned *)found)[i];

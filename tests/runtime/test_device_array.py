@@ -206,37 +206,37 @@ def test_a_capsule_says_what_the_array_is(fake: Fake, dtype: Any, shape: tuple[i
     array = device_array(np.ones(shape).astype(dtype.numpy), "fake")
     capsule = array.__dlpack__()
     assert array.__dlpack_device__() == (12, 0) and "dltensor" in repr(capsule)
-    taken = under._taken(capsule, fake)
+    taken = under._array_of(capsule, fake)
     assert (taken.shape, taken.type, taken.nbytes) == (array.shape, array.type, array.nbytes)
     assert taken.memory.address == (array.memory.address if array.nbytes else 0)
     with pytest.raises(BufferError, match="no capsule"):
-        under._taken(capsule, fake)                                 # it has a reader
+        under._array_of(capsule, fake)                                 # it has a reader
 
 
 def test_memory_is_kept_while_a_reader_has_it_and_no_longer(fake: Fake) -> None:
-    before = fake.allocated, len(under._held)
+    before = fake.allocated, len(under._lent)
     array = device_array(numbers(16, 16), "fake")
-    taken = under._taken(array.__dlpack__(), fake)
+    taken = under._array_of(array.__dlpack__(), fake)
     del array
     gc.collect()
     assert fake.allocated == before[0] + 1024
     del taken
     gc.collect()
-    assert (fake.allocated, len(under._held)) == before
+    assert (fake.allocated, len(under._lent)) == before
     array = device_array(numbers(16, 16), "fake")
     capsule = array.__dlpack__()
     del array, capsule                                              # nobody has read it
     under._drop_unread()
-    assert (fake.allocated, len(under._held)) == before
+    assert (fake.allocated, len(under._lent)) == before
 
 
 def test_a_capsule_that_is_no_such_array_is_refused() -> None:
     host = under.device_named("cpu")
     with pytest.raises(BufferError, match=r"do not lie one after the other \(strides \[1, 3\]\)"):
-        under._taken(torch.zeros(2, 3).T.__dlpack__(), host)
+        under._array_of(torch.zeros(2, 3).T.__dlpack__(), host)
     with pytest.raises(BufferError, match="no dtype of 64 bits of DLPack's kind 5"):
-        under._taken(torch.zeros(2, dtype=torch.complex64).__dlpack__(), host)
-    taken = under._taken(torch.arange(6, dtype=torch.int32).reshape(2, 3).__dlpack__(), host)
+        under._array_of(torch.zeros(2, dtype=torch.complex64).__dlpack__(), host)
+    taken = under._array_of(torch.arange(6, dtype=torch.int32).reshape(2, 3).__dlpack__(), host)
     assert taken.shape == (2, 3) and taken.type is tg.i32
 
 
@@ -364,16 +364,16 @@ def test_a_capsule_that_somebody_holds_is_kept_though_others_are_made(fake: Fake
     first, second = device_array(numbers(4), "fake"), device_array(numbers(5), "fake")
     capsule = first.__dlpack__()
     second.__dlpack__()
-    assert under._taken(capsule, fake).shape == (4,)
+    assert under._array_of(capsule, fake).shape == (4,)
 
 
 def test_a_reader_that_refuses_an_array_says_so_and_keeps_nothing(fake: Fake) -> None:
-    array, before = device_array(numbers(4), "fake"), len(under._held)
+    array, before = device_array(numbers(4), "fake"), len(under._lent)
     for _ in range(3):
         with pytest.raises((RuntimeError, BufferError)):
             np.from_dlpack(array)
     under._drop_unread()
-    assert len(under._held) == before
+    assert len(under._lent) == before
 
 
 def test_what_is_no_tensor_of_a_graph_is_not_copied() -> None:

@@ -27,7 +27,7 @@ def weights_of(g: Graph, scale: float) -> dict[str, np.ndarray]:
 
 def near(g: Graph, inputs: dict[str, np.ndarray], weights: dict[str, np.ndarray], tmp_path: Path, dims: dict[str, int],
          largest: dict[str, int]) -> None:
-    """What a plan for the GPU alone gives is what the oracle gives, twice: launched, and replayed."""
+    """A plan for the GPU alone gives the oracle's results, twice: launched, and replayed."""
     plan = compile_graph(g, backends=THERE, database=tmp_path / "b.db", at=dims, largest=largest)
     assert {i.device for v in plan.variants for i in v.program.instructions if i.call.engine != "transfer"} == {"cuda:0"}
     made = bind(plan, weights)

@@ -208,7 +208,7 @@ def check_softmaxes(made: CompiledGraph, size: int) -> None:
 
 
 def test_where_scratch_lies_is_in_the_key_under_which_others_capture_launches(softmaxes: CompiledGraph) -> None:
-    """It moves when it grows, and a replay of a smaller size would write where it was."""
+    """Scratch moves when it grows, and a replay of a smaller size would write to its old place."""
     launches = launches_of(softmaxes)
     keys, places = list[bytes](), list[int]()
     for size in (70, 50000, 70):

@@ -1,9 +1,8 @@
-"""backend: which op becomes which native symbol, for which specs, with which arguments.
+"""backend: op -> native symbol, for which specs, with which arguments.
 
-One `CRow` per symbol family. The comment above each symbol in the C sources states the order of its arguments. Rows come twice
-where f64 has a source of its own (`wide_*.c`): the kernels for f64 activations are then kernels of their own, with their own
-identity, and their symbols end in `_f64`. Weights may be narrower than activations.
-"""
+One `CRow` per symbol family; the comment above each symbol in the C sources gives the order of its arguments. Where f64 has a
+source of its own (`wide_*.c`), rows come twice: a kernel of its own, with symbols ending in `_f64`. Weights may be narrower than
+activations."""
 
 from __future__ import annotations
 
@@ -484,10 +483,10 @@ def kernels() -> list[Kernel]:
 
 def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
     """Return the function that has the library of a file compiled; for each spec None, or why it cannot be."""
-    def made(specs: Sequence[Spec]) -> list[str | None]:
+    def compile_all(specs: Sequence[Spec]) -> list[str | None]:
         return [library.why_missing(library.part_of(file))] * len(specs)
 
-    return made
+    return compile_all
 
 
 def compile_ahead(ops: Collection[str]) -> None:

@@ -35,10 +35,8 @@ Strided = Callable[[Spec, Sequence[Strides]], Sequence[Dim] | None]
 
 
 class Image:
-    """The library of one kernel: its sources, its identity, and where it is once it is compiled.
-
-    No attribute of it is part of a kernel's identity by itself (`identity` is): folders and lines may change.
-    """
+    """The library of one kernel: its sources, its identity, and where it is once it is compiled. Only `identity` is part of a
+    kernel's identity: folders and lines may change."""
 
     __slots__ = ("_path", "entry", "name", "sources")
 

@@ -1,8 +1,7 @@
-"""interleaved: a C kernel from outside, compiled so that a second call of it can begin in the middle of a first (interleaved.h).
+"""interleaved: a user's C kernel, compiled so that a second call can begin in the middle of a first (interleaved.h).
 
-In: the kernel's library and two calls.  Out: how many basic blocks the first call has, and with `at` what it computes if the second
-call is run between two of them. Threads that merely run at once meet inside a call of 100 ns hardly ever.
-"""
+In: the kernel's library and two calls.  Out: the number of basic blocks of the first call, and with `at` its results if the second
+call runs between two of them. Threads that run at once meet inside a call of 100 ns hardly ever."""
 
 from __future__ import annotations
 

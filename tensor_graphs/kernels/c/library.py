@@ -1,8 +1,7 @@
-"""library: compiles the C kernels, loads them through ctypes, and hands out what the runtime calls.
+"""library: compiles the C kernels, loads them through ctypes, and returns addresses, the runner and the pool's thread count.
 
-In: the C files beside this module.  Out: function addresses by symbol, the runner, the pool's thread count.
 There are several libraries: a small one that all code is linked against (the pool, the runner), compiled at first use, and one for
-each of the other C files, compiled when it is asked for, or ahead by threads (`AHEAD`)."""
+each other C file, compiled when it is needed, or ahead by threads (`AHEAD`)."""
 
 from __future__ import annotations
 
@@ -49,8 +48,8 @@ TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
 """C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
 
 AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
-"""the libraries that a language model on generated code runs, in the order in which they are compiled beside what comes before they
-are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
+"""the libraries that a language model on generated code runs, in the order in which they are compiled while other work comes before
+they are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
 
 
 def part_of(path: Path) -> str:
@@ -97,9 +96,7 @@ ENTRY = "tg_entry"
 
 def code_of(path: Path) -> tuple[Path, ...]:
     """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h), and pool.c,
-    which cuts a kernel's work into parts and lends it memory.
-
-    runner.c, which tg.h declares too, is left out: it calls kernels, and no kernel calls it."""
+    which cuts a kernel's work into parts and lends it memory. Not runner.c: it calls kernels, and no kernel calls it."""
     files = [path]
     for file in files:
         declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in c_code.headers_of(file))
@@ -126,12 +123,12 @@ class NativeLibrary:
     """The loaded library. Its methods release the interpreter lock while native code runs."""
 
     def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
-        """path: of the core; the others are compiled in the same way, beside it."""
+        """path: of the core; the others are compiled in the same way, next to it."""
         self.path = path
         self._lib = _loaded(path)
         self._parts = {CORE: self._lib}
         self._how: dict[str, Any] = {"portable": portable, "cc": cc}
-        self._coming: dict[str, _Ahead] = {}
+        self._coming: dict[str, _Compiling] = {}
         self._images: dict[str, ctypes.CDLL] = {}
         integers, pointer = ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
         for name, result, arguments in (
@@ -147,9 +144,8 @@ class NativeLibrary:
             raise c_code.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
 
     def address(self, symbol: str, image: str = "") -> int:
-        """The address of a kernel, for `Step.fn`. image: the library that it is in (`NativeCall.image`), loaded at its first use.
-
-        Raises KeyError for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
+        """The address of a kernel, for `Step.fn`. image: its library (`NativeCall.image`), loaded at its first use. Raises KeyError
+        for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
         if image:
             return self._entry(image, symbol)
         if symbol not in symbol_sources():
@@ -164,7 +160,7 @@ class NativeLibrary:
             self.begin(*linked_with(part))
             with _LOCK:
                 if part not in self._parts and part not in self._coming:
-                    self._coming[part] = _Ahead(partial(self._make, part))
+                    self._coming[part] = _Compiling(partial(self._make, part))
 
     def _make(self, part: str) -> Path:
         against = [self.path, *map(self._file, linked_with(part))]
@@ -284,26 +280,26 @@ def _loaded(path: Path) -> ctypes.CDLL:
         raise c_code.ToolchainError(f"{path} cannot be loaded: {error}\n  fix: remove it; it is compiled again") from error
 
 
-class _Ahead:
+class _Compiling:
     """The result of a thread of its own. The thread keeps no process from ending."""
 
     def __init__(self, make: Callable[[], Path]) -> None:
-        self._make, self._found = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
+        self._make, self._result = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._found = [self._make()]
+            self._result = [self._make()]
         except Exception as error:
-            self._found = [error]
+            self._result = [error]
 
     def wait(self) -> None:
         self._thread.join()
 
     def result(self) -> Path:
         self.wait()
-        (result,) = self._found
+        (result,) = self._result
         if isinstance(result, Exception):
             raise result
         return result
@@ -318,7 +314,7 @@ def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))
 _LOCK = threading.Lock()
 _COMPILERS = threading.BoundedSemaphore(2)
-"""of libraries that are compiled beside each other"""
+"""libraries that are compiled at the same time"""
 _LOADED: NativeLibrary | None = None
 
 
@@ -374,9 +370,8 @@ def why_missing(part: str) -> str | None:
 
 
 def available() -> tuple[bool, str]:
-    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler.
-
-    Raises CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
+    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler. Raises
+    CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
     try:
         return True, f"compiled: {load().path.name}"
     except cache_folder.CacheFolderError:

@@ -1,10 +1,7 @@
-"""scratch: how much memory of their own the C kernels ask the pool for, as expressions of their dims.
+"""scratch: upper bounds of the scratch memory of C kernels [bytes, on all threads together], as expressions of their dims.
 
-The formulas are those of the tg_scratch calls in linear.c, narrow_linear.c, amx_product.c, gather_linear.c, matmul.c,
-conv.c, depthwise.c, direct.c, attention.c and their wide and narrow twins, as upper
-bounds: every thread of the pool is taken to do a part, and a symbolic number of rows to be as awkward as it can be. A test compares
-them with what the pool was asked for. In: numbers of rows and widths.  Out: bytes, on all threads together.
-"""
+Each formula follows the tg_scratch calls of the C file of its name: every thread of the pool does a part, and a symbolic number of
+rows takes its worst value. A test compares them with what the pool was asked for."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""cuda: kernels that are written by hand for NVIDIA's GPUs, beside those that codegen writes."""
+"""cuda: kernels that are written by hand for NVIDIA's GPUs, in addition to those that codegen writes."""

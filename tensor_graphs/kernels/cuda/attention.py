@@ -1,4 +1,5 @@
-"""attention: of the backend `cuda`: of many queries by tensor cores, of floats too, and of few over many keys."""
+"""attention: attention kernels of the backend `cuda`: many queries by tensor cores, of floats too, and few queries over many
+keys."""
 
 from __future__ import annotations
 
@@ -22,21 +23,18 @@ BLOCKS_OF_PARTS = 8 * MULTIPROCESSORS
 """blocks of attention.cu from which on keys are not cut"""
 
 
-# ---- attention ---------------------------------------------------------------------------------------------------------
-
-
-def _lay(width: int, pack: int) -> tuple[int, int]:
+def _lanes_and_packs(width: int, pack: int) -> tuple[int, int]:
     """(lanes of a key, packs of a lane)."""
     lanes = min(32, max(1, width // pack))
     return lanes, width // (lanes * pack)
 
 
-def _held(width: int, group: int, lanes: int, warps: int) -> int:
+def _bytes_of_sums(width: int, group: int, lanes: int, warps: int) -> int:
     """Bytes of shared memory in which the warps of a block of attention.cu leave their sums."""
     return warps * (32 // lanes) * group * (width + 2) * 4
 
 
-def _said(spec: Spec) -> dict[str, object]:
+def _numbers(spec: Spec) -> dict[str, object]:
     """The numbers of a spec of attention, as all texts of it have them."""
     q, k = spec.inputs[:2]
     return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
@@ -44,13 +42,13 @@ def _said(spec: Spec) -> dict[str, object]:
             "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
 
 
-def _weighed(spec: Spec, power: str) -> dict[str, object]:
+def _numbers_of_scores(spec: Spec, power: str) -> dict[str, object]:
     """The numbers of weighed_scores.cu, but those of its tiles. power: the function that takes 2 to it."""
     by = float(spec.attrs["scale"]) * math.log2(math.e)
     return {"POWER": power, "POWER_OF_TWO": repr(2.0 ** math.ceil(math.log2(by))) if by > 0 else "1.0"}
 
 
-def _stored(spec: Spec) -> dict[str, DType | str]:
+def _types(spec: Spec) -> dict[str, DType | str]:
     return {name: t.dtype for name, t in zip("QKVY", (*spec.inputs[:3], spec.outputs[0]), strict=True)}
 
 
@@ -78,10 +76,10 @@ def attention_takes(spec: Spec) -> str | None:
         return "keys and values of one length only"
     width, group = int(q.shape[2]), int(q.shape[1]) // int(k.shape[1])
     for pack in (ALIGNED // k.dtype.itemsize, 1):
-        lanes, chunks = _lay(width, pack)
+        lanes, chunks = _lanes_and_packs(width, pack)
         if lanes & (lanes - 1) or lanes * chunks * pack != width:
             return "heads whose length is a power of two, or a multiple of 32 packs of 16 bytes"
-        if group * chunks * pack > 64 or _held(width, group, lanes, 4) > 48 << 10:
+        if group * chunks * pack > 64 or _bytes_of_sums(width, group, lanes, 4) > 48 << 10:
             return "too many heads for one head of keys"
     if d.bounds(q.shape[0])[1] * int(q.shape[1]) * width > 1 << 31:
         return "too many queries: parts of so many rows are not kept"
@@ -93,16 +91,16 @@ def attention(spec: Spec) -> LaunchCall:
     n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
     group = int(q.shape[1]) // heads
     parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
-    numbers = _said(spec) | {"SPLITS": parts}
+    numbers = _numbers(spec) | {"SPLITS": parts}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
     ints = s, spec.attrs["start"], here
     pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
 
     def form(pack: int) -> LaunchCall:
-        warps = 8 if _held(width, group, _lay(width, pack)[0], 8) <= 48 << 10 else 4
+        warps = 8 if _bytes_of_sums(width, group, _lanes_and_packs(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
-        text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _stored(spec))
+        text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _types(spec))
         launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
                     Launch("attention_joined", rows, 256, waits=True))
         return LaunchCall(text, launches, ints, pieces)
@@ -163,9 +161,9 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _said(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
-                            "NEAR": int(near)} | _weighed(spec, "exp2_flushed")
-    text = text_of(f"{MANY} tensor_attention.cu", numbers, _stored(spec))
+    numbers = _numbers(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
+                            "NEAR": int(near)} | _numbers_of_scores(spec, "exp2_flushed")
+    text = text_of(f"{MANY} tensor_attention.cu", numbers, _types(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     ints = n, s, spec.attrs["start"]
     launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
@@ -208,12 +206,12 @@ def float_attention_takes(spec: Spec) -> str | None:
 
 def float_attention(spec: Spec) -> LaunchCall:
     q, k, v = spec.inputs[:3]
-    n, s, width, heads, all_heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1])
-    padded = _padded(spec)
+    n, s, width, heads, all_heads, padded = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1]), int(q.shape[1]), _padded(spec)
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
-    numbers = _said(spec) | {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups} | _weighed(spec, "exp2_fast")
-    text = text_of(f"{MANY} float_attention.cu", numbers, _stored(spec))
+    tiles = {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
+    numbers = _numbers(spec) | tiles | _numbers_of_scores(spec, "exp2_fast")
+    text = text_of(f"{MANY} float_attention.cu", numbers, _types(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
     ints = n, s, spec.attrs["start"]
     elements = n * (all_heads * width) + s * (2 * heads * width)
@@ -225,10 +223,7 @@ def float_attention(spec: Spec) -> LaunchCall:
 
 def float_attention_traffic(spec: Spec) -> Dim:
     """Operands and results once, and their parts, 6 bytes of each, written and read."""
-    moved: Dim = d.product(spec.outputs[0].shape) * 4
-    for t in spec.inputs[:3]:
-        moved = moved + d.product(t.shape) * 16
-    return moved
+    return sum((d.product(t.shape) * 16 for t in spec.inputs[:3]), d.product(spec.outputs[0].shape) * 4)
 
 
 def float_attention_steps(spec: Spec) -> Dim:
@@ -270,14 +265,14 @@ def few_queries(spec: Spec) -> LaunchCall:
     parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
     stages = 4 if width == 64 else 3
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _said(spec) | {"KIND": kind, "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
+    numbers = _numbers(spec) | {"KIND": kind, "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
     rows = n * (heads * group)
     shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
                 Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
     pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
     ints = n, s, spec.attrs["start"], parts
-    text = text_of("seen_keys.cu few_queries.cu", numbers, _stored(spec))
+    text = text_of("seen_keys.cu few_queries.cu", numbers, _types(spec))
     return LaunchCall(text, launches, ints, pieces, ALIGNED, tensor_attention(spec).otherwise)
 
 

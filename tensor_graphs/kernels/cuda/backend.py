@@ -1,6 +1,5 @@
-"""backend: `cuda`, kernels written by hand for what stages say badly. Here are weights read once for few rows, running sums, rows
-of a state in place, and the list of all; matrix_products.py, conv.py, attention.py and scatter.py have theirs. A text is files of
-this folder behind the numbers of one spec (text_cache.py)."""
+"""backend: `cuda`, kernels written by hand where generated ones are slow. Here are weights read once for few rows, running sums,
+rows of a state in place, and the list of all. A text is files of this folder behind the numbers of one spec (source_text.py)."""
 
 from __future__ import annotations
 
@@ -232,7 +231,7 @@ def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
 
 
 def kernels() -> list[Kernel]:
-    def made(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, *,
+    def kernel(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, *,
              mark: str = "", arch: tuple[str, ...] = (), header: Path = HEADER, **fields: Any) -> Kernel:
         return Kernel(name=f"{NAME}.{op}{mark}", backend=NAME, op=op, build=build, accepts=accepts, source=read(files),
                       module=__name__, toolchain=nvrtc.made_with(header), contiguous=True,
@@ -241,12 +240,12 @@ def kernels() -> list[Kernel]:
     def by_tiles(op: str, build: Callable[[Spec], LaunchCall], accepts: Callable[[Spec], str | None], files: str, mark: str,
                  traffic: Callable[[Spec], Dim] | None, arithmetic: Callable[[Spec], Dim] | None,
                  arch: tuple[str, ...] = ("sm_90",), **fields: Any) -> Kernel:
-        return made(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, header=TENSOR_CORES,
+        return kernel(op, build, accepts, files, mark=mark, traffic=traffic, arch=arch, header=TENSOR_CORES,
                     arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic), **fields)
 
     a, p = attention, matrix_products
-    return [made("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
-            made("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+    return [kernel("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
+            kernel("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot")),
             by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
@@ -262,10 +261,10 @@ def kernels() -> list[Kernel]:
             by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
                      conv.conv_steps, prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
-            *(made(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)
+            *(kernel(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)
               for op in ("linear", "dot")),
-            made("attention", a.attention, a.attention_takes, "attention.cu", traffic=a.attention_traffic,
-                 arithmetic=a.attention_steps),
+            kernel("attention", a.attention, a.attention_takes, "attention.cu", traffic=a.attention_traffic,
+                   arithmetic=a.attention_steps),
             by_tiles("attention", a.tensor_attention, a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu", "_tensor",
                      a.tensor_attention_traffic, a.tensor_attention_steps),
             by_tiles("attention", partial(a.tensor_attention, near=True), a.tensor_attention_takes, f"{a.MANY} tensor_attention.cu",
@@ -274,9 +273,10 @@ def kernels() -> list[Kernel]:
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
-            made("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
-            made("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
-            made("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True, strided=rows_apart)]
+            kernel("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
+            kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
+            kernel("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True,
+                   strided=rows_apart)]
 
 
 WORTH_A_TEXT = 1 << 18

@@ -1,4 +1,4 @@
-"""conv: of the backend `cuda`: convolutions by tensor cores, which read their windows where they lie."""
+"""conv: convolutions of the backend `cuda` by tensor cores, which read their windows in place."""
 
 from __future__ import annotations
 

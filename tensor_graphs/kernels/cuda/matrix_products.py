@@ -1,4 +1,4 @@
-"""matrix_products: those of the backend `cuda`: of many rows and of a few dozen by tensor cores, and of whatever there is."""
+"""matrix_products: product kernels of the backend `cuda`: many rows and a few dozen by tensor cores, and any others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEAST_PADDED = 64
 """elements of rows whose parts are made longer"""
 
 CLUSTERED = {2: 132, 4: 112, 8: 96}
-"""blocks that run at the same time where so many are a cluster (H100, H200: with 128 in fours some wait, which doubles the time)"""
+"""cluster size -> blocks that run at the same time (H100, H200: with 128 in fours some wait, which doubles the time)"""
 
 
 # ---- products of many rows ---------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ MAPS_BYTES = 256 * MULTIPROCESSORS
 
 
 FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
-"""how much faster the products of tiles of so many columns are; in steps of one column (3.6 ns on an H200): what storing one takes,
+"""columns of a tile -> speed of its products; in steps of one column (3.6 ns on an H200): what storing one takes,
 and adding up sums that were cut"""
 
 
@@ -289,8 +289,8 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
-def _rows_beside(spec: Spec, tf32: bool) -> int:
-    """Columns of a tile."""
+def _columns_of_turned(spec: Spec, tf32: bool) -> int:
+    """Columns of a tile that is turned."""
     x, wide = spec.inputs[0], 16
     while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec, tf32) else MOST_TURNED):
         wide *= 2
@@ -300,12 +300,12 @@ def _rows_beside(spec: Spec, tf32: bool) -> int:
 def turned_steps(spec: Spec, tf32: bool = False) -> Dim:
     """`product_steps` of tiles that are turned."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _rows_beside(spec, tf32)
+    wide = _columns_of_turned(spec, tf32)
     return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec, tf32) // SHARE)
 
 
 def turned(spec: Spec, tf32: bool = False) -> LaunchCall:
-    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _rows_beside(spec, tf32)
+    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _columns_of_turned(spec, tf32)
     down = -(-columns // TILE_ROWS)
     most, tiles = down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down
     return _by_tiles(spec, wide, most, tiles, _piece(spec, tf32), True, tf32)

@@ -1,5 +1,5 @@
-"""scatter: the call of scatter.cu for one spec: rows written over, added to or compared with those that indices say, in one order
-whatever the order of threads. Of equal indices in mode `set`, which the definition leaves open, the last one stays, as on a CPU."""
+"""scatter: the call of scatter.cu for one spec: rows that indices name are written, added or compared in an order that does not
+depend on threads. Of equal indices in mode `set`, which the definition leaves open, the last one stays, as on a CPU."""
 
 from __future__ import annotations
 

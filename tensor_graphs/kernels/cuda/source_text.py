@@ -1,4 +1,4 @@
-"""source_text: CUDA C behind the numbers and types of one spec, and what all kernels of this backend take for granted."""
+"""source_text: CUDA C behind the numbers and types of one spec, and the constants that all kernels of this backend share."""
 
 from __future__ import annotations
 

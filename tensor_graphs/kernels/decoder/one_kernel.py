@@ -1,14 +1,10 @@
-"""one_kernel: one kernel for all steps of a run of one token (one_kernel.cu), from a list of its steps (read_graph.py).
+"""one_kernel: one CUDA kernel for all steps of a run of one token (one_kernel.cu), generated from a list of steps (read_graph.py).
 
-A list is a decoder's: each step reads what the one before it made. What is generated: the text (numbers, the steps in their order,
-a loop where they repeat), a table with a row for each step (where its words and weights lie, what has to be done before its weights
-are brought), and the order in which weights have to lie in memory, so that one copy brings all that a block needs of a step.
-
-The dot products of a step behind norms have two halves (`NormRows`). The first needs only what is there already: it is placed
-before the step that makes the rest, so that it is done while words are on their way.
-
-In: steps and sizes.  Out: `OneKernel`; NotLowered where the text is not made for the sizes. Measured in decision 0079.
-"""
+Each step reads the result of the step before. Generated are the text (numbers, the steps in order, a loop where they repeat), a
+table with a row per step (where its words and weights lie, what must be done before its weights are loaded), and the order of
+weights in memory: one copy brings all that a block needs of a step. Dot products behind norms have two halves (`NormRows`): the
+first needs no new words, so it is placed before the step that makes the rest, while words are on their way. Measured in decision
+0079."""
 
 from __future__ import annotations
 
@@ -246,7 +242,7 @@ class OneKernel:
         for kind in kinds:
             kind.check(sizes)
         require(isinstance(kinds[0], NormRows | Likeliest), f"steps that begin with {type(kinds[0]).__name__}")
-        for before, after in pairwise(kinds):                       # one that reads what nobody writes waits for ever
+        for before, after in pairwise(kinds):                       # a step that reads unwritten words waits for ever
             require(_follows(before, after, sizes), f"{after} behind {before}")
         self.steps = self._in_order()
         require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
@@ -317,7 +313,7 @@ class OneKernel:
             step.common_at, self.common_bytes = self.common_bytes, self.common_bytes + step.common_bytes
             if not isinstance(kind, Attention):                     # its weights are the caches
                 step.pack_at, self.pack_bytes = self.pack_bytes, self.pack_bytes + step.block_bytes * BLOCKS
-        self._held = held
+        self._in_ring = held
 
     def _place_first_sets(self) -> None:
         """The first sets of rows of the last step, for each place of one what must be done before, and the order of the places."""
@@ -327,7 +323,7 @@ class OneKernel:
         waits = []
         for slot in range(WARPS * STAGES):
             begin, end = slot * nbytes, (slot + 1) * nbytes
-            over = [h[2] + 1 for h in self._held if h[0] < end and begin < h[1]]
+            over = [h[2] + 1 for h in self._in_ring if h[0] < end and begin < h[1]]
             # parts are read after the step says that it is done, but before the next one does
             waits.append(max([*over, attended + 3 if end > mixed else 0]))
         self._waits, self._order = waits, sorted(range(len(waits)), key=lambda k: (waits[k], k))

@@ -1,12 +1,11 @@
-"""read_graph: a decoder's run of one token, read from the words of its graph, as the steps of one kernel (one_kernel.py).
+"""read_graph: the steps of one kernel (one_kernel.py), read from the graph of a decoder's run of one token.
 
-    found = decoder_of(graph)           # names of weights and states, sizes, what has to be 1; or NotLowered, which says why
-    OneKernel(found.kinds, found.sizes)
+    decoder = decoder_of(graph)         # names of weights and states, sizes, what has to be 1; or NotLowered, with the reason
+    OneKernel(decoder.kinds, decoder.sizes)
 
-What is read, from the last step to the first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention of
-normed and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
-(language/part.py) and others that are read from files are read by their definitions. With anything else it is no such decoder.
-"""
+It reads from the last step to the first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention of normed
+and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
+(language/part.py) are read by their definitions."""
 
 from __future__ import annotations
 

@@ -45,9 +45,11 @@ def is_float(x: np.ndarray) -> bool:
 
 def widened(op: str, function: np.ufunc, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
     """Put an op of one operand into a table: numpy's function of it, of narrow floats as f32."""
-    @row(op, True, table)
     def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][...] = function(wide(ins[0]))
+
+    run.__name__ = op
+    row(op, True, table)(run)
 
 
 for _op, _function in {"reciprocal": np.reciprocal, "sqrt": np.sqrt, "exp2": np.exp2, "log2": np.log2, "sin": np.sin,
@@ -57,9 +59,11 @@ for _op, _function in {"reciprocal": np.reciprocal, "sqrt": np.sqrt, "exp2": np.
 
 def direct(op: str, function: np.ufunc, in_place: bool = True, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
     """Put an op of two operands into a table: numpy's function of them as they are."""
-    @row(op, in_place, table)
     def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         function(ins[0], ins[1], out=outs[0])
+
+    run.__name__ = op
+    row(op, in_place, table)(run)
 
 
 for _op, _of_two in {"add": np.add, "mul": np.multiply, "and": np.bitwise_and, "xor": np.bitwise_xor}.items():

@@ -23,14 +23,11 @@ def versions() -> dict[str, str]:
 
 def kernels() -> list[Kernel]:
     """One kernel per function of atomics.py, composites.py and scan.py; all dtypes the op itself allows."""
-    rows = []
-    for table, module in ((atomics.TABLE, atomics), (composites.TABLE, composites), (scan.TABLE, scan)):
-        for op, (function, in_place) in table.items():
-            rows.append(Kernel(
-                name=f"numpy.{op}", backend=NAME, op=op, accepts=(composites.ACCEPTS | scan.ACCEPTS).get(op, _any),
-                build=partial(_call, function), source=source_of(function), module=module.__name__,
-                toolchain=f"numpy {np.__version__}", in_place=((0, 0),) if in_place else ()))
-    return rows
+    accepts = composites.ACCEPTS | scan.ACCEPTS
+    return [Kernel(name=f"numpy.{op}", backend=NAME, op=op, accepts=accepts.get(op, _any), build=partial(_call, function),
+                   source=source_of(function), module=module.__name__, toolchain=f"numpy {np.__version__}",
+                   in_place=((0, 0),) if in_place else ())
+            for module in (atomics, composites, scan) for op, (function, in_place) in module.TABLE.items()]
 
 
 def _call(function: Function, spec: Spec) -> HostCall:

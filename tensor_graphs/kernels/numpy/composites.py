@@ -193,7 +193,7 @@ def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("gather_linear")
 def gather_linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """One product for all rows that chose one matrix; those that nobody chose are not read."""
+    """One product for all rows that chose one matrix; the others are not read."""
     (x, weight, index), bias = ins[:3], operand(ins, attrs, ("x", "weight", "index", "bias"), "bias")
     x = np.broadcast_to(wide(x), (*index.shape, weight.shape[2]))
     outs[0][...] = 0

@@ -1,9 +1,7 @@
 """scan: a loop over the step, each of whose ops is this backend's own function of it.
 
-In: operands as the op's page says.  Out: the carries after the last turn, then what each turn gives, stacked. The step is written
-out once for its sizes; its values have memory of their own that all turns share, and each carry two places, as a turn reads the old
-ones while it writes the new.
-"""
+In: operands as on the op's page.  Out: the carries after the last iteration, then the stacked values of each. The step is written
+out once for its sizes; its values have memory that all iterations share, and each carry two places, one read and one written."""
 
 from __future__ import annotations
 

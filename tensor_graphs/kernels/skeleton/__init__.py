@@ -1,8 +1,7 @@
-"""skeleton: a minimal conforming backend as text, and what writes it for a name. `tg new-backend` is its door.
+"""skeleton: a minimal conforming backend as text, written by `tg new-backend` for a name.
 
 In: a name and a folder.  Out: a project: a package with a capability table, a view function and five kernels in plain numpy, a
-README with the next steps, and a pyproject.toml whose entry point makes the backend known where the project is installed.
-"""
+README with the next steps, and a pyproject.toml whose entry point makes the backend known where the project is installed."""
 
 from __future__ import annotations
 

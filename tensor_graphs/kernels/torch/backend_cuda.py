@@ -1,9 +1,7 @@
 """backend_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
 
-torch uses the primary context, as our device does, and is called with its default stream as the current one (`in_order`), so that
-what either has begun is done before what the other begins. Narrow floats are taken where torch computes in f32 inside of one
-operator.
-"""
+torch uses the primary context, as our device does, with its default stream as the current one (`in_order`): work of either is
+ordered behind the other's. Narrow floats are taken where torch computes in f32 within one operator."""
 
 from __future__ import annotations
 

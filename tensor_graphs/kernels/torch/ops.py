@@ -106,10 +106,8 @@ def gelu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[s
 
 
 def gelu_of(x: Any, tanh: bool) -> Any:
-    """x·Φ(x), or its form with tanh. Φ by erfc: torch's own vectorised gelu says NaN at +∞, where the definition says +∞.
-
-    ½(1 + tanh u) as σ(2u): the sum has no digit left where x < −5, and a row of such numbers is zero in torch's own.
-    """
+    """x·Φ(x), or its form with tanh. Φ by erfc: torch's own vectorised gelu gives NaN at +∞, the definition +∞. ½(1 + tanh u) as
+    σ(2u): the sum has no digit left where x < −5, and a row of such numbers is zero in torch's own."""
     if tanh:
         return x * torch.sigmoid((x + 0.044715 * x * x * x) * (2 * math.sqrt(2 / math.pi)))
     return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))

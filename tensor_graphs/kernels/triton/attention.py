@@ -1,7 +1,5 @@
-"""attention: attention of many queries in Triton, tile by tile with a running maximum; nothing of the size of all scores is kept.
-
-Source: FlashAttention-2, Dao 2023.
-"""
+"""attention: attention of many queries in Triton, tile by tile with a running maximum, without memory of the size of all scores
+(FlashAttention-2, Dao 2023)."""
 
 from __future__ import annotations
 
@@ -10,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.triton.machine import machine
-from tensor_graphs.kernels.triton.products import MOST, NARROW
+from tensor_graphs.kernels.triton.products import MOST, NARROW, machine
 from tensor_graphs.language import dims as d
 
 LONGEST = 256

@@ -1,8 +1,7 @@
-"""backend: `triton`, kernels in Triton on `cuda:0`: ours, and those that are registered with `@tg.kernel(op, backend="triton")`.
+"""backend: `triton`, kernels in Triton on `cuda:0`: ours, and those registered with `@tg.kernel(op, backend="triton")`.
 
-They are functions of Python that are given torch's tensors on our memory and launch what `@triton.jit` has made on torch's current
-stream, which is the default one then. The views, the captures and the copies are those of torchcuda.
-"""
+Functions of Python take torch's tensors on our memory and launch what `@triton.jit` made, on torch's current stream, which is the
+default one then. The views, the captures and the copies are those of torchcuda."""
 
 from __future__ import annotations
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch.ops import torch
-from tensor_graphs.kernels.triton.machine import Machine, machine
 from tensor_graphs.kernels.triton.rows import FLOATS
 from tensor_graphs.language import dims as d
+
+
+class Machine(NamedTuple):
+    """multiprocessors: blocks of one tile each that run at once.  shared: bytes of fast memory that a block may have."""
+
+    multiprocessors: int = 132
+    shared: int = 227 << 10
+
+
+@functools.cache
+def machine(device: Any) -> Machine:
+    """The numbers of a device of torch; those of 9.0 where it is no GPU, as in Triton's interpreter."""
+    if device.type != "cuda":
+        return Machine()
+    properties = torch.cuda.get_device_properties(device)
+    return Machine(properties.multi_processor_count, getattr(properties, "shared_memory_per_block_optin", 99 << 10))
+
 
 NARROW = ("bf16", "f16")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of, timing_key, verdict_key
 from tensor_graphs.kernels.import_spec import out_of_reach
-from tensor_graphs.kernels.kernel import Kernel, made_together
+from tensor_graphs.kernels.kernel import Kernel, make_together
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import PROCESS_SECONDS, Judge, JudgeTask
@@ -123,7 +123,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
         if not ahead:
             ahead = max(1, int(min(AHEAD, left / COMPARING)))
             soon = [q for group in groups[:ahead] for q in group]
-            whys = made_together([(q.kernel, q.signature.spec) for q in soon])
+            whys = make_together([(q.kernel, q.signature.spec) for q in soon])
             broken |= {q.verdict_key: ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
         ahead -= 1
         # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget

@@ -1,9 +1,7 @@
-"""segments: runs of instructions that one engine executes in one go. Which engine it is, the call of an instruction says.
+"""segments: runs of instructions that one engine executes in one go; the call of an instruction names its engine.
 
-Read first: segment.py (what the executor asks of each), then native.py, host_calls.py, launches.py, transfers.py; decoder_kernel.py
-is launches.py with one kernel in place of all launches, on_device.py joins launches and host calls, replays.py keeps what of both
-runs without the host.
-"""
+Read first: segment.py (the interface), then native.py, host_calls.py, launches.py, transfers.py. decoder_kernel.py puts one kernel
+in place of launches, on_device.py joins launches and host calls, replays.py holds captured work of both."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""decoder_kernel: launches of a decoder's run, in place of which one kernel (kernels/decoder/one_kernel.py) is a run of one token.
+"""decoder_kernel: launches of a decoder's run, replaced by one kernel (kernels/decoder/one_kernel.py) in a run of one token.
 
-The kernel reads states, the token and outputs where the launches have them, so that both may follow each other. What it reads of
-weights is made of the bound ones once they are bound: rows in another order, norms' weights in f32, a table of rotations.
-"""
+The kernel uses states, the token and outputs where the launches have them, so that both may alternate. Its form of the weights is
+made when they are bound: rows in another order, norms' weights in f32, a table of rotations."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import HostCall
-from tensor_graphs.kernels.registry import View, door_of, view_of
+from tensor_graphs.kernels.registry import View, optional_member, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
@@ -50,7 +50,7 @@ class HostCalls(Segment):
             assert isinstance(ins.call, HostCall)
             self.steps.append(HostStep(index, ins.call, [lookup.window(o) for o in ins.outs], [lookup.window(o) for o in ins.ins],
                                        ins.attrs, d.has_dims(ins.attrs), view_of(ins.backend), device_named(ins.device),
-                                       door_of(ins.backend, "in_order")))
+                                       optional_member(ins.backend, "in_order")))
 
     def prepare(self) -> None:
         windows = [w for step in self.steps for w in (*step.outs, *step.ins)]

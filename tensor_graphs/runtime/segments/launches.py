@@ -1,9 +1,8 @@
-"""launches: kernels of images, launched one after the other on their device. What is launched again unchanged is one replay.
+"""launches: kernels of images, launched one after the other on their device; unchanged launches are one replay.
 
-A frame keeps what its launches are given: a table of addresses, and in the device's memory the sizes. Launches that come a second
-time with the same addresses and grids are captured, where the device can do that, and from then on one call runs them all, whatever
-the sizes are: a step over a longer and longer state is the same replay.
-"""
+A frame keeps the arguments: a table of addresses, and the sizes in the device's memory. Launches that repeat with the same
+addresses and grids are captured, where the device can, and then run by one call whatever the sizes are: a step over a growing state
+is the same replay."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""on_device: launches and calls of a library on one device, interleaved, as one replay where nothing but contents has changed.
+"""on_device: launches and calls of a library on one device, interleaved, as one replay where only contents have changed.
 
 A call of a library costs the host some ten microseconds, as long as a small kernel takes; captured with the launches around it, it
-costs nothing. What cannot be captured is called each time.
-"""
+costs nothing. What cannot be captured is called each time."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.known import device_named
-from tensor_graphs.kernels.registry import door_of
+from tensor_graphs.kernels.registry import optional_member
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
 from tensor_graphs.runtime.frame import Frame
@@ -37,7 +36,7 @@ class OnDevice(Segment):
             assert isinstance(part, Launches | HostCalls)
             self.parts.append(part)
         self.device = device_named(instructions[0].device)
-        capture = next(door_of(ins.backend, "captured") for ins in instructions if ins.call.engine == "host")
+        capture = next(optional_member(ins.backend, "captured") for ins in instructions if ins.call.engine == "host")
         assert capture is not None
         self.capture, self.one_by_one = capture, False
 

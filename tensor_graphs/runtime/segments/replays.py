@@ -1,9 +1,8 @@
-"""replays: what a segment has launched again and again with the same addresses and sizes, as one thing to run.
+"""replays: launches that repeat with the same addresses and sizes, captured and run as one.
 
-A key says all that decides about launches. What runs again under one of the last few keys is captured (a caller whose results are
-new arrays gets two or three places in turns); so is what is timed, with a mark before each step, as the host's own time between two
-launches would be taken for the steps': 25 to 35 µs for a kernel of 3 on an H200.
-"""
+A key holds all that launches depend on. Work that runs again under one of the last few keys is captured (results in new arrays
+alternate between two or three places). Timed work is captured with a mark before each step: the host's time between two launches
+would count as the steps' (25 to 35 µs for a kernel of 3 on an H200)."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,7 @@ class Transfers(Segment):
             return part
         memory = frame.memory[w.base]
         assert memory is not None
-        nbytes = w.dtype.itemsize
-        for size in step.sizes:
-            nbytes *= int(frame.values[size])
+        nbytes = math.prod((int(frame.values[size]) for size in step.sizes), start=w.dtype.itemsize)
         part = memory.device.part(memory, int(frame.values[frame.n_exprs + w.pointer]) if nbytes else 0, nbytes)
         frame.views[w.base][id(w)] = part
         return part

@@ -31,7 +31,7 @@ def product(lib: library.NativeLibrary, x: Array, w: Array, bias: Array | None =
 
 
 def dot(lib: library.NativeLibrary, a: Array, b: Array) -> Array:
-    """Of arrays [batch, m, k] and [batch, k, n] that may lie in any way."""
+    """Multiply arrays [batch, m, k] and [batch, k, n] of any strides."""
     size = a.dtype.itemsize
     out = poisoned((len(a), a.shape[1], b.shape[2]), a.dtype)
     strides = [s // size for each in (out, a, b) for s in each.strides]
@@ -98,7 +98,7 @@ def test_long_rows_and_many_are_right_on_any_number_of_threads(of_x: type, of_w:
 
 
 def test_sums_of_floats_are_as_near_as_those_of_vectors() -> None:
-    """Of positive numbers every rounding counts."""
+    """Positive numbers: every rounding counts."""
     lib, x, w = library.load(), np.abs(normal((64, 4096), 1)), np.abs(normal((64, 4096), 2))
     for weights in (w, w.astype(BF16)):
         assert error(product(lib, x, weights), x, weights) <= 5e-7

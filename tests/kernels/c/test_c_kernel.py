@@ -75,7 +75,7 @@ def last_axis(spec: Spec) -> tuple[Any, Any]:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """What a test registers is taken back."""
+    """Unregister what a test registers."""
     before = {k.name for k in registry.all_kernels(("c", "numpy"))}
     yield
     for name in {k.name for k in registry.all_kernels(("c", "numpy"))} - before:
@@ -89,7 +89,7 @@ def softmax_kernel(**options: Any) -> Kernel:
 
 
 def ran(kernel: Kernel, node: Node, **arrays: np.ndarray) -> np.ndarray:
-    """What a plan of this one kernel returns."""
+    """Return the output of a plan of this one kernel."""
     graph = tg.graph(node)
     return np.asarray(tg.bind(single_kernel_plan(graph, kernel)).run(arrays)["out"])
 

@@ -12,7 +12,7 @@ from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.c_code import headers_of
 from tensor_graphs.kernels.c import backend, library
 from tensor_graphs.kernels.c.backend import ROWS
-from tensor_graphs.kernels.kernel import made_together
+from tensor_graphs.kernels.kernel import make_together
 from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 
@@ -99,7 +99,7 @@ def test_kernels_whose_library_cannot_be_compiled_are_left_out_and_the_others_ar
     wide = next(k for name, k in kernels.items() if k.op == "softmax" and name != "c.softmax")
     x = tg.input("x", (4, 8), tg.f32)
     spec = signature_of(tg.softmax(x)).spec
-    assert made_together([(kernels["c.softmax"], spec), (wide, spec)]) == [None, "the compiler was killed"]
+    assert make_together([(kernels["c.softmax"], spec), (wide, spec)]) == [None, "the compiler was killed"]
     with pytest.raises(c_code.ToolchainError, match="was killed"):
         loaded.address("tg_softmax_f64")
     assert loaded.address("tg_softmax") and loaded.address("tg_copy_strided")

@@ -88,7 +88,7 @@ class Case:
 
 
 def wanted(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """What the oracle says; with equal indices in mode set, of which it says nothing, without all but the last of them."""
+    """The oracle's result; with equal indices in mode set, of which it says nothing, without all but the last of them."""
     base, index, updates = arrays
     if case.mode == "set":
         flat = index.reshape(-1).copy()

@@ -35,7 +35,7 @@ def attending(width: int, heads: int = 4, of_keys: int = 2, dtype: DType = tg.bf
 def of_many(y: Node, near: bool = False) -> LaunchCall:
     spec = Spec.of(y)
     if near:
-        return attention.near_attention(spec)
+        return attention.tensor_attention(spec, near=True)
     return attention.float_attention(spec) if y.dtype is tg.f32 else attention.tensor_attention(spec)
 
 

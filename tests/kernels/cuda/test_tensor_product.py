@@ -234,8 +234,8 @@ def test_tiles_of_eight_bits_multiply_as_the_definition_does(y: Node) -> None:
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
-        for call, shift, near in ((matrix_products.product(spec), 0, 1), (matrix_products.product(spec), 1, 1),
-                                  (matrix_products.turned(spec), 0, 1),
+        product = matrix_products.product(spec)
+        for call, shift, near in ((product, 0, 1), (product, 1, 1), (matrix_products.turned(spec), 0, 1),
                                   (matrix_products.product(spec, fast=True), 0, 8)):
             found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
             allowed = near * NEAR_EIGHT[y.dtype.name] * np.abs(wanted).max()

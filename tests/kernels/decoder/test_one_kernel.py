@@ -99,7 +99,7 @@ def test_each_step_reads_what_the_one_before_it_wrote() -> None:
 @pytest.mark.parametrize(("step", "warps", "lanes", "rows", "columns"), [
     (0, 10, 8, 1536, 640), (3, 10, 8, 4096, 640), (4, 8, 32, 640, 2048)])
 def test_lanes_find_their_rows_in_packed_weights(step: int, warps: int, lanes: int, rows: int, columns: int) -> None:
-    """As `dots` of one_kernel.cu reads: 8 elements of a lane at a time, 4 of each half of the warp's columns."""
+    """Read as `dots` of one_kernel.cu does: 8 elements of a lane at a time, 4 of each half of the warp's columns."""
     weight = np.arange(rows * columns, dtype=np.uint32).astype(np.uint16).reshape(rows, columns)
     packed = OneKernel(decoder(1), SIZES).packed(step, weight).reshape(one_kernel.BLOCKS, warps, -1, 32, 8)
     of_block, width = rows // one_kernel.BLOCKS, columns // warps

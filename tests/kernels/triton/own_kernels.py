@@ -45,7 +45,7 @@ def gate_without_its_end(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping
 
 @tg.kernel(gated(), backend="triton", contiguous=True)
 def gate_that_asks(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """It waits for the device, which cannot be captured; it is called each time."""
+    """A kernel that waits for the device, which cannot be captured; it is called each time."""
     if not outs[0].numel() or float(ins[0][0, 0]) == 0.0:
         outs[0].zero_()
     launch(outs, ins, outs[0].numel())

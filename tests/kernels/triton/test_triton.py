@@ -18,7 +18,7 @@ from tensor_graphs.kernels.kernel import HostCall, KernelError, Spec
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.kernels.triton import attention, backend, products, rows
-from tensor_graphs.kernels.triton.machine import Machine
+from tensor_graphs.kernels.triton.products import Machine
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
@@ -184,7 +184,7 @@ def test_its_identity_covers_the_programs_and_the_version_of_triton(monkeypatch:
 
 def test_what_is_registered_for_it_may_be_captured_and_what_is_for_others_not() -> None:
     def nothing(outs: Any, ins: Any, attrs: Any) -> None:
-        """It is declared, and not called."""
+        """Declared, and not called."""
 
     spec = Spec.of(tg.silu(given("x", 3)))
     for name, captured in (("triton", True), ("torchcuda", False), ("numpy", False)):
