@@ -54,8 +54,7 @@ def folder() -> Path:
 
 
 def kept(graph: Graph, point: Point) -> dict[str, Any]:
-    """Return the entries of a trace's conditions for a failing point, and write its inputs to a file. Dims are numbered, as in
-    `axes`."""
+    """Return a trace's conditions for a failing point, dims numbered as in `axes`, and write its inputs to a file."""
     numbered = _renamed(point, {n: f"d{i}" for i, n in enumerate(graph.dim_order)})
     fields = {f.name: getattr(numbered, f.name) for f in dataclasses.fields(Point)}
     defaults = {f.name: f.default for f in dataclasses.fields(Point)}
@@ -68,8 +67,7 @@ def _renamed(point: Point, names: Mapping[str, str]) -> Point:
 
 
 def point_of(graph: Graph, document: Mapping[str, Any]) -> Point:
-    """Return the point that `kept` describes, of a graph that differs at most in the names of its dims. Raises
-    FailingPointError."""
+    """Return the point that `kept` describes, for a graph that may name its dims otherwise. Raises FailingPointError."""
     try:
         point = Point(**{name: _tuples(value) for name, value in document.items()})
         return _renamed(point, {f"d{i}": n for i, n in enumerate(graph.dim_order)})

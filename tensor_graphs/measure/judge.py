@@ -115,8 +115,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8e5m2": 2.0}
-"""unit roundoffs of the output's dtype beyond which rounding is looked at as an explanation (most kernels of a narrow dtype compute
-in f32, and round once)"""
+"""unit roundoffs of the output beyond which rounding is examined (most kernels of narrow dtypes compute in f32, and round once)"""
 
 LARGE_WORK = (5e6, 1 << 20)
 """flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
@@ -142,7 +141,7 @@ QUICK = (1e8, 1 << 24)
 """flops and bytes up to which the oracle is quick: some 20 ms"""
 
 SLOW = 0.25
-"""seconds of the oracle for one answer, beyond which a kernel of this package is compared on copies of few rows, except at two
+"""seconds of the oracle for an answer, beyond which kernels of this package are compared on copies of few rows, but for two
 points"""
 
 MOST_DRAWN = 1 << 25
@@ -275,8 +274,7 @@ SIDE_THREADS, CORES_FOR_SIDE_THREADS = 2, 8
 they need. Four take as long: numpy releases the interpreter for about half of that work"""
 
 MUCH = 256 << 20
-"""bytes that the oracle holds for an answer, beyond which one thread at a time evaluates or compares: each sees the same free
-memory"""
+"""bytes that the oracle holds for an answer, beyond which one thread at a time evaluates or compares, for their common memory"""
 
 FOR_A_WORKER = 3
 MOST_HELD = 512 << 20
@@ -288,8 +286,8 @@ FORESEEN = 8
 
 
 class Judge:
-    """Runs kernels in a worker, compares, records. One judge per process is enough; use it as a context manager. For many kernels,
-    none of them timed: comparison_pipeline.py."""
+    """Runs kernels in a worker, compares, records; a context manager, one per process. For many untimed kernels:
+    comparison_pipeline.py."""
 
     def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
                  rates: DeviceRates | None = None) -> None:
@@ -522,8 +520,7 @@ class Judge:
         return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
 
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-        """Return the points at which a kernel is compared. Sizes at which the op has no value are left out; raises JudgeError where
-        none is left."""
+        """Return the points at which a kernel is compared: those at which the op has a value. Raises JudgeError without any."""
         return self._with_value(signature, self._candidates(kernel, signature, typical))
 
     def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
@@ -663,8 +660,7 @@ class Judge:
         return self._candidates(asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
-        """Return the smaller fixed sizes at which a kernel was compared at all points, comparing now if nobody has; None where
-        there are none, and where it did not pass."""
+        """Return the smaller fixed sizes at which a kernel has passed at all points, comparing now if needed; None without."""
         small = smaller(kernel, signature)
         if small is None:
             return None
@@ -708,8 +704,7 @@ class Judge:
             lambda asked: result.compared() or self._with_class(asked, self._passed_verdict(signature, [result])), asked)
 
     def look_ahead(self, asked: JudgeTask) -> None:
-        """Have the oracle evaluate a worker's first job on this question. Not for a kernel from outside, as the worker may be
-        needed too; errors are raised where the answer is used."""
+        """Have the oracle evaluate a worker's first job on this question, except for a kernel from outside. Ignores errors."""
         small = smaller(asked.kernel, asked.signature)
         if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
             return
@@ -721,8 +716,7 @@ class Judge:
             self._points[_question(asked)] = shown
 
     def ask_the_rest(self, asked: JudgeTask, enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate the later jobs of a question after `look_ahead`, until it is enough: while a worker runs the
-        first."""
+        """Have the oracle evaluate the later jobs of a question, until it is enough, while a worker runs the first."""
         later = self._later.get(_question(asked), deque[Point]())
         with suppress(Exception):
             while later and not enough():
@@ -735,8 +729,7 @@ class Judge:
         return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[JudgeTask], enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate what `compare` will need, question by question until it is enough, while compilers run: few of
-        many, as the first answers would be forgotten before they are used."""
+        """Have the oracle evaluate what `compare` will need first, until it is enough, while compilers run."""
         with one_thread():
             for task in asked[:FORESEEN]:
                 if enough():
@@ -777,8 +770,8 @@ class Judge:
 
     def _run_kernel(self, kernel: Kernel, signature: Signature, shown: Sequence[Point],
                     timing: Timing | None) -> Verdict | _Dialogue:
-        """Return the dialogue of a run whose outputs are right, or why the kernel does not pass; then nothing else runs in the
-        process of one from outside."""
+        """Return the dialogue of a run whose outputs are right, or a verdict, after which a kernel from outside loses its
+        worker."""
         result = self._run_jobs(kernel, signature, shown, timing)
         if isinstance(result, Verdict) and not kernel.ours:
             self.worker.leave()
@@ -846,8 +839,7 @@ class Judge:
             dialogue.close()
 
     def _not_run(self, kernel: Kernel, reply: Reply, dialogue: _Dialogue) -> Verdict:
-        """Return the verdict of a reply other than RAN. Raises KernelError and InputError where no kernel is at fault, as far as
-        can be checked from here: a candidate may claim so too."""
+        """Return the verdict of a reply other than RAN. Raises KernelError and InputError where the claim of one holds."""
         match reply.status:
             case "OTHER" if not dialogue.loaded and _edited(kernel):
                 raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
@@ -900,8 +892,7 @@ class Judge:
         return timing
 
     def _renewable(self, asked: JudgeTask) -> tuple[str, ...]:
-        """Return the operands that can get new values altogether, once in a measurement: it takes long, and needs the oracle
-        again."""
+        """Return the operands that can get new values altogether, once in a measurement: it is slow."""
         supplied = {name for name, _ in asked.given}
         prepared = self.prepared(asked.kernel, asked.signature)
         names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), prepared)
@@ -1042,8 +1033,7 @@ class Judge:
         return None
 
     def _read_rows(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
-        """Return an output of which the worker reports the rows that differ from an operand's. Raises ProtocolError where that is
-        not due, or there are no such rows."""
+        """Return an output of which the worker sent only changed rows. Raises ProtocolError where that is not valid."""
         t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
         shape = tuple(map(int, t.shape))
         if base is None or count > math.prod(shape[:-1]):
@@ -1058,8 +1048,7 @@ class Judge:
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord | None:
-        """Store a verdict (binding None) or a time at these dims; return the row. A failure of the judge itself is only logged.
-        Raises JudgeError: this process was changed."""
+        """Store a verdict (binding None) or a time; return the row. Raises JudgeError: this process was changed."""
         refuse_replaced()                                           # here too: `examine_interleaved` itself may have been replaced
         if verdict.status == JUDGE_ERROR:
             log.error("%s", verdict.log)
@@ -1155,14 +1144,12 @@ class _Dialogue:
         return self.before is not None
 
     def placed(self, reply: Reply) -> str:
-        """Return the log of a reply whose first line tells where the worker died or hung; what a kernel raises names its point
-        itself."""
+        """Return the log of a reply, with the point where the worker died or hung; exceptions name it themselves."""
         first, line, rest = reply.log.partition("\n")
         return f"{first}{self.at}{line}{rest}" if reply.status == "TIMEOUT" or first.startswith(DIED) else reply.log
 
     def __call__(self, mark: Mark, at: float) -> dict[str, Any] | None:
-        """Take a message and return the answer. Raises ProtocolError, also for a message that is not due: a block cannot be
-        reported again."""
+        """Take a message and return the answer. Raises ProtocolError, also for a message that is not due."""
         if type(mark) not in AFTER[self.before] or (self.timing is None and isinstance(mark, Begin)):
             raise ProtocolError(f"{type(mark).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(mark)
@@ -1219,8 +1206,7 @@ class _Dialogue:
         return None
 
     def _due(self, name: str) -> set[int]:
-        """Return the runs of these blocks of which outputs are stored: whoever chooses among them chooses those in which the work
-        was done."""
+        """Return the runs of these blocks whose outputs have to be stored."""
         assert self.timing is not None
         return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
                 for run in range(first + WARM_UP, first + len(block.whole))
@@ -1350,8 +1336,7 @@ def _failure(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
 
 
 def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Verdict:
-    """Return the result on a question; JUDGE_ERROR where the judge's own code fails, so that the next one is examined all the same.
-    Raises what a user can mend."""
+    """Return the result on a task; JUDGE_ERROR where the judge's own code fails. Raises what a user can mend."""
     try:
         return find(asked)
     except _Refused as e:
@@ -1382,8 +1367,7 @@ def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[st
 
 
 def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:
-    """Split the points into pieces of about AT_ONCE bytes of outputs; one that needs the addresses of the point before stays with
-    it."""
+    """Split the points into pieces of about AT_ONCE bytes of outputs; points that share addresses stay together."""
     jobs: list[list[Point]] = [[]]
     left = AT_ONCE
     for point in shown:

@@ -52,8 +52,7 @@ def other_sizes(right: Iterable[Point], wrong: Point) -> str:
 
 
 def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
-    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count; None:
-    all."""
+    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count."""
     if picked is not None and wrong.ndim:
         wrong = wrong & picked.reshape(*wrong.shape[:-1], 1)
     count = int(wrong.sum())

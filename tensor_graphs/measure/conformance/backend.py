@@ -94,8 +94,7 @@ def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
 
 def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]] | None = None, timed: bool = False,
                   on_step: Step | None = None) -> Conformance:
-    """Judge a backend's kernels at these cells (all by default), in order. Raises ConformanceError when the backend is not
-    available here, KernelError when there is none of this name."""
+    """Judge a backend's kernels at these cells (all by default). Raises ConformanceError (not available here), KernelError."""
     kernels = kernels_of(backend)
     wanted = list(keys() if cells is None else cells)
     judged = []

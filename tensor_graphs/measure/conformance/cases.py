@@ -389,8 +389,7 @@ def write_at_index(draw: CaseDraw) -> Node:
 
 
 def scan(draw: CaseDraw) -> Node:
-    """Return recurrences that neither grow nor shrink much, over a length that is a dim: with a gate, with weights, of two carries
-    that change places, and of what other dtypes have."""
+    """Return recurrences that neither grow nor shrink much: with a gate, with weights, of two carries that change places."""
     length, width = draw.size(), draw.size()
     x, h, reverse = draw.tensor((length, width)), draw.tensor((width,)), draw.pick(False, True, False, True)
     if draw.dtype.kind != "float":
@@ -475,8 +474,7 @@ def case(name: str) -> Case:
 
 
 def instance(name: str, draw: CaseDraw) -> Node:
-    """Return one application of an op. Raises DTypeError when the op takes no such dtype, CaseError when its case makes something
-    else."""
+    """Return one application of an op. Raises DTypeError for a dtype it does not take, CaseError for another op."""
     try:
         node = applied(case(name)(draw))
     except DTypeError:

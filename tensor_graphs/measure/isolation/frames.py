@@ -50,8 +50,7 @@ class Channel:
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Send a frame. Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the
-        judge) when the other end takes nothing."""
+        """Send a frame. Raises BrokenPipeError, ConnectionResetError, or TimeoutError (the judge)."""
         data = self._pack(value)
         self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)

@@ -34,8 +34,7 @@ def bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a digest of the bytes of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write
-    shows)."""
+    """Return a digest of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write shows)."""
     h = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         data = bytes_of(arrays[name])

@@ -194,8 +194,7 @@ def deployed(argv: Sequence[str]) -> Iterator[None]:
 
 
 class StateGuard:
-    """Compares the settings of the process before and after runs. before_import: the floating-point state before the kernel's
-    module was imported; a library that changes it when it is loaded shows."""
+    """Compares the settings of the process before and after runs, and before the import of a kernel's libraries."""
 
     def __init__(self, before_import: Mapping[str, Any] | None = None) -> None:
         self._left: dict[str, set[int]] = {}

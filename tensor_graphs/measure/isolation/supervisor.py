@@ -93,8 +93,7 @@ class Supervisor:
         return True
 
     def sweep(self) -> int:
-        """End whatever the worker started and what was left to this process by parents that have ended; return how many there
-        were."""
+        """End what the worker started, and adopted orphans; return how many there were."""
         self.reap()
         left = [p for p in process_tree.children() if p != self.worker and p not in self.dying]
         left += process_tree.children(self.worker) if self.worker else []

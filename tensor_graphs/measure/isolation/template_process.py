@@ -95,8 +95,7 @@ class TemplateProcess:
 
 @dataclass
 class Forked:
-    """Supervisor as its judge sees it: a child of the template's. returncode: minus the signal that ended it, None while it lives;
-    where nobody knows, as if it had been killed."""
+    """Supervisor, a child of the template's. returncode: minus the signal that ended it (unknown: SIGKILL), None while it lives."""
 
     template: TemplateProcess
     pid: int
@@ -146,8 +145,7 @@ def shared_environment() -> dict[str, str]:
 
 
 def begin() -> None:
-    """Start a template for coming workers, unless there is one: it imports while this process goes on. Errors surface in the first
-    `fork`."""
+    """Start a template in advance, unless there is one. Errors surface in the first `fork`."""
     if INSIDE in os.environ:
         return
     with _guard:
@@ -191,8 +189,7 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
 
 
 def _inherited(environment: Mapping[str, str], names: Sequence[str]) -> object:
-    """Return what a template has from this process and from the files that it imports; where any of it differs, another one is
-    started."""
+    """Return all that a template has from this process and the files that it imports; if any differs, another is started."""
     cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
     sources = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(PACKAGE)))

@@ -62,8 +62,7 @@ def preload(names: Sequence[str] = ()) -> None:
 
 
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
-    """Return the kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is
-    imported here."""
+    """Return the kernel, once its origins are loaded. Raises KernelError: a script does not register it when imported."""
     from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
@@ -148,8 +147,7 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
-    """Run `run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised
-    is the judge's own (fault_origin.py)."""
+    """Run `run_job`, whatever the candidate raises. spoiled: nothing else should run in this process."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library

@@ -107,8 +107,8 @@ class WorkerProcess:
             self._start()
 
     def _start(self) -> int:
-        """Start a worker, and a supervisor if none was started in the same environment; return the worker's process number. One
-        that ends (killed, say) before it is ready is started once more."""
+        """Start a worker, and a supervisor if needed; return the worker's number. One that ends before it is ready gets one
+        retry."""
         if INSIDE in os.environ:
             raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
                              "start another: put that under `if __name__ == \"__main__\":`")
@@ -384,8 +384,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _nameless_file() -> tuple[int, int]:
-    """Return a file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe
-    can be put into its place."""
+    """Return a file without a name, which nobody can replace, opened by this process to read, and for a worker to append."""
     adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
     try:
         mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)

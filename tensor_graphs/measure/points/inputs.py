@@ -156,8 +156,7 @@ def is_index(graph: Graph, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_read_by(graph: Graph, name: str) -> str | None:
-    """Return the input that selects the rows (along the first axis) of an input, where nothing else of it is read; None: all may
-    be."""
+    """Return the input that selects the rows (along the first axis) of an input, if only those are read; None: all may be."""
     whole = definition_of(graph)
     if name not in whole.inputs:
         return None
@@ -188,8 +187,7 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
 
 def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None,
                 by_rows: bool = False) -> dict[str, np.ndarray]:
-    """Return an array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows
-    overlap in memory, for callers that only read."""
+    """Return an array per input of the graph, or for these. by_rows: large ones may be read-only views that overlap."""
     users, out = _users(graph), dict[str, np.ndarray]()
     for name in graph.inputs if names is None else names:
         node = graph.inputs[name]
@@ -235,8 +233,7 @@ def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-    """Scale a matrix that is multiplied by repeatedly: with random numbers of spread 1, what n columns make grows √n times an
-    iteration."""
+    """Scale a matrix of random numbers so that repeated products do not grow: n columns would add a factor of √n."""
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
@@ -341,8 +338,7 @@ _making = threading.Lock()
 
 @lru_cache(maxsize=32)
 def _kept_tables(thread: int) -> Callable[[int, TensorType, bool], _BigInput]:
-    """Return the tables of one thread: rows of a table are altered for a point, and two threads may be at two points. At most this
-    many threads ask at once."""
+    """Return the tables of one thread, as their rows are altered for a point. More threads do not ask at once."""
     return lru_cache(maxsize=2)(_BigInput)
 
 
@@ -380,8 +376,7 @@ def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bo
 
 
 def is_big(t: TensorType, most: int = BIG_INPUT) -> bool:
-    """Return whether an operand of this concrete type has more floats than `most`; by default, so many that they are the same for
-    every seed (except rows that are read)."""
+    """Return whether an operand has more than `most` floats; by default, so many that its values ignore the seed."""
     return t.dtype.kind == "float" and int(t.size()) > most
 
 
@@ -468,8 +463,7 @@ def few_rows(point: Point) -> Point:
 
 
 def row_numbers(point: Point) -> np.ndarray:
-    """Return the number of the differing row of which each row is a copy; each occurs, and which is the last is drawn.
-    Read-only."""
+    """Return the number of the differing row of which each row is a copy; all occur. Read-only."""
     assert point.rows is not None
     name, count = point.rows
     return _row_numbers(point.seed, name, count, fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name])
@@ -690,8 +684,7 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence
 
 
 def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, fixed: Sequence[str] = ()) -> Perturb:
-    """Return one of endlessly many ways to change some values of the `changeable` operands, for runs that must not reuse an answer.
-    Values only change places within an operand, so that they stay legal."""
+    """Return a way to change some values of the `changeable` operands; they change places, so that they stay legal."""
     rng = generator(seed, f"stir {number}")
     ways = []
     for name, size in changeable(graph, sizes, fixed).items():
@@ -749,8 +742,7 @@ MOST_CHOSEN = 1 << 31
 
 
 def largest_sizes(graph: Graph) -> list[dict[str, int]]:
-    """Return sizes far beyond the small ones that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at
-    257."""
+    """Return sizes that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at 257."""
     out: list[dict[str, int]] = []
     for cap in (1 << 62, 1024, 257):
         sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}

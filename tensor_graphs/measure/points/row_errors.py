@@ -70,8 +70,7 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
           numbers: np.ndarray, precision: Precision | None) -> bool:
-    """Put the running errors of these rows into their places; return False where these rows depend on others, or are too much work
-    too."""
+    """Put the running errors of these rows into their places; return False where rows depend on others, or are too much work."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
         outputs = interpret(few.graph, some, dims=sizes).outputs

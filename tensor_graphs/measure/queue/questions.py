@@ -25,8 +25,7 @@ from tensor_graphs.records.rows import REFUTING
 log = logging.getLogger(__name__)
 
 TRIES = 2
-"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile measures it
-again"""
+"""failures of a kernel which never passed that a busy machine may explain, before no profile measures it again"""
 
 PER_KERNEL = 0.25
 """default seconds of timed runs for one kernel"""
@@ -72,8 +71,7 @@ def question_key(q: Question) -> tuple[str, str]:
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Return whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail too
-    often."""
+    """Return whether a busy machine explains that a kernel failed: it has passed before, or did not fail too often."""
     busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
     return row is not None and busy and (row.passed or row.failures < TRIES)
 

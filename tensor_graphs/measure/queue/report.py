@@ -121,8 +121,7 @@ class TunedPart:
 
 @dataclass
 class ProfileReport:
-    """Result of one profiling run; `print` shows it. statuses: number of questions per status; left: questions that the budget left
-    open."""
+    """Result of one profiling run. statuses: number of questions per status; left: questions that the budget left open."""
 
     measured: int = 0
     again: int = 0
@@ -184,8 +183,7 @@ class ProfileReport:
                 f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
-        """Return what was done and found, and what a repeated call would do, in lines. call: name of the call. at: words for
-        requested sizes."""
+        """Return lines: what was done and found, and what a repeated call would do. at: words for sizes."""
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
         opening = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
         closing = (*opening, rests_on(self.rests), what_is_left(self, call), *unused)

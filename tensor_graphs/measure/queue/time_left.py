@@ -83,8 +83,7 @@ def _seconds(seconds: float) -> str:
 
 
 def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
-    """Return estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing
-    it."""
+    """Return estimates: comparing the question's kernel, unless its verdict is among `compared`; timing it."""
     comparing, signature = 0.0, question.signature
     if question.verdict_key not in compared:
         moved, _ = work(signature, tuple(sorted((n, int(question.binding[n])) for n in signature.dim_names)))

@@ -57,8 +57,7 @@ PRODUCT_SIZE, PRODUCT_RUNS = 4096, 8
 """rows, inputs and outputs of that product: 137 Gflop; its runs in a row"""
 
 THREADS, BLOCKS, ROUNDS, CHAINS = 256, 8, 1 << 14, 8
-"""threads of a block; blocks of a multiprocessor, so that all run at once; rounds of a thread; independent multiply-adds of a
-round"""
+"""per block; blocks per multiprocessor, so that all run at once; rounds per thread; independent multiply-adds per round"""
 
 TEXT = f"""
 extern "C" __global__ void read_again(unsigned *out, const uint4 *data, long long count, long long times) {{
@@ -141,8 +140,7 @@ def product_kernel(backend: str, name: str) -> Kernel | str:
 
 
 def product_speed(backend: str, name: str) -> float:
-    """Return the flop/s of a product of square matrices of this dtype; of f8e4m3 to bf16. Raises ValueError where there is no
-    kernel."""
+    """Return flop/s of a product of square matrices of this dtype (f8e4m3 to bf16). Raises ValueError without a kernel."""
     kernel = product_kernel(backend, name)
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {name}: {kernel}")

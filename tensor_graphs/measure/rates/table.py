@@ -269,8 +269,7 @@ def takers(backend: str, node: Node) -> list[Kernel] | str:
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of REPEATS − 1 runs; of fewer where they take long, of more where all of them were
-    disturbed."""
+    """Return the fastest of REPEATS − 1 runs [s]; of fewer slow ones, of more where all of them were disturbed."""
     run()
     best, runs, undisturbed, started = float("inf"), 0, False, time.perf_counter()
     while True:

@@ -251,8 +251,7 @@ class Bench:
         return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
 
     def call_often(self, point: Point) -> None:
-        """Run the kernel many times in a row at a point. Later points show whether it computes the same after as many calls as a
-        program makes."""
+        """Run the kernel many times in a row; later points show whether it still computes the same."""
         inputs, binding = point_inputs(self.graph, point), point.binding
         out = {n: g.array for n, g in self.outputs(binding).items()}
         plan, end = self.bound(inputs), now() + MANY_SECONDS

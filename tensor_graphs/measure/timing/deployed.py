@@ -50,8 +50,7 @@ SECONDS = 8.0
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths, for the reason in the message (its whole log goes to `log`). path: the one whose
-    outputs were wrong, if that is why."""
+    """The worker could not run these paths, for the reason in the message. path: the one whose outputs were wrong, if any."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)

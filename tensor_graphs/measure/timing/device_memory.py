@@ -64,8 +64,7 @@ class DeviceLab:
         return POISONS[self.runs % len(POISONS)]
 
     def poison(self, frame: Frame, shared: bool) -> None:
-        """Fill memory before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share,
-        which takes a launch before each."""
+        """Fill memory before a run: what is not written shows. shared: also what a block's threads share (a launch each)."""
         self.runs += 1
         for device in self.devices:
             device_named(device).fill(frame.arenas[device], self.byte)
@@ -82,8 +81,7 @@ class DeviceLab:
                 or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
     def _differs(self, frame: Frame, copy: Operand, operand: Operand) -> bool:
-        """Return whether a copy of an operand holds other bytes than the operand. By pieces: weights may be half of the host's
-        memory."""
+        """Return whether a copy of an operand differs from it. By pieces: weights may be half of the host's memory."""
         ours, theirs = (self._place(frame, o) for o in (copy, operand))
         whole = np.ascontiguousarray(_brought(*theirs, operand.dtype)).reshape(-1).view(np.uint8)
         if ours[0].device is HOST:
@@ -110,8 +108,7 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """Return, after a run, the devices on whose memory bytes between the buffers were changed, or between the pieces of
-        scratch."""
+        """Return, after a run, where memory between the buffers, or between pieces of scratch, was changed."""
         places_changed = []
         for device in self.devices:
             places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)

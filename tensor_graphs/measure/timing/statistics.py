@@ -16,8 +16,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of samples. spread = (p75 − p25) / median; low, high: with the stated confidence the median of all runs lies in
-    between."""
+    """Statistics. spread = (p75 − p25) / median; low, high: with this confidence the median of all runs lies in between."""
 
     median: float
     spread: float

@@ -215,8 +215,7 @@ def remembered(hot: Block, same: Block) -> str:
 
 
 def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
-    """Return words for how much faster runs are where a few values of the operands change than where all do; "" when they are
-    not."""
+    """Return words for how much faster runs with a few changed values are than with all changed; "" if not."""
     changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
     runs = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
     alone = [seconds for seconds, switches in runs if not switches]
@@ -229,8 +228,7 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
 
 
 def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) -> str:
-    """Return why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new.
-    copied: the kernel computes on another device than the host."""
+    """Return why these blocks cannot be true; "" when they can. anew: the last has new operands. copied: on a device."""
     names = [b.name for b in blocks]
     if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"

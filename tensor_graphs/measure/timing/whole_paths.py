@@ -73,8 +73,7 @@ FEW_QUIET = 4
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every path's plan, run them interleaved, return the times of their steps; those of whole runs alone where the job
-    requests rounds."""
+    """Build every path's plan, run them interleaved, return the times of their steps; with rounds, of whole runs."""
     graph = graph_from_json(job["graph"])
     for name, identity in job["identities"].items():
         if kernel_named(name).identity != identity:
