@@ -89,9 +89,8 @@ def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Map
 
 def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray],
                     out: Mapping[str, Guarded], binding: Mapping[str, int], distance: float) -> None:
-    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places. out: outputs,
-    replaced where such a call's are farther than `distance` from those of the code alone. Does nothing where the compiler cannot
-    build it."""
+    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places, if it compiles.
+    out: outputs, replaced where such a call's are farther than `distance` from those of the code alone."""
     try:
         kernel = Interleaved(call.image)
     except ToolchainError as error:

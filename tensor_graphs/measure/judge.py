@@ -92,6 +92,7 @@ from tensor_graphs.measure.points.inputs import (
     is_big,
     is_held,
     largest_sizes,
+    pairs,
     perturbed,
     point_inputs,
     work_points,
@@ -151,16 +152,14 @@ AT_ONCE = 256 << 20
 """bytes of outputs that a worker keeps for the judge, about"""
 
 RACES = 3
-"""runs of each point of a kernel on another device than the host: its threads come in another order each time (of a large question
-at the first point only, which has threads enough)"""
+"""runs of each point on another device than the host: its threads come in another order (of a large question at the first point)"""
 
 LOOKED_AT = 2
 """timed runs of which the outputs are compared, besides the last one"""
 
 LEAST_WAIT = 20.0
 SLOWER = 100.0
-"""seconds that a kernel may take over anything: one may be compiled when it is called first; and this many times what the oracle
-took on the same points; JOB_SECONDS in all at most"""
+"""seconds that a kernel may take: one may compile at first; and this many times the oracle's time; JOB_SECONDS in all at most"""
 
 RUNS_BETWEEN = 8
 """runs between two messages of a worker that times, about"""
@@ -199,9 +198,8 @@ BIG_TRAFFIC = 2.5e8
 
 
 MEANINGS = "tensor_graphs.language."
-"""the modules that define what ops mean: a graph brings them along. They, and all modules whose code this one may run, are watched:
-a kernel's module may be imported in this process and could replace what is in them; a judge that finds that it did gives no
-verdict"""
+"""the modules that define what ops mean. They, and all modules whose code this one may run, are watched: a kernel's module may be
+imported in this process and could replace what is in them; a judge that finds that it did gives no verdict"""
 
 ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
                "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
@@ -243,7 +241,7 @@ class JudgeTask:
 
 
 def _question(asked: JudgeTask) -> tuple[str, Signature, tuple[tuple[str, int], ...]]:
-    return asked.kernel.identity, asked.signature, _pairs(asked.typical)
+    return asked.kernel.identity, asked.signature, pairs(asked.typical)
 
 
 def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
@@ -253,9 +251,8 @@ def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
 
 @dataclass
 class _Answers:
-    """Oracle's answers on one signature, by point. took: wall seconds; worked: this thread's processor seconds; held: bytes of the
-    answers. asking: held while the oracle evaluates, as kernels of one signature share points; a stored answer is read without
-    it."""
+    """Oracle's answers on one signature, by point. took: wall seconds; worked: this thread's processor seconds; held: bytes.
+    asking: held while the oracle evaluates; a stored answer is read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[tuple[Point, Precision | None], dict[str, np.ndarray]] = field(default_factory=dict)
@@ -536,7 +533,7 @@ class Judge:
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
             affordable.append(far)
-        first = [Point(_pairs(s), 1000 + i) for i, s in enumerate(affordable)]
+        first = [Point(pairs(s), 1000 + i) for i, s in enumerate(affordable)]
         points = [p for p in first if self._stored_answer(signature, p) is not None]
         if not points:
             raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
@@ -601,9 +598,8 @@ class Judge:
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
     def _rounds(self, asked: Sequence[JudgeTask], budget: float, least: float, until: float) -> list[Verdict]:
-        """Return a verdict for each: from one worker, or from several that measure for a part of the budget each, and more of them
-        where the machine was not quiet enough; fewer where the time is over. Several do nothing before they measure: what a process
-        has allocated shows in its times."""
+        """Return a verdict for each: from one worker, or several for a part of the budget each, more where it was not quiet enough,
+        fewer where the time is over. Several only measure: what a process has allocated shows in its times."""
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
         verdicts: dict[int, Verdict] = {}
@@ -748,9 +744,8 @@ class Judge:
         return self._with_class(asked, right)
 
     def _part(self, asked: JudgeTask, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
-        """Return one worker's measurement, or why the kernel does not pass. Times that cannot be true are measured again in longer
-        blocks of a fresh worker: a busy machine looks like a cheat for a moment. several: another worker has compared the
-        kernel."""
+        """Return one worker's measurement, or why the kernel does not pass. Impossible times are measured again in longer blocks of
+        a fresh worker, as the machine may be busy. several: another worker has compared the kernel."""
         kernel, signature = asked.kernel, asked.signature
         timing = self._timing(asked, budget, least, baseline)
         shown = [] if several else self._compared_points(asked)
@@ -882,7 +877,7 @@ class Judge:
 
     def _timing(self, asked: JudgeTask, budget: float, least: float, baseline: bool) -> Timing:
         kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
-        point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
+        point = Point(pairs(time_at), self.secret(signature), given=asked.given)
         bound = _bound(signature, time_at)
         level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
@@ -896,7 +891,7 @@ class Judge:
         """Return the operands that can get new values altogether, once in a measurement: it is slow."""
         supplied = {name for name, _ in asked.given}
         prepared = self.prepared(asked.kernel, asked.signature)
-        names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), prepared)
+        names = changeable(asked.signature.graph, pairs(asked.time_at or {}), prepared)
         return tuple(name for name in names if name not in supplied)
 
     def _perturbation(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
@@ -1357,10 +1352,6 @@ def _judge_error(kernel: Kernel, signature: Signature, why: str) -> Verdict:
 
 def _inconsistent(error: ProtocolError) -> Verdict:
     return _failure("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
-
-
-def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((n, int(v)) for n, v in binding.items()))
 
 
 def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

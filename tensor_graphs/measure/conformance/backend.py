@@ -51,9 +51,8 @@ class ConformanceError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class TableCell:
-    """One op at one dtype. instances: how many the case makes; claimed: how many of them a kernel accepts. error: the largest of
-    the claimed ones (max_relative_error), None where nothing ran to its end. seconds: median cold time of `timed`, a signature with
-    its sizes."""
+    """One op at one dtype. instances: how many the case makes; claimed: how many a kernel accepts. error: the largest of these
+    (max_relative_error), None where nothing ran. seconds: median cold time of `timed`, a signature with its sizes."""
 
     op: str
     dtype: str
@@ -97,13 +96,11 @@ def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]
     """Judge a backend's kernels at these cells (all by default). Raises ConformanceError (not available here), KernelError."""
     kernels = kernels_of(backend)
     wanted = list(keys() if cells is None else cells)
-    judged = []
+    step, judged = on_step or (lambda done, total, what: None), []
     for i, (op, dtype) in enumerate(wanted):
-        if on_step is not None:
-            on_step(i, len(wanted), f"{op} {dtype}")
+        step(i, len(wanted), f"{op} {dtype}")
         judged.append(judge_cell([*kernels.get(op, ()), *kernels.get(ANY_OP, ())], op, dtype, judge, timed=timed))
-    if on_step is not None:
-        on_step(len(wanted), len(wanted), "")
+    step(len(wanted), len(wanted), "")
     return Conformance(backend, tuple(judged))
 
 

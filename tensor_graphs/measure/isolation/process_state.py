@@ -1,7 +1,7 @@
 """process_state: settings of a process, so that a kernel which leaves something behind shows: rounding mode, environment, …
 
-A kernel runs in its user's process, next to other kernels. What it changes there (a recursion limit, a rounding mode, a variable, a
-seed of the global generators) changes their results, and no comparison of its own outputs shows it.
+A kernel runs in its user's process: what it changes there (a recursion limit, a rounding mode, a variable, a seed) changes other
+kernels' results, and no comparison of its own outputs shows it.
 
     guard = StateGuard()             # the kernel's module has been imported
     with guard.unchanged("n=3"):     # raises StateError
@@ -180,9 +180,8 @@ def _seed_generators() -> None:
 
 @contextmanager
 def deployed(argv: Sequence[str]) -> Iterator[None]:
-    """Context manager: this process looks like a deployed one to Python code: without the worker's variables, with the caller's
-    arguments. Only Python's view loses the variables; child processes inherit them, so that what a kernel leaves running is found
-    by them."""
+    """Context manager: Python code sees a deployed process: without the worker's variables, with the caller's arguments. Child
+    processes inherit the variables, so that what a kernel leaves running is found by them."""
     view, names = _view(), [os.fsencode(name) for name in HIDDEN]
     hidden, arguments = {name: view.pop(name) for name in names if name in view}, sys.argv
     sys.argv = list(argv)

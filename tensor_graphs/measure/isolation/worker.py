@@ -183,9 +183,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
 
 
 def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "") -> str:
-    """Return the message, and its place in a candidate's file, in the first line (`logs.reason_of`); then the traceback. The
-    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point, for that
-    line."""
+    """Return the message and its place in a candidate's file in the first line (`logs.reason_of`), then the traceback. The
+    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point."""
     try:
         text = "".join(map(str, traceback.format_exception(error)))
         where, message = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()

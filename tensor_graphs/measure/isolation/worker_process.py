@@ -395,9 +395,8 @@ def _nameless_file() -> tuple[int, int]:
 
 
 def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
-    """Wait until something has come from a process; return how long it took. say: called once when it takes long. Raises
-    TimeoutError after `seconds`, and Stopped when the process was stopped. Time in which this process stood still itself (Ctrl-Z
-    and fg) does not count."""
+    """Wait until something has come from a process; return how long it took, without pauses of this process (Ctrl-Z and fg). say:
+    called once when it takes long. Raises TimeoutError after `seconds`, and Stopped when the process was stopped."""
     waited = stopped = 0.0
     warned = False
     while True:

@@ -2,8 +2,7 @@
 
     write_rows(cache f32[4096, 1, 256], values f32[2, 1, 256])   →   operand "cache", rows 17 and 18, and their 2 × 256 numbers
 
-Judge and worker make the same operands from the seed, so no row that is its operand's need be stored, sent or compared, neither of
-the oracle's answer nor of a kernel's. All numbers of both are compared to find the others."""
+Judge and worker make the same operands from the seed, so an operand's rows need not be stored, sent or compared."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """coverage: points drawn so that a verdict covers the declared range: sizes of each dim, layouts of operands, kinds of values.
 
-Sizes: each dim goes over its whole range while the others are small, at every other size at their lowest: both ends, and one size
-drawn in each of BINS pieces of its logarithm, so that a kernel that is wrong on a tenth of that range (of the logarithm) is run
-there. Then a few points at which all dims vary. Slow points are left out, except the largest that is affordable. Rows of a row-wise
-op are copies of a few, so that the oracle computes a few only (`rows_are_independent`). The seed is the judge's secret of a
-signature, so no kernel knows the points."""
+Each dim goes over its whole range while the others are small or at their lowest: both ends, and one size drawn in each of BINS
+pieces of its logarithm, so that a kernel that is wrong on a tenth of that is run there. Then a few points at which all dims vary.
+Slow points are left out, except the largest affordable. Rows of a row-wise op are copies of a few for the oracle
+(`rows_are_independent`). The seed is the judge's secret, so no kernel knows the points."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@ copies.
 
     softmax f32[2048, 1024]   →   softmax f32[32, 1024]      rows along "[0]=2048"
 
-A generated kernel is written for its sizes, so it runs at them, and all rows that it returns are compared. The expected ones follow
-from a few, where the op's rows do not depend on each other or on their place: that is tested at the real size, as rows of the full
-answer have to come out of the few."""
+A generated kernel runs at its sizes, and all rows that it returns are compared. The expected ones follow from a few, where the op's
+rows do not depend on each other or on their place: rows of the full answer have to come out of the few."""
 
 from __future__ import annotations
 

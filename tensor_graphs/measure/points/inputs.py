@@ -133,6 +133,11 @@ DESCRIPTIONS: Mapping[Form, str] = {
     "overlapping": "operands that overlap", "unaligned": "unaligned"}
 
 
+def pairs(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return sizes in the form of `Point.sizes`."""
+    return tuple(sorted((n, int(size)) for n, size in sizes.items()))
+
+
 def generator(seed: int, name: str) -> np.random.Generator:
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
     return np.random.Generator(np.random.Philox(key))               # `key=` asks the system for a seed besides: 50 of 60 µs

@@ -2,9 +2,8 @@
 
     p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is looked at
 
-A running error is not evaluated beyond WORK numbers (running_error.py), and its estimate does not know that an element cancelled.
-So before a kernel of large fixed sizes is refused, the op is evaluated on the rows alone in which an element is beyond the limit.
-Rows are independent if the oracle's result for the few equals its result for all."""
+Beyond WORK numbers (running_error.py) a running error is estimated, which misses cancellation. So before a kernel of large fixed
+sizes is refused, the op is evaluated on the rows beyond the limit alone, if the oracle's result for the few equals that for all."""
 
 from __future__ import annotations
 
@@ -48,9 +47,8 @@ def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
                   name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
-    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where
-    nothing is in doubt or too much is, and where the op's rows depend on each other along each axis. expected: the oracle's
-    outputs. precision: a kernel's."""
+    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where none
+    or too many are, or rows depend on each other. expected: the oracle's outputs. precision: a kernel's."""
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
         size = doubt.shape[axis]

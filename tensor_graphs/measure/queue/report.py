@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tensor_graphs.measure.queue.time_left import Ahead
 from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
@@ -82,9 +82,6 @@ class Walked:
     written_out: bool = False
     share: float = 0.0
     steps: float = 0.0
-
-    def with_share(self, share: float, steps: float) -> Walked:
-        return replace(self, share=share, steps=steps)
 
     def __str__(self) -> str:
         took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"

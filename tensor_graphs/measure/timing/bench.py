@@ -72,8 +72,7 @@ KEPT_BYTES = 16 << 20
 """bytes of outputs of timed runs that are stored until the judge has chosen some"""
 
 PATIENCE = (10.0, 2.0)
-"""factors of its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in
-vain, and no fewer than the second"""
+"""factors of its time that a block with too few quiet runs goes on, at most; halved after one that waited in vain, to the second"""
 
 WAITED_FOR = 0.15
 """seconds: a block that has more time than this waits no longer than for this much"""
@@ -303,9 +302,8 @@ class Bench:
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
               rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
-        """Append outputs to the one file that the judge reads (a file each takes 2 ms); return where each begins. Unbuffered, or
-        they could come behind the outputs of the next job. rows: outputs of which only these rows are stored, behind their
-        numbers."""
+        """Append outputs to the file that the judge reads, unbuffered; return where each begins. rows: outputs of which only these
+        rows are stored, behind their numbers."""
         begins, rows = {}, rows or {}
         for name in out:
             begins[name] = os.lseek(self.file, 0, os.SEEK_END)
@@ -431,8 +429,8 @@ class _Yardstick(Watched):
 
 
 class _KeptOutputs:
-    """Copies of what timed runs returned: of all, or of as many as there is memory for, every run as likely as any; and always of
-    the last one. secret: the block's. every: of any run."""
+    """Copies of what timed runs returned: of all, or a sample of as many as fit, and always of the last one. secret: the block's.
+    every: of any run."""
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
@@ -562,9 +560,8 @@ class _Runs:
 
 
 def grow_heap() -> None:
-    """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
-    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call
-    (mallopt(3), M_MMAP_THRESHOLD)."""
+    """Let this process keep the memory of its kernels' temporaries, as after freeing a large array. Until then glibc asks the
+    system for every array of more than 128 KB, page by page, call after call (mallopt(3), M_MMAP_THRESHOLD)."""
     np.empty(HEAP_BYTES, dtype=np.uint8)
 
 

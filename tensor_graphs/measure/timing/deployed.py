@@ -1,10 +1,9 @@
 """deployed: times each step of a whole path where it will run: in its place among the others, in the real order.
 
-A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes disturb each other,
-and a weight that was rotated through memory meets what its neighbours left. Paths are run interleaved in one worker, so that a
-noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel. Every kernel on these
-paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this package may do its work
-where it is judged and nowhere else: then outputs are compared with the plain path's."""
+A kernel that is fast alone may be slow in its plan: others leave other caches, and threads of two runtimes disturb each other.
+Paths run interleaved in one worker, so that a noisy neighbour slows all of them; the time of every step is an `in_graph` trace of
+its kernel. All kernels have verdicts, so weights are repeated random numbers. But a kernel from outside may do its work only where
+it is judged: with one, outputs are compared with the plain path's."""
 
 from __future__ import annotations
 

@@ -146,10 +146,9 @@ def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any
 
 def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
-    """Run the plans interleaved and time whole runs, nothing inside them: code and activations warm, weights cold. rounds:
-    iterations of each plan; after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of
-    the iterations the faster half. Plans of few weights are bound again for each, on weights that lie elsewhere in each round:
-    where arrays lie makes a run a tenth slower or faster."""
+    """Run the plans interleaved and time whole runs: code and activations warm, weights cold. rounds: iterations of each plan;
+    after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of the iterations the faster
+    half. Plans of few weights are bound again for each, elsewhere: where arrays lie makes a run a tenth slower or faster."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
@@ -172,7 +171,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         if number > 1 and now() > end:
             break
         if number and 0 < nbytes <= TWICE:
-            sets = [{name: a.copy() for name, a in copied.items()} for copied in sets]
+            sets = [{name: a.copy() for name, a in values.items()} for values in sets]
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
             if number and nbytes <= TWICE:
@@ -207,15 +206,15 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     from the call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
-    for i, graph_there in enumerate(compiled):
-        session = graph_there.session() if graph.states else None
-        ready = graph_there.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=session)
+    for i, bound in enumerate(compiled):
+        session = bound.session() if graph.states else None
+        ready = bound.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=session)
         if wrong := other_than(expected, ready.run()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
-        runs.append((graph_there, ready))
+        runs.append((bound, ready))
     there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
     ahead = {device: HostAhead(device) for device in map(device_named, there)}
-    alone = [_segments_of(graph_there) for graph_there in compiled]
+    alone = list(map(_segments_of, compiled))
     here = np.ones(0 if all(a is not None for a in alone) or not weights else FLUSHED // 8)
     owns: list[list[float]] = [[] for _ in runs]
     walls: list[list[float]] = [[] for _ in runs]
@@ -224,21 +223,21 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     for turn in range(TURNS_THERE):
         if turn >= SETTLING + LEAST_KEPT and now() > end:
             break
-        for i, (graph_there, ready) in enumerate(runs):
+        for i, (bound, ready) in enumerate(runs):
             if (own := alone[i]) is not None:
                 owns[i].append(_on_its_clock(*own, ready, ahead, turn))
             for one in ahead.values():
                 one.flush(turn)
             here.sum()
-            graph_there.wait()
+            bound.wait()
             others, switched = others_running(), switches()
             start = now()
             ready.run()
-            graph_there.wait()
+            bound.wait()
             walls[i].append(now() - start)
             disturbed[i] += turn >= SETTLING and bool(others or switches() - switched or others_running())
-    walls, owns = [graph_there[SETTLING:] for graph_there in walls], [graph_there[SETTLING:] for graph_there in owns]
-    fastest = [sorted(graph_there)[:max(LEAST_KEPT, (len(graph_there) + 1) // 2)] for graph_there in walls]
+    walls, owns = [times[SETTLING:] for times in walls], [times[SETTLING:] for times in owns]
+    fastest = [sorted(times)[:max(LEAST_KEPT, (len(times) + 1) // 2)] for times in walls]
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
     fastest = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, fastest, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": None,
@@ -320,9 +319,8 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PlacedInstructions:
-    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several where
-    a part is inside of another one. copied: those that copy a place's results: they are the part's, and no step's; other copies are
-    the step's that reads them."""
+    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several for
+    nested parts. copied: those that copy a place's results, which belong to no step."""
 
     keys: Sequence[tuple[str, str]]
     homes: Mapping[int, Sequence[int]]
@@ -366,9 +364,8 @@ def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tupl
 
 
 def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed,
-    and what it prepares in every run, counts as the kernel's; a copy of the result of a part with recipes counts as the part's
-    alone."""
+    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. Copies and preparations in
+    every run count as the kernel's; a copy of the result of a part with recipes as the part's alone."""
     times: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):
