@@ -21,11 +21,9 @@ from tensor_graphs.measure.points.coverage import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.measure.points.extremes import ONE_SIDED
 from tensor_graphs.measure.points.inputs import Point, is_big, pairs
 
-LONG = 1 << 13
-"""terms of a sum in f32 from which one accumulator may lose more than is allowed: 4096 equal ones lose 4e-5 at most"""
-
-LONGEST_PADDED = 2048
-"""size at most of an axis that begins with padding: several blocks of any kernel"""
+LONG, LONGEST_PADDED = 1 << 13, 2048
+"""terms of a sum in f32 from which one accumulator may lose too much (4096 equal ones lose 4e-5); largest axis that begins with
+padding, several blocks of any kernel"""
 
 FEW = (2, 1)
 """sizes of the dims next to a long one, where possible; the second where operands would be too large"""

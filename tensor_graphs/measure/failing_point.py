@@ -34,11 +34,8 @@ from tensor_graphs.measure.where_wrong import in_words, wrong_elements
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 64 << 20
-"""bytes of the inputs of one point, uncompressed: larger ones are not written"""
-
-MOST_FILES = 32
-"""files in the folder: the oldest is removed for a new one"""
+MOST_BYTES, MOST_FILES = 64 << 20, 32
+"""uncompressed bytes of a point's inputs that are written; files in the folder: the oldest is removed for a new one"""
 
 GRAPH = "graph"
 """array of a file that holds the graph's text"""

@@ -121,11 +121,8 @@ NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8
 LARGE_WORK = (5e6, 1 << 20)
 """flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
 
-PLAIN = "plain"
-"""the name under which the plain path's time is stored as a baseline"""
-
-PLAIN_WORK = 1e10
-"""flops beyond which the plain path is not timed with a kernel"""
+PLAIN, PLAIN_WORK = "plain", 1e10
+"""name of the baseline under which the plain path's time is stored; flops beyond which that is not timed"""
 
 FEW_BYTES = 256 << 10
 """work that moves less waits for memory rather than reads it: 64 KB, read cold next to a neighbour, came within 5 % of itself in 98
@@ -164,38 +161,22 @@ SLOWER = 100.0
 RUNS_BETWEEN = 8
 """runs between two messages of a worker that times, about"""
 
-SUSPICIOUS = 10.0
-"""a time this many times below the best known one is measured again in a fresh worker"""
+SUSPICIOUS, APART, AGAIN = 10.0, 3.0, (0.1, 0.5)
+"""a time below the best known one by the first factor is measured again in a fresh worker; two times that differ by the second
+are no measurements; seconds that blocks of a repeated measurement last at least"""
 
-APART = 3.0
-"""two times of one kernel that differ by a larger factor are no measurements"""
-
-AGAIN = (0.1, 0.5)
-"""seconds that blocks last at least when a measurement in doubt is repeated"""
-
-PROCESSES = 12
-"""fresh workers over which a long measurement is spread: where a process lies in memory makes a kernel faster or slower by some
-percent, a small one by a third"""
-
-PROCESS_SECONDS = 0.3
-"""seconds of a measurement in each of them, at least"""
-
-MOST_ROUNDS = 2
-"""factor for the number of workers at most, where some found no quiet"""
+PROCESSES, PROCESS_SECONDS, MOST_ROUNDS = 12, 0.3, 2
+"""fresh workers over which a long measurement is spread, as the place of a process in memory makes a kernel faster or slower by
+some percent, a small one by a third; seconds in each at least; factor for their number where some found no quiet"""
 
 IMPLAUSIBLE_FACTOR = 50.0
 """a time this many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
 
-
 TYPICAL = 20
 """size of the dims, or the nearest in range, at which a kernel is compared for a class of sizes"""
 
-BIG_WORK = 4e9
-"""flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
-
-BIG_TRAFFIC = 2.5e8
-"""bytes: likewise"""
-
+BIG_WORK, BIG_TRAFFIC = 4e9, 2.5e8
+"""flops and bytes: sizes beyond them are compared at few points (the oracle takes a second for each)"""
 
 MEANINGS = "tensor_graphs.language."
 """the modules that define what ops mean. They, and all modules whose code this one may run, are watched: a kernel's module may be

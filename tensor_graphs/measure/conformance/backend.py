@@ -32,11 +32,8 @@ strides, so no kernel runs. undefined: the op itself takes no such dtype."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-TYPICAL = (12, 29, 7)
-"""sizes of an instance's dims at which it is compared, besides those that the judge adds"""
-
-TIMED = (256, 1024, 64)
-"""sizes of an instance's dims at which it is timed: the instance of a cell with the largest operands"""
+TYPICAL, TIMED = (12, 29, 7), (256, 1024, 64)
+"""sizes of an instance's dims at which it is compared, besides the judge's, and at which the largest of a cell is timed"""
 
 TIME_BUDGET = 0.05
 """seconds of samples per cell"""

@@ -19,11 +19,8 @@ POISONS = (0xFF, 0x7F, 0xFE)
 """one of these is in every byte that a kernel has to write: NaN in every float format and -1; large numbers (NaN in f16); large
 negative ones. NaN alone would hide a kernel that takes the maximum with the old content: C's maximum forgets NaN"""
 
-BIG_BYTES = 4 << 20
-"""operands beyond this are not moved between guards"""
-
-COLUMNS = 509
-"""folded words of a large array, by position: two words that change places show"""
+BIG_BYTES, COLUMNS = 4 << 20, 509
+"""operands beyond this are not moved between guards; folded words of a large array, by position: two that change places show"""
 
 _draw = random.Random()
 

@@ -29,11 +29,8 @@ from tensor_graphs.records.location import VARIABLE as DATABASE
 DATA_VARIABLE = "XDG_DATA_HOME"
 """location of the default database: each worker gets an empty folder, and the variable that names a database is removed"""
 
-START_SECONDS = 60.0
-"""time for a template to import what it has to"""
-
-ANSWER_SECONDS = 10.0
-"""time for its later answers; it has nothing else to do"""
+START_SECONDS, ANSWER_SECONDS = 60.0, 10.0
+"""time for a template to import what it has to, and for its later answers; it has nothing else to do"""
 
 MOST = 2
 """templates, except those that have a supervisor; each holds 50 MB, and its imported libraries"""

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
 
-LONGEST_LOG = 8000
-"""characters of what was raised; of a traceback its end"""
-
-LONGEST_REASON = 400
-"""characters of the message in its first line"""
+LONGEST_LOG, LONGEST_REASON = 8000, 400
+"""characters of what was raised (of a traceback its end), and of the message in its first line"""
 
 HEADER = "Traceback (most recent call last):"
 

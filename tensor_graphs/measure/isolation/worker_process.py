@@ -32,17 +32,11 @@ log = logging.getLogger(__name__)
 JOB_SECONDS = 120.0
 """time after which a worker that has not answered is killed"""
 
-START_SECONDS = 60.0
-"""time for a worker to start"""
+START_SECONDS, CONTROL_SECONDS = 60.0, 10.0
+"""time for a worker to start, and for a supervisor to answer; it has nothing else to do"""
 
-CONTROL_SECONDS = 10.0
-"""time for a supervisor to answer; it has nothing else to do"""
-
-LOOK_SECONDS = 0.25
-"""interval of checks whether an awaited process has been stopped"""
-
-STOPPED_SECONDS = 2.0
-"""a process that was stopped so long ago is not waited for"""
+LOOK_SECONDS, STOPPED_SECONDS = 0.25, 2.0
+"""interval of checks whether an awaited process has been stopped, and how long one that was is still waited for"""
 
 LAST_BYTES = 4000
 """bytes of a worker's last output that a message shows"""
@@ -59,7 +53,6 @@ CRASHED = f"{DIED} (killed by SIGSEGV)"
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(message in the middle of a job, when it came on time.perf_counter's clock) -> answer, if any"""
-
 
 STARTED = "a worker is started"
 

@@ -27,11 +27,8 @@ from tensor_graphs.measure.points.inputs import Point, is_big, point_inputs
 
 log = logging.getLogger(__name__)
 
-WORK = (2e6, 1 << 18)
-"""flops and bytes of a point, at most: the oracle takes some 10 ms for it"""
-
-SWEEP_WORK = (2e7, 1 << 22)
-"""more for a sweep, as values of a narrow range may be all that a kernel is wrong at, and large fixed sizes have no other point"""
+WORK, SWEEP_WORK = (2e6, 1 << 18), (2e7, 1 << 22)
+"""flops and bytes of a point (the oracle takes some 10 ms), and of a sweep: a narrow range may be all that a kernel is wrong at"""
 
 SEED = 3000
 
@@ -45,7 +42,6 @@ and a kernel that chooses the other is refused (9 of 6,000 draws of attention in
 
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""
-
 
 REPLACED, INFLUENCE = 1e4, 1e-3
 """replacement for NaN and infinities, up and down, and the relative change of a result beyond which they matter to it"""

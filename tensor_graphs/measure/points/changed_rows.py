@@ -16,11 +16,8 @@ from tensor_graphs.measure.definition_analysis import definition_of
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 from tensor_graphs.measure.points.inputs import is_big
 
-WORTH = 1 << 20
-"""bytes of an output: less is stored in full"""
-
-MOST = 0.5
-"""share of the rows: where more differ, the output is stored in full"""
+WORTH, MOST = 1 << 20, 0.5
+"""bytes of an output: less is stored in full; share of rows: an output in which more differ is stored in full"""
 
 
 @dataclass(frozen=True)

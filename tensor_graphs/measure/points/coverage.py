@@ -50,11 +50,8 @@ log = logging.getLogger(__name__)
 BINS = 20
 """pieces of a dim's range, equal in their logarithm: a band of a tenth of it holds one of them whole"""
 
-SMALL_SIZES = (1, 2, 3, 5, 7)
-"""values of the other dims"""
-
-TOGETHER = 4
-"""pieces of the ranges of several dims, for points at which all of them vary"""
+SMALL_SIZES, TOGETHER = (1, 2, 3, 5, 7), 4
+"""values of the other dims; pieces of the ranges of several dims, for points at which all of them vary"""
 
 FEW, MANY = (2, 8), (9, 80)
 """ranges of dims at points of a layout: both for those in which each row lies elsewhere, as a kernel may be wrong about many rows

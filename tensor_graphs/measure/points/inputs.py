@@ -21,7 +21,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
-from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.measure.definition_analysis import adds_products, definition_of, one_sided_operands, padded_operands
@@ -35,15 +34,11 @@ from tensor_graphs.normal_numbers import quantiles
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size"""
 
-DRAWN_AT_ONCE = 1 << 14
-"""numbers of a large operand that are drawn at once: they stay in a cache until they are scaled"""
-
-FROM_TABLE = 512
-"""numbers beyond which they are drawn from a table (`_normal`)"""
+DRAWN_AT_ONCE, FROM_TABLE = 1 << 14, 512
+"""numbers of a large operand drawn at once, so that they stay in a cache; beyond the second they come from a table (`_normal`)"""
 
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values for every seed, made once; the other operands vary"""
-
 
 Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned",
                "same", "overlapping", "unaligned"]
@@ -58,10 +53,8 @@ STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards",
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
 """forms that determine values"""
 
-
 PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
 """forms in which two operands share memory"""
-
 
 Perturb = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
@@ -502,7 +495,7 @@ def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
     if point.like is not None:
         earlier = make_inputs(graph, point.binding, point.like, by_rows=by_rows)
         for name, array in arrays.items():
-            if _is_float(array) and array.size > 2 and array.flags.writeable:
+            if graph.inputs[name].dtype.is_float and array.size > 2 and array.flags.writeable:
                 flat, old = array.reshape(-1), earlier[name].reshape(-1)
                 flat[0], flat[-1] = old[0], old[-1]
             else:
@@ -537,7 +530,6 @@ def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: st
 
 Shape = tuple[int, ...]
 
-
 SPECIALS = (math.nan, math.inf, -math.inf)
 
 
@@ -546,7 +538,7 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
     the one that the point's axis names."""
     for name, node in graph.inputs.items():
         array = arrays[name]
-        if not _is_float(array) or array.size < 1 or point.only not in (None, name):
+        if not node.dtype.is_float or array.size < 1 or point.only not in (None, name):
             continue
         if is_big(node.type.at(point.binding)) and rows_read_by(graph, name) is None:
             continue
@@ -709,10 +701,6 @@ def restore(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[st
     """Undo `perturb`."""
     for name, at, sources in how:
         arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[at:at + len(sources)]
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return BY_NUMPY[array.dtype].is_float
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:

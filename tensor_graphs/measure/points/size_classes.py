@@ -24,11 +24,9 @@ from tensor_graphs.measure.definition_points import long_sums
 from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, pairs, work_points
 
-BLOCK = 64
-"""multiple of what kernels take at a time: vectors of 16, tiles of at most 32, pieces of 64 bytes"""
-
-WORTH = 1 << 15
-"""elements that the fixed axes of an operand have together: a comparison of smaller ones is quick anyway"""
+BLOCK, WORTH = 64, 1 << 15
+"""multiple of what kernels take at a time (vectors of 16, tiles of at most 32, pieces of 64 bytes); least elements of an
+operand's fixed axes"""
 
 
 def smaller(kernel: Kernel, signature: Signature) -> Signature | None:

@@ -27,11 +27,8 @@ log = logging.getLogger(__name__)
 TRIES = 2
 """failures of a kernel which never passed that a busy machine may explain, before no profile measures it again"""
 
-PER_KERNEL = 0.25
-"""default seconds of timed runs for one kernel"""
-
-COMPARING = 1.0
-"""seconds that compiling a kernel and comparing it with the oracle take on small operands: rough, from logs of two cores"""
+PER_KERNEL, COMPARING = 0.25, 1.0
+"""default seconds of timed runs for one kernel; seconds to compile and compare it on small operands, from logs of two cores"""
 
 AHEAD = 16
 """questions whose kernels are compiled together, before the first is examined; of a small budget those it may reach"""

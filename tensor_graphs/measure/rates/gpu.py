@@ -44,11 +44,8 @@ log = logging.getLogger(__name__)
 
 CLOCK = "clock"
 
-WORKING_SETS = tuple(1 << 20 + 2 * k for k in range(6))
-"""bytes: 1 MiB (in the second cache of all GPUs that we know) to 1 GiB (memory)"""
-
-MOVED = 2 << 30
-"""bytes that a measurement of memory moves at least"""
+WORKING_SETS, MOVED = tuple(1 << 20 + 2 * k for k in range(6)), 2 << 30
+"""bytes: 1 MiB (in the second cache of all GPUs that we know) to 1 GiB (memory); bytes moved by a measurement at least"""
 
 PRODUCTS = {"flops_bf16": "bf16", "flops_f16": "f16", "flops_f8e4m3": "f8e4m3"}
 """name of the constant -> dtype of both operands"""

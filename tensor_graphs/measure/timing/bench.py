@@ -94,7 +94,6 @@ BUSY_SHARE = 0.1
 """time for which this process is watched while it should be asleep, and the share of it that its threads may work: a kernel that
 has returned has ended. On a busy machine a thread that never rests gets a share too, if a small one"""
 
-
 tracing, profiling = sys.gettrace, sys.getprofile
 """builtins, taken before any candidate is imported"""
 
@@ -355,8 +354,7 @@ class Bench:
         block `replaced` names anything."""
         self._made = None
         reused_arrays.clear()                                              # a program that runs the kernel has no such memory
-        binding = what.point.binding
-        exact = point_inputs(self.graph, what.point)
+        binding, exact = what.point.binding, point_inputs(self.graph, what.point)
         nbytes = sum(a.nbytes for a in exact.values()) or 1
         copies = max(1, min(MOST_COPIES, -(-2 * LLC_BYTES // nbytes)))
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]

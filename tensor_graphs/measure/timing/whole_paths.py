@@ -47,11 +47,8 @@ OTHER = 0.1
 PLAIN_BYTES = 1 << 30
 """bytes of intermediate results, beyond which the plain path is not run for its outputs"""
 
-TURN = 5
-"""runs of a path in a row; the first does not count"""
-
-EACH_TURN = 3
-"""runs of a path in a row where only whole runs are timed"""
+TURN, EACH_TURN = 5, 3
+"""runs of a path in a row (the first does not count), and where only whole runs are timed"""
 
 LEAST_KEPT = 3
 """fastest iterations of a path that count, at least; and half of them"""
