@@ -132,11 +132,8 @@ FLOPS_PER_BYTE = 10.0
 """work with more flops per byte is bound by arithmetic, on the CPUs we know. A constant, as measured rates differ from day to day
 and the reference of a kernel must not"""
 
-FEW_WAYS = 2
-"""perturbations of timed runs that may be compared, where the oracle is slow: it evaluates each once"""
-
-QUICK = (1e8, 1 << 24)
-"""flops and bytes up to which the oracle is quick: some 20 ms"""
+FEW_WAYS, QUICK = 2, (1e8, 1 << 24)
+"""perturbations of timed runs that may be compared where the oracle is slow; flops and bytes up to which it is quick, some 20 ms"""
 
 SLOW = 0.25
 """seconds of the oracle for an answer, beyond which kernels of this package are compared on copies of few rows, but for two

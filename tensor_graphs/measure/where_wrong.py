@@ -10,11 +10,8 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.meaning.error_measure import flushed_alike
 from tensor_graphs.measure.points.inputs import Point
 
-MOST_PERIOD = 64
-"""longest pattern that is looked for along an axis: the width of a vector or of a tile"""
-
-MOST_SIZES = 6
-"""sizes at which a kernel was right that a message lists"""
+MOST_PERIOD, MOST_SIZES = 64, 6
+"""longest pattern along an axis, the width of a vector or a tile; sizes at which a kernel was right that a message lists"""
 
 
 def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float) -> np.ndarray:

@@ -158,8 +158,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _generators() -> dict[str, int]:
     """Return a hash of the state of each global generator."""
     states = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
+    if hasattr(torch := sys.modules.get("torch"), "get_rng_state"):
         states["torch"] = hash(torch.get_rng_state().numpy().tobytes())
     return states
 
@@ -173,8 +172,7 @@ def _seed_generators() -> None:
     number = int.from_bytes(os.urandom(4), "little")
     random.seed(number)
     np.random.seed(number)
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
+    if hasattr(torch := sys.modules.get("torch"), "get_rng_state"):
         torch.default_generator.manual_seed(number)
 
 

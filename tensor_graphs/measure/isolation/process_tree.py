@@ -17,11 +17,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 """ticks per second, the unit of times in /proc"""
 
-ROUNDS = 200
-"""times to look again for processes that were born meanwhile"""
-
-GOING_SECONDS = 3.0
-"""time for killed processes to go: what they hold of a GPU goes first"""
+ROUNDS, GOING_SECONDS = 200, 3.0
+"""times to look again for processes that were born meanwhile; time for killed ones to go: what they hold of a GPU goes first"""
 
 
 def prctl(option: int, value: int) -> bool:

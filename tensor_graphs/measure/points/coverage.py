@@ -53,12 +53,9 @@ BINS = 20
 SMALL_SIZES, TOGETHER = (1, 2, 3, 5, 7), 4
 """values of the other dims; pieces of the ranges of several dims, for points at which all of them vary"""
 
-FEW, MANY = (2, 8), (9, 80)
-"""ranges of dims at points of a layout: both for those in which each row lies elsewhere, as a kernel may be wrong about many rows
-and right about a few"""
-
-SHARE_OF_FEW = 0.1
-"""share of few rows at the others"""
+FEW, MANY, SHARE_OF_FEW = (2, 8), (9, 80), 0.1
+"""ranges of dims at points of a layout: both where each row lies elsewhere, as a kernel may be wrong about many rows and right
+about a few; of the others this share has few"""
 
 BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
 """speeds of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""

@@ -31,11 +31,8 @@ from tensor_graphs.measure.isolation import reused_arrays
 
 log = logging.getLogger(__name__)
 
-LEAST_ROWS, LEAST_ELEMENTS = 24, 1 << 15
-"""rows that differ, and numbers in those of the largest operand, at least"""
-
-WORTH = 4
-"""least ratio of all rows to differing ones: fewer are computed in full"""
+LEAST_ROWS, LEAST_ELEMENTS, WORTH = 24, 1 << 15, 4
+"""rows that differ, and numbers in those of the largest operand, at least; least ratio of all rows to differing ones"""
 
 _NAME = re.compile(r"\[(-?\d+)\]=(\d+)")
 

@@ -26,11 +26,9 @@ log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 
-AT_ONCE = 1 << 15
-"""numbers of the largest operand that rows have together: a hundred steps make as many of them as WORK allows"""
-
-MOST = 16
-"""times that this many rows are evaluated, at most: a kernel that is wrong in more of them is not off by cancellation"""
+AT_ONCE, MOST = 1 << 15, 16
+"""numbers of the largest operand in rows that are evaluated together, as WORK allows for a hundred steps; evaluations at most: a
+kernel that is wrong in more rows is not off by cancellation"""
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
     from tensor_graphs.runtime.frame import Frame
 
-PIECE = 16 << 20
-"""bytes of a copy that are brought back at once to be compared"""
-
-ZONE_BYTES = 64 << 10
-"""zone around each buffer: as much as a whole tile that goes astray"""
+PIECE, ZONE_BYTES = 16 << 20, 64 << 10
+"""bytes of a copy that are brought back at once; zone around each buffer: as much as a whole tile that goes astray"""
 
 
 class DeviceLab:

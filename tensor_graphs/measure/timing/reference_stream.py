@@ -17,11 +17,9 @@ from tensor_graphs.arguments import switch
 
 Kind = Literal["read", "arithmetic"]
 
-BUFFER_BYTES = 64 << 20
-"""bytes of which slices are read cyclically: the last-level cache of the machines we know"""
-
-SLICE_BYTES = 1 << 20
-"""bytes of one reading: 0.05 ms, so that hundreds of runs do not wait long, and work that is hidden between two runs stands out"""
+BUFFER_BYTES, SLICE_BYTES = 64 << 20, 1 << 20
+"""bytes of the buffer, the last-level cache of the machines we know, and of one reading: 0.05 ms, so that hundreds of runs do
+not wait long, and work that is hidden between two runs stands out"""
 
 NUMBERS = 2048
 PASSES = 16

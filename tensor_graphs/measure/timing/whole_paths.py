@@ -53,11 +53,9 @@ TURN, EACH_TURN = 5, 3
 LEAST_KEPT = 3
 """fastest iterations of a path that count, at least; and half of them"""
 
-FLUSHED = 2 * LLC_BYTES
-"""bytes read before a whole run, so that no weights are left in the caches"""
-
-TWICE = 4 * LLC_BYTES
-"""bytes of weights, up to which a path is bound to two sets of them; more do not stay in the caches from run to run"""
+FLUSHED, TWICE = 2 * LLC_BYTES, 4 * LLC_BYTES
+"""bytes read before a whole run, so that no weights are left in the caches; bytes of weights up to which a path is bound to two
+sets of them: more do not stay in the caches from run to run"""
 
 WRONG_AT_ONCE = 1e-2
 """error beyond which a kernel of all steps is wrong, at any tolerance: of some hundred steps, each of which may be off by 1e-4"""
