@@ -158,7 +158,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _generators() -> dict[str, int]:
     """Return a hash of the state of each global generator."""
     states = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
-    if hasattr(torch := sys.modules.get("torch"), "get_rng_state"):
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
         states["torch"] = hash(torch.get_rng_state().numpy().tobytes())
     return states
 
@@ -172,7 +173,8 @@ def _seed_generators() -> None:
     number = int.from_bytes(os.urandom(4), "little")
     random.seed(number)
     np.random.seed(number)
-    if hasattr(torch := sys.modules.get("torch"), "get_rng_state"):
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
         torch.default_generator.manual_seed(number)
 
 

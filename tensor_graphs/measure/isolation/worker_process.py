@@ -100,8 +100,7 @@ class WorkerProcess:
             self._start()
 
     def _start(self) -> int:
-        """Start a worker, and a supervisor if needed; return the worker's number. One that ends before it is ready gets one
-        retry."""
+        """Start a worker, and a supervisor if needed; return its number. One that ends before it is ready is tried again."""
         if INSIDE in os.environ:
             raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
                              "start another: put that under `if __name__ == \"__main__\":`")
@@ -182,14 +181,13 @@ class WorkerProcess:
             what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
         """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is an invalid message.
 
-        A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
-        memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
-        one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
+        The job is tried once more where it had not begun, and where its worker or supervisor was ended or stopped from outside
+        (SIGKILL, as by a system short of memory, SIGTERM, SIGINT, SIGHUP, SIGSTOP). A kernel that does such a thing to itself does
+        it again.
 
-        limit: seconds between two messages of the worker after its first, that is, once it has imported the kernel (default: as for
-        the whole job). what: name of the job in warnings. on_start: called whenever the job begins, or begins again. The job's
-        `guests` are its kernels from outside, by identity: they may change what others are made of, so nothing but these runs in
-        that process afterwards."""
+        limit: seconds between two messages of the worker once it has imported the kernel (default: as for the whole job). what:
+        name of the job in warnings. on_start: called whenever the job begins. The job's `guests` are its kernels from outside, by
+        identity: nothing but these runs in that process afterwards, as they may change what others are made of."""
         tries = 0
         guests = frozenset(job.get("guests", ()))
         if not self.guests <= guests:
@@ -298,7 +296,7 @@ class WorkerProcess:
             return gone
 
     def _await_end(self) -> None:
-        """Give a worker whose socket has closed a second to end, so that how it did is known."""
+        """Give a worker whose socket has closed a second to end."""
         end = time.monotonic() + 1.0
         while self._ask("alive")["alive"] and time.monotonic() < end:
             time.sleep(0.01)

@@ -93,12 +93,12 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
            at_least: int = 0, unless: Callable[[Question], bool] | None = None,
            lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
     """Measure questions until the budget (seconds) is spent and `at_least` this many are answered; yield each with its status as
-    soon as it is stored. Where the kernels are measured in several processes, those of one signature are interleaved; when the
-    budget is spent meanwhile, each of them has been measured in one process at least.
+    soon as it is stored. Kernels of one signature that are measured in several processes are interleaved; when the budget is spent
+    meanwhile, each has been measured in one process at least.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
-    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these questions by now;
-    then nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
+    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these by now; then
+    nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
     started = time.perf_counter()
     seconds = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     compared = verified(judge.database, {q.kernel.backend for q in questions}, judge.threads)

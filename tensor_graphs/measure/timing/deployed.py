@@ -8,8 +8,9 @@ it is judged: with one, outputs are compared with the plain path's."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from tensor_graphs.costs.filing import (
@@ -233,7 +234,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
             values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
             key = signature_of(n).key
             places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
-        values = expanded(values, path, lambda node, now=now: _has_recipes(node) and node not in now)   # one level at a time
+        values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
         now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
@@ -255,6 +256,10 @@ def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[st
 
 def _has_recipes(node: Node) -> bool:
     return isinstance(node.op, PartOp) and bool(node.op.recipes)
+
+
+def _is_deeper(level: Collection[Node], node: Node) -> bool:
+    return _has_recipes(node) and node not in level
 
 
 def _expanded_parts(nodes: Sequence[Node], path: Path) -> dict[Node, None]:
