@@ -178,7 +178,7 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
             assert pid is not None
             template.forks += 1
             _templates[key] = template
-            idle = [each for each, other in _templates.items() if other.forks == 0]         # the least recently used first
+            idle = [inherited for inherited, other in _templates.items() if other.forks == 0]     # the least recently used first
             for unused in idle[:max(0, len(_templates) - MOST)]:
                 _templates.pop(unused).end()
             return Forked(template, pid)
