@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
@@ -251,7 +252,7 @@ class _PathWalk:
                 seconds = p.calls[key] * (a.seconds if timed is None or timed[0].median_ms is None else timed[0].median_ms * 1e-3)
                 total += seconds
                 placed += seconds if timed is not None and timed[1] else 0.0
-            results.append(self.walked[p.id].with_share(placed / total if total else 1.0, total))
+            results.append(replace(self.walked[p.id], share=placed / total if total else 1.0, steps=total))
         return results
 
 

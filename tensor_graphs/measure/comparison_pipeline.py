@@ -73,8 +73,7 @@ class _TaskThreads:
 
 
 class _Comparison:
-    """Comparison of many kernels. There are several workers only where all kernels are of this package: one from outside runs
-    alone."""
+    """Comparison of many kernels, by several workers where all are of this package: one from outside runs alone."""
 
     def __init__(self, judge: Judge, asked: Sequence[JudgeTask]) -> None:
         self.judge = judge
@@ -213,8 +212,7 @@ class _Comparison:
 
     @contextmanager
     def _another(self) -> Iterator[None]:
-        """Context manager: another worker that takes what is next as well; it is ended in the middle where nobody waits any
-        more."""
+        """Context manager: another worker that takes what is next; ended at once where nobody waits any more."""
         def take() -> None:
             while (i := self._next()) is not None:
                 try:

@@ -40,9 +40,8 @@ SWITCH_SECONDS = 1e-5
 
 def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
                       others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
-    """Run a plan on `inputs` while another thread runs it on `others` (Python code, which may keep scratch memory for all runs,
-    runs next to other work). out: outputs of a run alone on `inputs`, replaced by those of the run farthest from it. Return that
-    distance. Raises what a run raises."""
+    """Run a plan on `inputs` while another thread runs it on `others` (next to Python code, other work). out: outputs of a run
+    alone on `inputs`, replaced by those of the run farthest from it. Return that distance. Raises what a run raises."""
     compiled, other = bind(plan, parameters), bind(plan, parameters)
     is_native = compiled.executors[0].one_native_call
     for segment in other.executors[0].segments:
@@ -90,9 +89,8 @@ def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Map
 
 def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray],
                     out: Mapping[str, Guarded], binding: Mapping[str, int], distance: float) -> None:
-    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places. out: outputs,
-    replaced where such a call's are farther than `distance` from those of the code alone. Does nothing where the compiler cannot
-    build it."""
+    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places, if it compiles.
+    out: outputs, replaced where such a call's are farther than `distance` from those of the code alone."""
     try:
         kernel = Interleaved(call.image)
     except ToolchainError as error:
@@ -124,8 +122,7 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
 
 
 def _fenced(out: Mapping[str, Guarded]) -> dict[str, np.ndarray]:
-    """Return arrays like these outputs, between guard zones: a kernel that writes there is found at other points, and damages no
-    heap here."""
+    """Return arrays like these outputs, between guard zones: a kernel that writes there damages no heap here."""
     return {name: Guarded(guard.array.shape, guard.array.dtype).array for name, guard in out.items()}
 
 

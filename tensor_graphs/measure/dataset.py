@@ -78,8 +78,7 @@ def _read(database: Database, key: str) -> tuple[str, Signature | None]:
 
 
 def features(signature: Signature | None, axes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the features of a part's sizes: shapes and dtypes of operands and outputs, bytes and flops of a call; null where not
-    known."""
+    """Return shapes and dtypes of a part's operands and outputs, bytes and flops of a call; null where not known."""
     if signature is None or not (axes or not signature.dim_names):
         return {"operands": None, "outputs": None, "bytes": None, "flops": None}
     at = signature.binding(axes) if signature.dim_names else {}
@@ -161,8 +160,7 @@ class Replayed:
 
 
 def replay(judge: Judge, lines: Iterator[str], limit: int, threads: int | None = None) -> Iterator[Replayed]:
-    """Measure again the first `limit` rows of a dataset about single kernels at given sizes, and store the results. Raises
-    DatasetError for a line that is no row."""
+    """Measure again the first `limit` rows about single kernels, and store the results. Raises DatasetError for a bad line."""
     asked = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():

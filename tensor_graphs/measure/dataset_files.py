@@ -38,23 +38,16 @@ def _json(value: Any) -> str:
 
 
 def _write_jsonl(file: Path, rows: Iterable[Row]) -> int:
-    count = 0
     with file.open("w", encoding="utf-8") as out:
-        for row in rows:
-            out.write(_json(row) + "\n")
-            count += 1
-    return count
+        return sum(out.write(_json(row) + "\n") > 0 for row in rows)
 
 
 def _write_csv(file: Path, rows: Iterable[Row]) -> int:
-    count = 0
     with file.open("w", encoding="utf-8", newline="") as out:
         table = csv.writer(out)
         table.writerow(COLUMNS)
-        for row in rows:
-            table.writerow(_json(row[name]) if kind in ("json", "numbers") else row[name] for name, kind in COLUMNS.items())
-            count += 1
-    return count
+        return sum(table.writerow(_json(row[name]) if kind in ("json", "numbers") else row[name]
+                                  for name, kind in COLUMNS.items()) > 0 for row in rows)
 
 
 def _write_parquet(file: Path, rows: Iterable[Row]) -> int:

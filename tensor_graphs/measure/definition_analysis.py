@@ -44,8 +44,7 @@ def adds_floats(graph: Graph) -> bool:
 
 @lru_cache(maxsize=1024)
 def most_terms(graph: Graph) -> d.Dim:
-    """Return the number of terms of the longest sum of floats in the definition, as an expression of the dims; 0 without one. Sums
-    in f64 do not count: a narrower accumulator shows in any of them."""
+    """Return the number of terms of the longest sum of floats, a dim; 0 without one, or in f64, whose accumulators all show."""
     whole = definition_of(graph)
     varies = _varying(whole)
     counts = [d.product([node.inputs[0].shape[axis] for axis in node.attrs["axes"]]) for node in whole.nodes
@@ -74,8 +73,7 @@ class OneSided:
 
 @lru_cache(maxsize=1024)
 def one_sided_operands(graph: Graph) -> OneSided:
-    """Return the operands of a graph's maxima, with the axes of the maximum; with all axes but the first where their axes become
-    others on the way (the windows of a pooling)."""
+    """Return the operands of a graph's maxima, with the axes of the maximum, or all but the first where those change (pooling)."""
     whole = definition_of(graph)
     names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
     straight, multiplied = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
@@ -126,8 +124,7 @@ def padded_operands(graph: Graph) -> Padded:
 
 
 def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set[tuple[str, str]]:
-    """Return (input, kind of its dtype) for numbers that become the operand without arithmetic except sums, and bools that choose
-    in it."""
+    """Return (input, kind of its dtype) for numbers that become the operand by moves and sums, and bools that choose in it."""
     inputs, seen, left = set[tuple[str, str]](), set[Node](), [operand]
     while left:
         node = left.pop()

@@ -19,13 +19,11 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.measure.definition_analysis import compares_operands, most_terms, one_sided_operands, padded_operands
 from tensor_graphs.measure.points.coverage import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.measure.points.extremes import ONE_SIDED
-from tensor_graphs.measure.points.inputs import Point, is_big
+from tensor_graphs.measure.points.inputs import Point, is_big, pairs
 
-LONG = 1 << 13
-"""terms of a sum in f32 from which one accumulator may lose more than is allowed: 4096 equal ones lose 4e-5 at most"""
-
-LONGEST_PADDED = 2048
-"""size at most of an axis that begins with padding: several blocks of any kernel"""
+LONG, LONGEST_PADDED = 1 << 13, 2048
+"""terms of a sum in f32 from which one accumulator may lose too much (4096 equal ones lose 4e-5); largest axis that begins with
+padding, several blocks of any kernel"""
 
 FEW = (2, 1)
 """sizes of the dims next to a long one, where possible; the second where operands would be too large"""
@@ -38,11 +36,11 @@ def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> l
     if padded.floats or padded.masks:
         longest = _largest(signature, padded.dims, base, LONGEST_PADDED)
         alone = {n: size if n in padded.dims else max(1, d.bounds(graph.dims[n])[0]) for n, size in (longest or {}).items()}
-        points += [Point(_pairs(sizes), seed + 2710 + i, extreme="padded")
+        points += [Point(pairs(sizes), seed + 2710 + i, extreme="padded")
                   for i, sizes in enumerate((longest, alone)) if sizes and (not i or sizes != longest)]
     points += one_sided(signature, longest or base, seed)
     if compares_operands(graph):
-        points.append(Point(_pairs(base), seed + 2720, extreme="neighbouring"))
+        points.append(Point(pairs(base), seed + 2720, extreme="neighbouring"))
     return points
 
 
@@ -55,7 +53,7 @@ def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list
             for name, axes in [*operands.straight.items(), *[*operands.multiplied.items()][:1]]
             for shape in [inputs[name].type.at(sizes).shape]]
     most = max(1, int(EACH_SECONDS / max(LITTLE, seconds(signature, sizes))))
-    return [Point(_pairs(sizes), seed + 2730 + first, extreme="one-sided", axis=first)
+    return [Point(pairs(sizes), seed + 2730 + first, extreme="one-sided", axis=first)
             for first in range(0, ONE_SIDED, max(1, min(rows)))][:most]
 
 
@@ -67,7 +65,7 @@ def long_sums(signature: Signature, seed: int) -> list[Point]:
         sizes = _largest(signature, dims, dict.fromkeys(graph.dims, few), 1 << 62)
         if sizes is not None and d.evaluate(terms, sizes) >= LONG and not any(
                 is_big(node.type.at(sizes)) for node in graph.inputs.values()):     # those have the same values at all points
-            return [Point(_pairs(sizes), seed + 2700, extreme="even"), Point(_pairs(sizes), seed + 2701, extreme="drifting")]
+            return [Point(pairs(sizes), seed + 2700, extreme="even"), Point(pairs(sizes), seed + 2701, extreme="drifting")]
     return []
 
 
@@ -92,7 +90,3 @@ def _largest(signature: Signature, dims: frozenset[str], others: Mapping[str, in
         if most <= 1:
             return None
         most = min(most, max(sizes[n] for n in dims)) // 2 if dims else 0
-
-
-def _pairs(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(sizes.items()))

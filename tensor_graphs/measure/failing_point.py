@@ -34,11 +34,8 @@ from tensor_graphs.measure.where_wrong import in_words, wrong_elements
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 64 << 20
-"""bytes of the inputs of one point, uncompressed: larger ones are not written"""
-
-MOST_FILES = 32
-"""files in the folder: the oldest is removed for a new one"""
+MOST_BYTES, MOST_FILES = 64 << 20, 32
+"""uncompressed bytes of a point's inputs that are written; files in the folder: the oldest is removed for a new one"""
 
 GRAPH = "graph"
 """array of a file that holds the graph's text"""
@@ -54,8 +51,7 @@ def folder() -> Path:
 
 
 def kept(graph: Graph, point: Point) -> dict[str, Any]:
-    """Return the entries of a trace's conditions for a failing point, and write its inputs to a file. Dims are numbered, as in
-    `axes`."""
+    """Return a trace's conditions for a failing point, dims numbered as in `axes`, and write its inputs to a file."""
     numbered = _renamed(point, {n: f"d{i}" for i, n in enumerate(graph.dim_order)})
     fields = {f.name: getattr(numbered, f.name) for f in dataclasses.fields(Point)}
     defaults = {f.name: f.default for f in dataclasses.fields(Point)}
@@ -68,8 +64,7 @@ def _renamed(point: Point, names: Mapping[str, str]) -> Point:
 
 
 def point_of(graph: Graph, document: Mapping[str, Any]) -> Point:
-    """Return the point that `kept` describes, of a graph that differs at most in the names of its dims. Raises
-    FailingPointError."""
+    """Return the point that `kept` describes, for a graph that may name its dims otherwise. Raises FailingPointError."""
     try:
         point = Point(**{name: _tuples(value) for name, value in document.items()})
         return _renamed(point, {f"d{i}": n for i, n in enumerate(graph.dim_order)})

@@ -92,6 +92,7 @@ from tensor_graphs.measure.points.inputs import (
     is_big,
     is_held,
     largest_sizes,
+    pairs,
     perturbed,
     point_inputs,
     work_points,
@@ -115,17 +116,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8e5m2": 2.0}
-"""unit roundoffs of the output's dtype beyond which rounding is looked at as an explanation (most kernels of a narrow dtype compute
-in f32, and round once)"""
+"""unit roundoffs of the output beyond which rounding is examined (most kernels of narrow dtypes compute in f32, and round once)"""
 
 LARGE_WORK = (5e6, 1 << 20)
 """flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
 
-PLAIN = "plain"
-"""the name under which the plain path's time is stored as a baseline"""
-
-PLAIN_WORK = 1e10
-"""flops beyond which the plain path is not timed with a kernel"""
+PLAIN, PLAIN_WORK = "plain", 1e10
+"""name of the baseline under which the plain path's time is stored; flops beyond which that is not timed"""
 
 FEW_BYTES = 256 << 10
 """work that moves less waits for memory rather than reads it: 64 KB, read cold next to a neighbour, came within 5 % of itself in 98
@@ -135,14 +132,11 @@ FLOPS_PER_BYTE = 10.0
 """work with more flops per byte is bound by arithmetic, on the CPUs we know. A constant, as measured rates differ from day to day
 and the reference of a kernel must not"""
 
-FEW_WAYS = 2
-"""perturbations of timed runs that may be compared, where the oracle is slow: it evaluates each once"""
-
-QUICK = (1e8, 1 << 24)
-"""flops and bytes up to which the oracle is quick: some 20 ms"""
+FEW_WAYS, QUICK = 2, (1e8, 1 << 24)
+"""perturbations of timed runs that may be compared where the oracle is slow; flops and bytes up to which it is quick, some 20 ms"""
 
 SLOW = 0.25
-"""seconds of the oracle for one answer, beyond which a kernel of this package is compared on copies of few rows, except at two
+"""seconds of the oracle for an answer, beyond which kernels of this package are compared on copies of few rows, but for two
 points"""
 
 MOST_DRAWN = 1 << 25
@@ -152,57 +146,38 @@ AT_ONCE = 256 << 20
 """bytes of outputs that a worker keeps for the judge, about"""
 
 RACES = 3
-"""runs of each point of a kernel on another device than the host: its threads come in another order each time (of a large question
-at the first point only, which has threads enough)"""
+"""runs of each point on another device than the host: its threads come in another order (of a large question at the first point)"""
 
 LOOKED_AT = 2
 """timed runs of which the outputs are compared, besides the last one"""
 
 LEAST_WAIT = 20.0
 SLOWER = 100.0
-"""seconds that a kernel may take over anything: one may be compiled when it is called first; and this many times what the oracle
-took on the same points; JOB_SECONDS in all at most"""
+"""seconds that a kernel may take: one may compile at first; and this many times the oracle's time; JOB_SECONDS in all at most"""
 
 RUNS_BETWEEN = 8
 """runs between two messages of a worker that times, about"""
 
-SUSPICIOUS = 10.0
-"""a time this many times below the best known one is measured again in a fresh worker"""
+SUSPICIOUS, APART, AGAIN = 10.0, 3.0, (0.1, 0.5)
+"""a time below the best known one by the first factor is measured again in a fresh worker; two times that differ by the second
+are no measurements; seconds that blocks of a repeated measurement last at least"""
 
-APART = 3.0
-"""two times of one kernel that differ by a larger factor are no measurements"""
-
-AGAIN = (0.1, 0.5)
-"""seconds that blocks last at least when a measurement in doubt is repeated"""
-
-PROCESSES = 12
-"""fresh workers over which a long measurement is spread: where a process lies in memory makes a kernel faster or slower by some
-percent, a small one by a third"""
-
-PROCESS_SECONDS = 0.3
-"""seconds of a measurement in each of them, at least"""
-
-MOST_ROUNDS = 2
-"""factor for the number of workers at most, where some found no quiet"""
+PROCESSES, PROCESS_SECONDS, MOST_ROUNDS = 12, 0.3, 2
+"""fresh workers over which a long measurement is spread, as the place of a process in memory makes a kernel faster or slower by
+some percent, a small one by a third; seconds in each at least; factor for their number where some found no quiet"""
 
 IMPLAUSIBLE_FACTOR = 50.0
 """a time this many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
 
-
 TYPICAL = 20
 """size of the dims, or the nearest in range, at which a kernel is compared for a class of sizes"""
 
-BIG_WORK = 4e9
-"""flops: sizes beyond this are compared at few points (the oracle takes a second for each)"""
-
-BIG_TRAFFIC = 2.5e8
-"""bytes: likewise"""
-
+BIG_WORK, BIG_TRAFFIC = 4e9, 2.5e8
+"""flops and bytes: sizes beyond them are compared at few points (the oracle takes a second for each)"""
 
 MEANINGS = "tensor_graphs.language."
-"""the modules that define what ops mean: a graph brings them along. They, and all modules whose code this one may run, are watched:
-a kernel's module may be imported in this process and could replace what is in them; a judge that finds that it did gives no
-verdict"""
+"""the modules that define what ops mean. They, and all modules whose code this one may run, are watched: a kernel's module may be
+imported in this process and could replace what is in them; a judge that finds that it did gives no verdict"""
 
 ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
                "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
@@ -244,7 +219,7 @@ class JudgeTask:
 
 
 def _question(asked: JudgeTask) -> tuple[str, Signature, tuple[tuple[str, int], ...]]:
-    return asked.kernel.identity, asked.signature, _pairs(asked.typical)
+    return asked.kernel.identity, asked.signature, pairs(asked.typical)
 
 
 def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
@@ -254,9 +229,8 @@ def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
 
 @dataclass
 class _Answers:
-    """Oracle's answers on one signature, by point. took: wall seconds; worked: this thread's processor seconds; held: bytes of the
-    answers. asking: held while the oracle evaluates, as kernels of one signature share points; a stored answer is read without
-    it."""
+    """Oracle's answers on one signature, by point. took: wall seconds; worked: this thread's processor seconds; held: bytes.
+    asking: held while the oracle evaluates; a stored answer is read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[tuple[Point, Precision | None], dict[str, np.ndarray]] = field(default_factory=dict)
@@ -275,8 +249,7 @@ SIDE_THREADS, CORES_FOR_SIDE_THREADS = 2, 8
 they need. Four take as long: numpy releases the interpreter for about half of that work"""
 
 MUCH = 256 << 20
-"""bytes that the oracle holds for an answer, beyond which one thread at a time evaluates or compares: each sees the same free
-memory"""
+"""bytes that the oracle holds for an answer, beyond which one thread at a time evaluates or compares, for their common memory"""
 
 FOR_A_WORKER = 3
 MOST_HELD = 512 << 20
@@ -288,8 +261,8 @@ FORESEEN = 8
 
 
 class Judge:
-    """Runs kernels in a worker, compares, records. One judge per process is enough; use it as a context manager. For many kernels,
-    none of them timed: comparison_pipeline.py."""
+    """Runs kernels in a worker, compares, records; a context manager, one per process. For many untimed kernels:
+    comparison_pipeline.py."""
 
     def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
                  rates: DeviceRates | None = None) -> None:
@@ -522,8 +495,7 @@ class Judge:
         return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
 
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-        """Return the points at which a kernel is compared. Sizes at which the op has no value are left out; raises JudgeError where
-        none is left."""
+        """Return the points at which a kernel is compared: those at which the op has a value. Raises JudgeError without any."""
         return self._with_value(signature, self._candidates(kernel, signature, typical))
 
     def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
@@ -539,7 +511,8 @@ class Judge:
         far = next((p for p in largest_sizes(graph) if _within(signature, p, *LARGE_WORK)), None)
         if far is not None and far not in affordable:
             affordable.append(far)
-        points = self._with_value(signature, [Point(_pairs(s), 1000 + i) for i, s in enumerate(affordable)])
+        first = [Point(pairs(s), 1000 + i) for i, s in enumerate(affordable)]
+        points = [p for p in first if self._stored_answer(signature, p) is not None]
         if not points:
             raise JudgeError(f"{signature.title()} has a value at none of {', '.join(map(str, affordable))}, so no kernel can be "
                              "compared\n  fix: sizes at which its operands fit together")
@@ -603,9 +576,8 @@ class Judge:
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
     def _rounds(self, asked: Sequence[JudgeTask], budget: float, least: float, until: float) -> list[Verdict]:
-        """Return a verdict for each: from one worker, or from several that measure for a part of the budget each, and more of them
-        where the machine was not quiet enough; fewer where the time is over. Several do nothing before they measure: what a process
-        has allocated shows in its times."""
+        """Return a verdict for each: from one worker, or several for a part of the budget each, more where it was not quiet enough,
+        fewer where the time is over. Several only measure: what a process has allocated shows in its times."""
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
         verdicts: dict[int, Verdict] = {}
@@ -663,8 +635,7 @@ class Judge:
         return self._candidates(asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
-        """Return the smaller fixed sizes at which a kernel was compared at all points, comparing now if nobody has; None where
-        there are none, and where it did not pass."""
+        """Return the smaller fixed sizes at which a kernel has passed at all points, comparing now if needed; None without."""
         small = smaller(kernel, signature)
         if small is None:
             return None
@@ -708,8 +679,7 @@ class Judge:
             lambda asked: result.compared() or self._with_class(asked, self._passed_verdict(signature, [result])), asked)
 
     def look_ahead(self, asked: JudgeTask) -> None:
-        """Have the oracle evaluate a worker's first job on this question. Not for a kernel from outside, as the worker may be
-        needed too; errors are raised where the answer is used."""
+        """Have the oracle evaluate a worker's first job on this question, except for a kernel from outside. Ignores errors."""
         small = smaller(asked.kernel, asked.signature)
         if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
             return
@@ -721,8 +691,7 @@ class Judge:
             self._points[_question(asked)] = shown
 
     def ask_the_rest(self, asked: JudgeTask, enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate the later jobs of a question after `look_ahead`, until it is enough: while a worker runs the
-        first."""
+        """Have the oracle evaluate the later jobs of a question, until it is enough, while a worker runs the first."""
         later = self._later.get(_question(asked), deque[Point]())
         with suppress(Exception):
             while later and not enough():
@@ -735,8 +704,7 @@ class Judge:
         return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[JudgeTask], enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate what `compare` will need, question by question until it is enough, while compilers run: few of
-        many, as the first answers would be forgotten before they are used."""
+        """Have the oracle evaluate what `compare` will need first, until it is enough, while compilers run."""
         with one_thread():
             for task in asked[:FORESEEN]:
                 if enough():
@@ -754,9 +722,8 @@ class Judge:
         return self._with_class(asked, right)
 
     def _part(self, asked: JudgeTask, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
-        """Return one worker's measurement, or why the kernel does not pass. Times that cannot be true are measured again in longer
-        blocks of a fresh worker: a busy machine looks like a cheat for a moment. several: another worker has compared the
-        kernel."""
+        """Return one worker's measurement, or why the kernel does not pass. Impossible times are measured again in longer blocks of
+        a fresh worker, as the machine may be busy. several: another worker has compared the kernel."""
         kernel, signature = asked.kernel, asked.signature
         timing = self._timing(asked, budget, least, baseline)
         shown = [] if several else self._compared_points(asked)
@@ -777,8 +744,8 @@ class Judge:
 
     def _run_kernel(self, kernel: Kernel, signature: Signature, shown: Sequence[Point],
                     timing: Timing | None) -> Verdict | _Dialogue:
-        """Return the dialogue of a run whose outputs are right, or why the kernel does not pass; then nothing else runs in the
-        process of one from outside."""
+        """Return the dialogue of a run whose outputs are right, or a verdict, after which a kernel from outside loses its
+        worker."""
         result = self._run_jobs(kernel, signature, shown, timing)
         if isinstance(result, Verdict) and not kernel.ours:
             self.worker.leave()
@@ -846,8 +813,7 @@ class Judge:
             dialogue.close()
 
     def _not_run(self, kernel: Kernel, reply: Reply, dialogue: _Dialogue) -> Verdict:
-        """Return the verdict of a reply other than RAN. Raises KernelError and InputError where no kernel is at fault, as far as
-        can be checked from here: a candidate may claim so too."""
+        """Return the verdict of a reply other than RAN. Raises KernelError and InputError where the claim of one holds."""
         match reply.status:
             case "OTHER" if not dialogue.loaded and _edited(kernel):
                 raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
@@ -889,7 +855,7 @@ class Judge:
 
     def _timing(self, asked: JudgeTask, budget: float, least: float, baseline: bool) -> Timing:
         kernel, signature, time_at = asked.kernel, asked.signature, asked.time_at or {}
-        point = Point(_pairs(time_at), self.secret(signature), given=asked.given)
+        point = Point(pairs(time_at), self.secret(signature), given=asked.given)
         bound = _bound(signature, time_at)
         level = self._levels.get((kernel.backend == "c", bound), math.inf)
         timing = Timing(point, 0 if _within(signature, time_at, *QUICK) else FEW_WAYS, budget,
@@ -900,11 +866,10 @@ class Judge:
         return timing
 
     def _renewable(self, asked: JudgeTask) -> tuple[str, ...]:
-        """Return the operands that can get new values altogether, once in a measurement: it takes long, and needs the oracle
-        again."""
+        """Return the operands that can get new values altogether, once in a measurement: it is slow."""
         supplied = {name for name, _ in asked.given}
         prepared = self.prepared(asked.kernel, asked.signature)
-        names = changeable(asked.signature.graph, _pairs(asked.time_at or {}), prepared)
+        names = changeable(asked.signature.graph, pairs(asked.time_at or {}), prepared)
         return tuple(name for name in names if name not in supplied)
 
     def _perturbation(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
@@ -1042,8 +1007,7 @@ class Judge:
         return None
 
     def _read_rows(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
-        """Return an output of which the worker reports the rows that differ from an operand's. Raises ProtocolError where that is
-        not due, or there are no such rows."""
+        """Return an output of which the worker sent only changed rows. Raises ProtocolError where that is not valid."""
         t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
         shape = tuple(map(int, t.shape))
         if base is None or count > math.prod(shape[:-1]):
@@ -1058,8 +1022,7 @@ class Judge:
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord | None:
-        """Store a verdict (binding None) or a time at these dims; return the row. A failure of the judge itself is only logged.
-        Raises JudgeError: this process was changed."""
+        """Store a verdict (binding None) or a time; return the row. Raises JudgeError: this process was changed."""
         refuse_replaced()                                           # here too: `examine_interleaved` itself may have been replaced
         if verdict.status == JUDGE_ERROR:
             log.error("%s", verdict.log)
@@ -1155,14 +1118,12 @@ class _Dialogue:
         return self.before is not None
 
     def placed(self, reply: Reply) -> str:
-        """Return the log of a reply whose first line tells where the worker died or hung; what a kernel raises names its point
-        itself."""
+        """Return the log of a reply, with the point where the worker died or hung; exceptions name it themselves."""
         first, line, rest = reply.log.partition("\n")
         return f"{first}{self.at}{line}{rest}" if reply.status == "TIMEOUT" or first.startswith(DIED) else reply.log
 
     def __call__(self, mark: Mark, at: float) -> dict[str, Any] | None:
-        """Take a message and return the answer. Raises ProtocolError, also for a message that is not due: a block cannot be
-        reported again."""
+        """Take a message and return the answer. Raises ProtocolError, also for a message that is not due."""
         if type(mark) not in AFTER[self.before] or (self.timing is None and isinstance(mark, Begin)):
             raise ProtocolError(f"{type(mark).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(mark)
@@ -1219,8 +1180,7 @@ class _Dialogue:
         return None
 
     def _due(self, name: str) -> set[int]:
-        """Return the runs of these blocks of which outputs are stored: whoever chooses among them chooses those in which the work
-        was done."""
+        """Return the runs of these blocks whose outputs have to be stored."""
         assert self.timing is not None
         return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
                 for run in range(first + WARM_UP, first + len(block.whole))
@@ -1350,8 +1310,7 @@ def _failure(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
 
 
 def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Verdict:
-    """Return the result on a question; JUDGE_ERROR where the judge's own code fails, so that the next one is examined all the same.
-    Raises what a user can mend."""
+    """Return the result on a task; JUDGE_ERROR where the judge's own code fails. Raises what a user can mend."""
     try:
         return find(asked)
     except _Refused as e:
@@ -1373,17 +1332,12 @@ def _inconsistent(error: ProtocolError) -> Verdict:
     return _failure("RUNTIME_ERROR", f"what the worker said does not go together: {error}")
 
 
-def _pairs(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((n, int(v)) for n, v in binding.items()))
-
-
 def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
 
 
 def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:
-    """Split the points into pieces of about AT_ONCE bytes of outputs; one that needs the addresses of the point before stays with
-    it."""
+    """Split the points into pieces of about AT_ONCE bytes of outputs; points that share addresses stay together."""
     jobs: list[list[Point]] = [[]]
     left = AT_ONCE
     for point in shown:

@@ -32,8 +32,7 @@ def run_alone(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attribu
 
 def run_on(kernel: Kernel, one_op: Graph, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0,
            left: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the outputs of a kernel for a graph of one op. form, axis, left: layout of its operands (`views_graph`). Raises
-    KernelError."""
+    """Return a kernel's outputs for a graph of one op. form, axis, left: operands' layout (`views_graph`). Raises KernelError."""
     spec = signature_of_graph(one_op).spec
     if not kernel.computes(spec):
         raise KernelError(f"{kernel.name} computes {kernel.op}, and the graph is {spec.op.name}\n  fix: a graph of {kernel.op}")

@@ -10,11 +10,8 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.meaning.error_measure import flushed_alike
 from tensor_graphs.measure.points.inputs import Point
 
-MOST_PERIOD = 64
-"""longest pattern that is looked for along an axis: the width of a vector or of a tile"""
-
-MOST_SIZES = 6
-"""sizes at which a kernel was right that a message lists"""
+MOST_PERIOD, MOST_SIZES = 64, 6
+"""longest pattern along an axis, the width of a vector or a tile; sizes at which a kernel was right that a message lists"""
 
 
 def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float) -> np.ndarray:
@@ -52,8 +49,7 @@ def other_sizes(right: Iterable[Point], wrong: Point) -> str:
 
 
 def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
-    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count; None:
-    all."""
+    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count."""
     if picked is not None and wrong.ndim:
         wrong = wrong & picked.reshape(*wrong.shape[:-1], 1)
     count = int(wrong.sum())

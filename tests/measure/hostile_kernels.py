@@ -861,7 +861,7 @@ def puts_right_later_what_the_worker_has_kept(outs: Arrays, ins: Arrays, attrs: 
 
     found = any_block()
     if found is not None and found["name"] == "cold":
-        _owed.append((found["kept"], found["k"], found["secret"]))
+        _owed.append((found["sampled"], found["k"], found["secret"]))
         return
     right(outs, ins, attrs)
     for kept, run, secret in _owed if found is not None and found["name"] != "nothing" else ():

@@ -32,11 +32,8 @@ strides, so no kernel runs. undefined: the op itself takes no such dtype."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-TYPICAL = (12, 29, 7)
-"""sizes of an instance's dims at which it is compared, besides those that the judge adds"""
-
-TIMED = (256, 1024, 64)
-"""sizes of an instance's dims at which it is timed: the instance of a cell with the largest operands"""
+TYPICAL, TIMED = (12, 29, 7), (256, 1024, 64)
+"""sizes of an instance's dims at which it is compared, besides the judge's, and at which the largest of a cell is timed"""
 
 TIME_BUDGET = 0.05
 """seconds of samples per cell"""
@@ -51,9 +48,8 @@ class ConformanceError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class TableCell:
-    """One op at one dtype. instances: how many the case makes; claimed: how many of them a kernel accepts. error: the largest of
-    the claimed ones (max_relative_error), None where nothing ran to its end. seconds: median cold time of `timed`, a signature with
-    its sizes."""
+    """One op at one dtype. instances: how many the case makes; claimed: how many a kernel accepts. error: the largest of these
+    (max_relative_error), None where nothing ran. seconds: median cold time of `timed`, a signature with its sizes."""
 
     op: str
     dtype: str
@@ -94,17 +90,14 @@ def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
 
 def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]] | None = None, timed: bool = False,
                   on_step: Step | None = None) -> Conformance:
-    """Judge a backend's kernels at these cells (all by default), in order. Raises ConformanceError when the backend is not
-    available here, KernelError when there is none of this name."""
+    """Judge a backend's kernels at these cells (all by default). Raises ConformanceError (not available here), KernelError."""
     kernels = kernels_of(backend)
     wanted = list(keys() if cells is None else cells)
-    judged = []
+    step, judged = on_step or (lambda done, total, what: None), []
     for i, (op, dtype) in enumerate(wanted):
-        if on_step is not None:
-            on_step(i, len(wanted), f"{op} {dtype}")
+        step(i, len(wanted), f"{op} {dtype}")
         judged.append(judge_cell([*kernels.get(op, ()), *kernels.get(ANY_OP, ())], op, dtype, judge, timed=timed))
-    if on_step is not None:
-        on_step(len(wanted), len(wanted), "")
+    step(len(wanted), len(wanted), "")
     return Conformance(backend, tuple(judged))
 
 

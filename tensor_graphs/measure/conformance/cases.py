@@ -115,11 +115,6 @@ def op_named(name: str) -> Op:
 # ---- atomic ops ---------------------------------------------------------------------------------------------------------------
 
 
-def iota(draw: CaseDraw) -> Node:
-    shape = draw.shape(1, 3)
-    return atomic.iota(shape, draw.pick(*range(len(shape))), draw.dtype)
-
-
 def cast(draw: CaseDraw) -> Node:
     to = DTYPES[draw.pick(*(n for n in DTYPES if n != draw.dtype.name))]
     return apply_atomic("cast", [draw.tensor(draw.shape(), low=-100, high=100)], dtype=to)
@@ -142,11 +137,6 @@ def reduction(op: Op) -> Case:
         return compose(op.name, x, axes=axes) if isinstance(op, CompositeOp) else apply(op, [x], {"axes": axes})
 
     return build
-
-
-def where(draw: CaseDraw) -> Node:
-    shape = draw.shape()
-    return atomic.where(draw.tensor(shape, bool_), draw.tensor(shape), draw.tensor(shape))
 
 
 def pad(draw: CaseDraw) -> Node:
@@ -176,11 +166,6 @@ def scatter(draw: CaseDraw) -> Node:
                           draw.tensor((*shape[:axis], *count, *shape[axis + 1:])), axis=axis, mode=mode)
 
 
-def reshape(draw: CaseDraw) -> Node:
-    n = draw.size()
-    return apply_atomic("reshape", [draw.tensor((2, 3, n))], shape=(3, n, 2))
-
-
 def slice_(draw: CaseDraw) -> Node:
     rows, columns = draw.pick((0, 5, 2), (4, -1, -1), (3, 0, -2)), draw.pick((1, 4, 1), (5, -1, -3), (2, 2, 1))
     return apply_atomic("slice", [draw.tensor((5, 6))], bounds=(rows, columns))
@@ -208,11 +193,6 @@ def mean(name: str) -> Case:
                        keepdims=draw.pick(True, False))
 
     return build
-
-
-def prod(draw: CaseDraw) -> Node:
-    shape = draw.shape(1, 2)
-    return compose("prod", draw.tensor(shape), axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape)))))
 
 
 def weights(draw: CaseDraw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
@@ -389,8 +369,7 @@ def write_at_index(draw: CaseDraw) -> Node:
 
 
 def scan(draw: CaseDraw) -> Node:
-    """Return recurrences that neither grow nor shrink much, over a length that is a dim: with a gate, with weights, of two carries
-    that change places, and of what other dtypes have."""
+    """Return recurrences that neither grow nor shrink much: with a gate, with weights, of two carries that change places."""
     length, width = draw.size(), draw.size()
     x, h, reverse = draw.tensor((length, width)), draw.tensor((width,)), draw.pick(False, True, False, True)
     if draw.dtype.kind != "float":
@@ -424,8 +403,10 @@ def first_of(results: Any) -> Node:
 
 
 CASES: dict[str, Case] = {
-    "iota": iota, "cast": cast, "bitcast": bitcast, "where": where, "pad": pad, "gather": gather, "scatter": scatter,
-    "reshape": reshape, "slice": slice_,
+    "cast": cast, "bitcast": bitcast, "pad": pad, "gather": gather, "scatter": scatter, "slice": slice_,
+    "iota": lambda draw: atomic.iota(shape := draw.shape(1, 3), draw.pick(*range(len(shape))), draw.dtype),
+    "where": lambda draw: atomic.where(draw.tensor(shape := draw.shape(), bool_), draw.tensor(shape), draw.tensor(shape)),
+    "reshape": lambda draw: apply_atomic("reshape", [draw.tensor((2, 3, n := draw.size()))], shape=(3, n, 2)),
     "permute": lambda draw: apply_atomic("permute", [draw.tensor((2, draw.size(), 3))],
                                          axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
     "expand": lambda draw: apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4)),
@@ -443,7 +424,9 @@ CASES: dict[str, Case] = {
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
     "group_norm": group_norm, "batch_norm": batch_norm,
-    "cumsum": along_axis("cumsum"), "scan": scan, "prod": prod, "rope_table": rope_table, "rope": rope, "attention": attention,
+    "prod": lambda draw: compose("prod", draw.tensor(shape := draw.shape(1, 2)),
+                                 axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape))))),
+    "cumsum": along_axis("cumsum"), "scan": scan, "rope_table": rope_table, "rope": rope, "attention": attention,
     "write_rows": write_rows, "write_at_index": write_at_index,
     "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
@@ -475,8 +458,7 @@ def case(name: str) -> Case:
 
 
 def instance(name: str, draw: CaseDraw) -> Node:
-    """Return one application of an op. Raises DTypeError when the op takes no such dtype, CaseError when its case makes something
-    else."""
+    """Return one application of an op. Raises DTypeError for a dtype it does not take, CaseError for another op."""
     try:
         node = applied(case(name)(draw))
     except DTypeError:

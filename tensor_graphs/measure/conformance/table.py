@@ -1,5 +1,4 @@
-"""table: writes the table of a backend as a JSON document and as a Markdown page. Errors are rounded to one digit, so that two
-machines write the same table; times appear only on request."""
+"""table: writes the table of a backend as JSON and Markdown. Errors have one digit, so that two machines write the same."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """frames: messages of the judge and a worker over a socket, in frames that are signed with a key of this worker alone.
 
-The judge draws the key and sends it first, before the worker has imported any candidate; it is in no environment variable and on no
-command line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled
-from the judge to the worker, JSON the other way, so that nothing a worker sends can run code in the judge. What anybody else writes
-into the socket is no frame, and a repeated frame has the wrong number: either ends the conversation.
-A candidate shares a process with its worker and can find the key in memory. It can then forge its own times and the state of the
-memory around its arrays; not its outputs, and not the judge's clock."""
+The judge sends the key first, before the worker has imported any candidate; it is in no environment variable and on no command
+line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled to the
+worker, JSON from it, so that nothing a worker sends can run code in the judge. Other bytes, or a repeated frame, end the
+conversation.
+A candidate can find the key in the worker's memory. It can then forge its own times and the state of the memory around its arrays;
+not its outputs, and not the judge's clock."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class Channel:
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Send a frame. Raises BrokenPipeError or ConnectionResetError when nobody is at the other end, and TimeoutError (the
-        judge) when the other end takes nothing."""
+        """Send a frame. Raises BrokenPipeError, ConnectionResetError, or TimeoutError (the judge)."""
         data = self._pack(value)
         self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)

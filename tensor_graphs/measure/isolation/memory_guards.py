@@ -19,11 +19,8 @@ POISONS = (0xFF, 0x7F, 0xFE)
 """one of these is in every byte that a kernel has to write: NaN in every float format and -1; large numbers (NaN in f16); large
 negative ones. NaN alone would hide a kernel that takes the maximum with the old content: C's maximum forgets NaN"""
 
-BIG_BYTES = 4 << 20
-"""operands beyond this are not moved between guards"""
-
-COLUMNS = 509
-"""folded words of a large array, by position: two words that change places show"""
+BIG_BYTES, COLUMNS = 4 << 20, 509
+"""operands beyond this are not moved between guards; folded words of a large array, by position: two that change places show"""
 
 _draw = random.Random()
 
@@ -34,8 +31,7 @@ def bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a digest of the bytes of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write
-    shows)."""
+    """Return a digest of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write shows)."""
     h = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         data = bytes_of(arrays[name])

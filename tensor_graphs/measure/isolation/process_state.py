@@ -1,7 +1,7 @@
 """process_state: settings of a process, so that a kernel which leaves something behind shows: rounding mode, environment, …
 
-A kernel runs in its user's process, next to other kernels. What it changes there (a recursion limit, a rounding mode, a variable, a
-seed of the global generators) changes their results, and no comparison of its own outputs shows it.
+A kernel runs in its user's process: what it changes there (a recursion limit, a rounding mode, a variable, a seed) changes other
+kernels' results, and no comparison of its own outputs shows it.
 
     guard = StateGuard()             # the kernel's module has been imported
     with guard.unchanged("n=3"):     # raises StateError
@@ -158,8 +158,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _generators() -> dict[str, int]:
     """Return a hash of the state of each global generator."""
     states = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
         states["torch"] = hash(torch.get_rng_state().numpy().tobytes())
     return states
 
@@ -173,16 +173,15 @@ def _seed_generators() -> None:
     number = int.from_bytes(os.urandom(4), "little")
     random.seed(number)
     np.random.seed(number)
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
         torch.default_generator.manual_seed(number)
 
 
 @contextmanager
 def deployed(argv: Sequence[str]) -> Iterator[None]:
-    """Context manager: this process looks like a deployed one to Python code: without the worker's variables, with the caller's
-    arguments. Only Python's view loses the variables; child processes inherit them, so that what a kernel leaves running is found
-    by them."""
+    """Context manager: Python code sees a deployed process: without the worker's variables, with the caller's arguments. Child
+    processes inherit the variables, so that what a kernel leaves running is found by them."""
     view, names = _view(), [os.fsencode(name) for name in HIDDEN]
     hidden, arguments = {name: view.pop(name) for name in names if name in view}, sys.argv
     sys.argv = list(argv)
@@ -194,8 +193,7 @@ def deployed(argv: Sequence[str]) -> Iterator[None]:
 
 
 class StateGuard:
-    """Compares the settings of the process before and after runs. before_import: the floating-point state before the kernel's
-    module was imported; a library that changes it when it is loaded shows."""
+    """Compares the settings of the process before and after runs, and before the import of a kernel's libraries."""
 
     def __init__(self, before_import: Mapping[str, Any] | None = None) -> None:
         self._left: dict[str, set[int]] = {}

@@ -1,5 +1,4 @@
-"""process_tree: finds descendants of processes, what they work, and ends them. Reads /proc; none are found elsewhere than on
-Linux."""
+"""process_tree: finds the descendants of processes, what they work, and ends them, by /proc; none are found without it."""
 
 from __future__ import annotations
 
@@ -18,11 +17,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 """ticks per second, the unit of times in /proc"""
 
-ROUNDS = 200
-"""times to look again for processes that were born meanwhile"""
-
-GOING_SECONDS = 3.0
-"""time for killed processes to go: what they hold of a GPU goes first"""
+ROUNDS, GOING_SECONDS = 200, 3.0
+"""times to look again for processes that were born meanwhile; time for killed ones to go: what they hold of a GPU goes first"""
 
 
 def prctl(option: int, value: int) -> bool:
@@ -93,8 +89,7 @@ def others_waited(process: int) -> float:
 
 
 def machine_worked() -> float:
-    """Return the seconds for which this machine's processors have worked, or were taken away by the host of a virtual one; 0 where
-    unknown."""
+    """Return the seconds for which this machine's processors have worked, or a virtual one's host took them; 0 where unknown."""
     try:
         first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     except OSError:
@@ -117,8 +112,7 @@ def descendants(process: int) -> list[int]:
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """Return the processes, except this one, that were started with this environment variable (which forks and children
-    inherit)."""
+    """Return the other processes that were started with this environment variable (which forks and children inherit)."""
     wanted = f"{variable}={value}".encode()
     carriers = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -152,8 +152,7 @@ def clean(text: str, most: int = MOST_TEXT) -> str:
 
 
 def read(data: bytes) -> Any:
-    """Return the values in a frame: JSON without NaN, infinity, repeated keys, or more of anything than any reply has. Raises
-    ProtocolError."""
+    """Return the values in a frame: JSON without NaN, infinity, repeated keys, or too many values. Raises ProtocolError."""
     if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS or data.count(b",") > MOST_VALUES:
         raise ProtocolError("a reply has more values than any has")
     try:

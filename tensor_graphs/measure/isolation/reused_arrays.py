@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 
-LARGE = 4 << 20
-"""bytes of an array from which its memory is reused"""
-
-KEPT = 512 << 20
-"""bytes that are kept, at most"""
+LARGE, KEPT = 4 << 20, 512 << 20
+"""bytes of an array from which its memory is reused; bytes that are kept, at most"""
 
 _kept: list[np.ndarray] = [np.empty(0, np.uint8)]
 _ALONE = sys.getrefcount(_kept[0])

@@ -2,8 +2,8 @@
 (template.py).
 
 The judge is not the candidate's parent: a candidate that kills its parent kills this process, and the judge starts another. It runs
-no candidate. It adopts every process whose parent has ended (a subreaper), so that a child which hides in a session of its own is
-still found. When the judge goes, the control socket closes; then this process ends the worker and itself.
+no candidate, and adopts every process whose parent has ended (a subreaper), so that a child in a session of its own is found. When
+the control socket closes, the judge has gone, and this process ends the worker and itself.
 
 Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached, and libraries to
 import before; the first worker is forked unasked), alive (is the worker?), sweep (the same, and end all that it started: how many
@@ -27,9 +27,8 @@ PATIENCE = 1.0
 
 
 class Supervisor:
-    """Parent of a worker. worker: its process number, 0 when there is none. ended: how the last one ended (waitpid's status), None
-    while it lives. dying: killed processes that have not gone yet, as their system gives back what they hold (a kernel that runs on
-    a GPU is ended first)."""
+    """Parent of a worker. worker: its process number, 0 without. ended: how the last one ended (waitpid's status), None while it
+    lives. dying: killed processes that have not gone yet (GPU memory is given back first)."""
 
     def __init__(self, control: socket.socket, outputs: int) -> None:
         """outputs: the file to which workers add what their kernels return."""
@@ -93,8 +92,7 @@ class Supervisor:
         return True
 
     def sweep(self) -> int:
-        """End whatever the worker started and what was left to this process by parents that have ended; return how many there
-        were."""
+        """End what the worker started, and adopted orphans; return how many there were."""
         self.reap()
         left = [p for p in process_tree.children() if p != self.worker and p not in self.dying]
         left += process_tree.children(self.worker) if self.worker else []

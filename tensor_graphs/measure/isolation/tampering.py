@@ -1,13 +1,13 @@
 """tampering: detects that a candidate replaced what measures it: objects under names are compared with those before it came.
 
 Watched are every function, class, method and constant (upper case) of this package, and the functions of the standard library and
-of numpy that the worker relies on: the object under each name, and the code of each function; of a constant that is a dict, its
-values too, and the functions of those that are objects of this package (the ops); in the worker, all kernels that it knows. New
-names do not matter: importing adds some. A candidate that puts back what it replaced before it returns has changed nothing that
-matters here: the worker's clock is not looked up by name (clock.py).
+of numpy that the worker relies on: the object under each name, and the code of each function; the values of a constant dict, and
+the functions of those that are objects of this package (the ops); in the worker, all kernels. New names do not matter: importing
+adds some. A candidate that puts back what it replaced has changed nothing that matters: the worker's clock is not looked up by name
+(clock.py).
 
 The judge's process is watched too, as far as it concerns right and wrong (`Names`): a kernel's module may be imported there. Its
-streams and trace functions belong to the user (a notebook and a debugger replace them), and so does all that concerns times."""
+streams and trace functions belong to the user (notebooks and debuggers replace them), and so does all that concerns times."""
 
 from __future__ import annotations
 

@@ -29,11 +29,8 @@ from tensor_graphs.records.location import VARIABLE as DATABASE
 DATA_VARIABLE = "XDG_DATA_HOME"
 """location of the default database: each worker gets an empty folder, and the variable that names a database is removed"""
 
-START_SECONDS = 60.0
-"""time for a template to import what it has to"""
-
-ANSWER_SECONDS = 10.0
-"""time for its later answers; it has nothing else to do"""
+START_SECONDS, ANSWER_SECONDS = 60.0, 10.0
+"""time for a template to import what it has to, and for its later answers; it has nothing else to do"""
 
 MOST = 2
 """templates, except those that have a supervisor; each holds 50 MB, and its imported libraries"""
@@ -95,8 +92,7 @@ class TemplateProcess:
 
 @dataclass
 class Forked:
-    """Supervisor as its judge sees it: a child of the template's. returncode: minus the signal that ended it, None while it lives;
-    where nobody knows, as if it had been killed."""
+    """Supervisor, a child of the template's. returncode: minus the signal that ended it (unknown: SIGKILL), None while it lives."""
 
     template: TemplateProcess
     pid: int
@@ -146,8 +142,7 @@ def shared_environment() -> dict[str, str]:
 
 
 def begin() -> None:
-    """Start a template for coming workers, unless there is one: it imports while this process goes on. Errors surface in the first
-    `fork`."""
+    """Start a template in advance, unless there is one. Errors surface in the first `fork`."""
     if INSIDE in os.environ:
         return
     with _guard:
@@ -183,7 +178,7 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
             assert pid is not None
             template.forks += 1
             _templates[key] = template
-            idle = [each for each, other in _templates.items() if other.forks == 0]         # the least recently used first
+            idle = [inherited for inherited, other in _templates.items() if other.forks == 0]     # the least recently used first
             for unused in idle[:max(0, len(_templates) - MOST)]:
                 _templates.pop(unused).end()
             return Forked(template, pid)
@@ -191,8 +186,7 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
 
 
 def _inherited(environment: Mapping[str, str], names: Sequence[str]) -> object:
-    """Return what a template has from this process and from the files that it imports; where any of it differs, another one is
-    started."""
+    """Return all that a template has from this process and the files that it imports; if any differs, another is started."""
     cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
     sources = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(PACKAGE)))

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 INSIDE = "TENSOR_GRAPHS_WORKER"
 """set in the worker's environment: a candidate's module may not start another one"""
 
-LONGEST_LOG = 8000
-"""characters of what was raised; of a traceback its end"""
-
-LONGEST_REASON = 400
-"""characters of the message in its first line"""
+LONGEST_LOG, LONGEST_REASON = 8000, 400
+"""characters of what was raised (of a traceback its end), and of the message in its first line"""
 
 HEADER = "Traceback (most recent call last):"
 
@@ -62,8 +59,7 @@ def preload(names: Sequence[str] = ()) -> None:
 
 
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
-    """Return the kernel, once its origins are loaded. Raises KernelError: a script that registers it only where it is started is
-    imported here."""
+    """Return the kernel, once its origins are loaded. Raises KernelError: a script does not register it when imported."""
     from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
@@ -148,8 +144,7 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
-    """Run `run_job`, whatever the candidate raises; spoiled: nothing else should run in this process. JUDGE_ERROR: what was raised
-    is the judge's own (fault_origin.py)."""
+    """Run `run_job`, whatever the candidate raises. spoiled: nothing else should run in this process."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library
@@ -185,9 +180,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
 
 
 def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "") -> str:
-    """Return the message, and its place in a candidate's file, in the first line (`logs.reason_of`); then the traceback. The
-    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point, for that
-    line."""
+    """Return the message and its place in a candidate's file in the first line (`logs.reason_of`), then the traceback. The
+    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point."""
     try:
         text = "".join(map(str, traceback.format_exception(error)))
         where, message = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()

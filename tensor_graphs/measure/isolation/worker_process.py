@@ -32,17 +32,11 @@ log = logging.getLogger(__name__)
 JOB_SECONDS = 120.0
 """time after which a worker that has not answered is killed"""
 
-START_SECONDS = 60.0
-"""time for a worker to start"""
+START_SECONDS, CONTROL_SECONDS = 60.0, 10.0
+"""time for a worker to start, and for a supervisor to answer; it has nothing else to do"""
 
-CONTROL_SECONDS = 10.0
-"""time for a supervisor to answer; it has nothing else to do"""
-
-LOOK_SECONDS = 0.25
-"""interval of checks whether an awaited process has been stopped"""
-
-STOPPED_SECONDS = 2.0
-"""a process that was stopped so long ago is not waited for"""
+LOOK_SECONDS, STOPPED_SECONDS = 0.25, 2.0
+"""interval of checks whether an awaited process has been stopped, and how long one that was is still waited for"""
 
 LAST_BYTES = 4000
 """bytes of a worker's last output that a message shows"""
@@ -59,7 +53,6 @@ CRASHED = f"{DIED} (killed by SIGSEGV)"
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
 """(message in the middle of a job, when it came on time.perf_counter's clock) -> answer, if any"""
-
 
 STARTED = "a worker is started"
 
@@ -107,8 +100,7 @@ class WorkerProcess:
             self._start()
 
     def _start(self) -> int:
-        """Start a worker, and a supervisor if none was started in the same environment; return the worker's process number. One
-        that ends (killed, say) before it is ready is started once more."""
+        """Start a worker, and a supervisor if needed; return its number. One that ends before it is ready is tried again."""
         if INSIDE in os.environ:
             raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
                              "start another: put that under `if __name__ == \"__main__\":`")
@@ -189,14 +181,13 @@ class WorkerProcess:
             what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
         """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is an invalid message.
 
-        A worker that was found dead had not begun the job, and one that was ended from outside (SIGKILL, as by a system short of
-        memory, or SIGTERM, SIGINT, SIGHUP) or stopped (SIGSTOP) need not have died of it: the job is then tried once more. So is
-        one whose supervisor was ended or stopped. A kernel that does such a thing to itself does it again.
+        The job is tried once more where it had not begun, and where its worker or supervisor was ended or stopped from outside
+        (SIGKILL, as by a system short of memory, SIGTERM, SIGINT, SIGHUP, SIGSTOP). A kernel that does such a thing to itself does
+        it again.
 
-        limit: seconds between two messages of the worker after its first, that is, once it has imported the kernel (default: as for
-        the whole job). what: name of the job in warnings. on_start: called whenever the job begins, or begins again. The job's
-        `guests` are its kernels from outside, by identity: they may change what others are made of, so nothing but these runs in
-        that process afterwards."""
+        limit: seconds between two messages of the worker once it has imported the kernel (default: as for the whole job). what:
+        name of the job in warnings. on_start: called whenever the job begins. The job's `guests` are its kernels from outside, by
+        identity: nothing but these runs in that process afterwards, as they may change what others are made of."""
         tries = 0
         guests = frozenset(job.get("guests", ()))
         if not self.guests <= guests:
@@ -305,7 +296,7 @@ class WorkerProcess:
             return gone
 
     def _await_end(self) -> None:
-        """Give a worker whose socket has closed a second to end, so that how it did is known."""
+        """Give a worker whose socket has closed a second to end."""
         end = time.monotonic() + 1.0
         while self._ask("alive")["alive"] and time.monotonic() < end:
             time.sleep(0.01)
@@ -384,8 +375,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _nameless_file() -> tuple[int, int]:
-    """Return a file without a name, opened twice: by this process to read, and by a worker to add to. No other file, folder or pipe
-    can be put into its place."""
+    """Return a file without a name, which nobody can replace, opened by this process to read, and for a worker to append."""
     adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
     try:
         mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)
@@ -396,9 +386,8 @@ def _nameless_file() -> tuple[int, int]:
 
 
 def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
-    """Wait until something has come from a process; return how long it took. say: called once when it takes long. Raises
-    TimeoutError after `seconds`, and Stopped when the process was stopped. Time in which this process stood still itself (Ctrl-Z
-    and fg) does not count."""
+    """Wait until something has come from a process; return how long it took, without pauses of this process (Ctrl-Z and fg). say:
+    called once when it takes long. Raises TimeoutError after `seconds`, and Stopped when the process was stopped."""
     waited = stopped = 0.0
     warned = False
     while True:

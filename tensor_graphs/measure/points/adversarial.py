@@ -1,9 +1,8 @@
 """adversarial: the points at which a kernel is compared on extreme values (extremes.py), and whether there is one right answer.
 
-A kernel may sum in another order and round in other places than the op's definition, and none can be held to an answer that depends
-on that: products of large numbers before an exp, a sum that cancels. Where a kernel's answer differs from the oracle's, the oracle
-is evaluated again, with rounding at every node and sums as if added in another order; if that alone moves its answer, the point
-decides nothing. Done only then, as it takes longer than the kernel's comparison."""
+A kernel may sum in another order and round in other places than the op's definition: products of large numbers before an exp, a sum
+that cancels. Where its answer differs from the oracle's, the oracle is evaluated again, with rounding at every node and sums as if
+in another order; if that alone moves its answer, the point decides nothing."""
 
 from __future__ import annotations
 
@@ -28,11 +27,8 @@ from tensor_graphs.measure.points.inputs import Point, is_big, point_inputs
 
 log = logging.getLogger(__name__)
 
-WORK = (2e6, 1 << 18)
-"""flops and bytes of a point, at most: the oracle takes some 10 ms for it"""
-
-SWEEP_WORK = (2e7, 1 << 22)
-"""more for a sweep, as values of a narrow range may be all that a kernel is wrong at, and large fixed sizes have no other point"""
+WORK, SWEEP_WORK = (2e6, 1 << 18), (2e7, 1 << 22)
+"""flops and bytes of a point (the oracle takes some 10 ms), and of a sweep: a narrow range may be all that a kernel is wrong at"""
 
 SEED = 3000
 
@@ -46,7 +42,6 @@ and a kernel that chooses the other is refused (9 of 6,000 draws of attention in
 
 SETTLED = 0.3
 """share of the error allowed by which the two answers may differ"""
-
 
 REPLACED, INFLUENCE = 1e4, 1e-3
 """replacement for NaN and infinities, up and down, and the relative change of a result beyond which they matter to it"""
@@ -109,9 +104,8 @@ def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.nda
                  rounding: Mapping[str, np.ndarray] | None = None,
                  asked: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
     """Return for each output which rows (along its last axis) depend neither on the places of rounding nor on the order of
-    addition. answer: the oracle's. limits: the error allowed, by dtype. rounding: the running errors of float outputs: what they
-    explain does not unsettle the rest. asked: outputs and rows to decide (default: all); nothing more is computed where none of
-    these is left that may be settled: a product of large matrices takes seconds."""
+    addition. answer: the oracle's. limits: the error allowed, by dtype. rounding: running errors, which do not unsettle rows.
+    asked: outputs and rows to decide (default: all); evaluation ends where none of these may be settled."""
     graph = signature.graph
     settled = {name: np.ones(rows_of(answer[name]).shape[0], bool) for name in graph.outputs} if asked is None else dict(asked)
     for jitter in range(1, 1 + (ROUNDED if point.extreme is None else ROUNDED_EXTREMES)):

@@ -2,8 +2,7 @@
 
     write_rows(cache f32[4096, 1, 256], values f32[2, 1, 256])   →   operand "cache", rows 17 and 18, and their 2 × 256 numbers
 
-Judge and worker make the same operands from the seed, so no row that is its operand's need be stored, sent or compared, neither of
-the oracle's answer nor of a kernel's. All numbers of both are compared to find the others."""
+Judge and worker make the same operands from the seed, so an operand's rows need not be stored, sent or compared."""
 
 from __future__ import annotations
 
@@ -17,11 +16,8 @@ from tensor_graphs.measure.definition_analysis import definition_of
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 from tensor_graphs.measure.points.inputs import is_big
 
-WORTH = 1 << 20
-"""bytes of an output: less is stored in full"""
-
-MOST = 0.5
-"""share of the rows: where more differ, the output is stored in full"""
+WORTH, MOST = 1 << 20, 0.5
+"""bytes of an output: less is stored in full; share of rows: an output in which more differ is stored in full"""
 
 
 @dataclass(frozen=True)

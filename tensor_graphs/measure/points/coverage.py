@@ -1,10 +1,9 @@
 """coverage: points drawn so that a verdict covers the declared range: sizes of each dim, layouts of operands, kinds of values.
 
-Sizes: each dim goes over its whole range while the others are small, at every other size at their lowest: both ends, and one size
-drawn in each of BINS pieces of its logarithm, so that a kernel that is wrong on a tenth of that range (of the logarithm) is run
-there. Then a few points at which all dims vary. Slow points are left out, except the largest that is affordable. Rows of a row-wise
-op are copies of a few, so that the oracle computes a few only (`rows_are_independent`). The seed is the judge's secret of a
-signature, so no kernel knows the points."""
+Each dim goes over its whole range while the others are small or at their lowest: both ends, and one size drawn in each of BINS
+pieces of its logarithm, so that a kernel that is wrong on a tenth of that is run there. Then a few points at which all dims vary.
+Slow points are left out, except the largest affordable. Rows of a row-wise op are copies of a few for the oracle
+(`rows_are_independent`). The seed is the judge's secret, so no kernel knows the points."""
 
 from __future__ import annotations
 
@@ -51,18 +50,12 @@ log = logging.getLogger(__name__)
 BINS = 20
 """pieces of a dim's range, equal in their logarithm: a band of a tenth of it holds one of them whole"""
 
-SMALL_SIZES = (1, 2, 3, 5, 7)
-"""values of the other dims"""
+SMALL_SIZES, TOGETHER = (1, 2, 3, 5, 7), 4
+"""values of the other dims; pieces of the ranges of several dims, for points at which all of them vary"""
 
-TOGETHER = 4
-"""pieces of the ranges of several dims, for points at which all of them vary"""
-
-FEW, MANY = (2, 8), (9, 80)
-"""ranges of dims at points of a layout: both for those in which each row lies elsewhere, as a kernel may be wrong about many rows
-and right about a few"""
-
-SHARE_OF_FEW = 0.1
-"""share of few rows at the others"""
+FEW, MANY, SHARE_OF_FEW = (2, 8), (9, 80), 0.1
+"""ranges of dims at points of a layout: both where each row lies elsewhere, as a kernel may be wrong about many rows and right
+about a few; of the others this share has few"""
 
 BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
 """speeds of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""

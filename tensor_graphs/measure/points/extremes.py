@@ -37,11 +37,8 @@ SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 
                                                   "columns": (17, 37, 5)}
 """sizes of the dims, by name, cyclically"""
 
-SWEEP = 100.0
-"""end of the even rows of a sweep"""
-
-MAGNITUDES = 20.0
-"""binary exponents, up and down, of the odd rows of a sweep; or four tenths of the dtype's, where those are fewer"""
+SWEEP, MAGNITUDES = 100.0, 20.0
+"""end of the even rows of a sweep; binary exponents, up and down, of its odd rows, or four tenths of the dtype's, if fewer"""
 
 SMALL = (3, 2, 4)
 """sizes where those are too much work"""

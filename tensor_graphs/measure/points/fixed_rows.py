@@ -3,9 +3,8 @@ copies.
 
     softmax f32[2048, 1024]   →   softmax f32[32, 1024]      rows along "[0]=2048"
 
-A generated kernel is written for its sizes, so it runs at them, and all rows that it returns are compared. The expected ones follow
-from a few, where the op's rows do not depend on each other or on their place: that is tested at the real size, as rows of the full
-answer have to come out of the few."""
+A generated kernel runs at its sizes, and all rows that it returns are compared. The expected ones follow from a few, where the op's
+rows do not depend on each other or on their place: rows of the full answer have to come out of the few."""
 
 from __future__ import annotations
 
@@ -32,11 +31,8 @@ from tensor_graphs.measure.isolation import reused_arrays
 
 log = logging.getLogger(__name__)
 
-LEAST_ROWS, LEAST_ELEMENTS = 24, 1 << 15
-"""rows that differ, and numbers in those of the largest operand, at least"""
-
-WORTH = 4
-"""least ratio of all rows to differing ones: fewer are computed in full"""
+LEAST_ROWS, LEAST_ELEMENTS, WORTH = 24, 1 << 15, 4
+"""rows that differ, and numbers in those of the largest operand, at least; least ratio of all rows to differing ones"""
 
 _NAME = re.compile(r"\[(-?\d+)\]=(\d+)")
 

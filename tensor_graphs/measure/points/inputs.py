@@ -21,7 +21,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
-from tensor_graphs.language.dtypes import BY_NUMPY
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.measure.definition_analysis import adds_products, definition_of, one_sided_operands, padded_operands
@@ -35,15 +34,11 @@ from tensor_graphs.normal_numbers import quantiles
 POSITIONS = {"rope_table"}
 """ops whose integers are positions in a text: of moderate size"""
 
-DRAWN_AT_ONCE = 1 << 14
-"""numbers of a large operand that are drawn at once: they stay in a cache until they are scaled"""
-
-FROM_TABLE = 512
-"""numbers beyond which they are drawn from a table (`_normal`)"""
+DRAWN_AT_ONCE, FROM_TABLE = 1 << 14, 512
+"""numbers of a large operand drawn at once, so that they stay in a cache; beyond the second they come from a table (`_normal`)"""
 
 BIG_INPUT = 1 << 22
 """elements: a larger operand (a weight matrix) has the same values for every seed, made once; the other operands vary"""
-
 
 Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned",
                "same", "overlapping", "unaligned"]
@@ -58,10 +53,8 @@ STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards",
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
 """forms that determine values"""
 
-
 PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
 """forms in which two operands share memory"""
-
 
 Perturb = tuple[tuple[str, int, tuple[int, ...]], ...]
 """(operand, position, sources): its values from this position on become those that lay at these positions"""
@@ -133,6 +126,11 @@ DESCRIPTIONS: Mapping[Form, str] = {
     "overlapping": "operands that overlap", "unaligned": "unaligned"}
 
 
+def pairs(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return sizes in the form of `Point.sizes`."""
+    return tuple(sorted((n, int(size)) for n, size in sizes.items()))
+
+
 def generator(seed: int, name: str) -> np.random.Generator:
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
     return np.random.Generator(np.random.Philox(key))               # `key=` asks the system for a seed besides: 50 of 60 µs
@@ -156,8 +154,7 @@ def is_index(graph: Graph, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_read_by(graph: Graph, name: str) -> str | None:
-    """Return the input that selects the rows (along the first axis) of an input, where nothing else of it is read; None: all may
-    be."""
+    """Return the input that selects the rows (along the first axis) of an input, if only those are read; None: all may be."""
     whole = definition_of(graph)
     if name not in whole.inputs:
         return None
@@ -188,8 +185,7 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
 
 def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None,
                 by_rows: bool = False) -> dict[str, np.ndarray]:
-    """Return an array per input of the graph at these dims, or for these of them. by_rows: large ones may be views whose rows
-    overlap in memory, for callers that only read."""
+    """Return an array per input of the graph, or for these. by_rows: large ones may be read-only views that overlap."""
     users, out = _users(graph), dict[str, np.ndarray]()
     for name in graph.inputs if names is None else names:
         node = graph.inputs[name]
@@ -235,8 +231,7 @@ def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-    """Scale a matrix that is multiplied by repeatedly: with random numbers of spread 1, what n columns make grows √n times an
-    iteration."""
+    """Scale a matrix of random numbers so that repeated products do not grow: n columns would add a factor of √n."""
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
@@ -341,8 +336,7 @@ _making = threading.Lock()
 
 @lru_cache(maxsize=32)
 def _kept_tables(thread: int) -> Callable[[int, TensorType, bool], _BigInput]:
-    """Return the tables of one thread: rows of a table are altered for a point, and two threads may be at two points. At most this
-    many threads ask at once."""
+    """Return the tables of one thread, as their rows are altered for a point. More threads do not ask at once."""
     return lru_cache(maxsize=2)(_BigInput)
 
 
@@ -380,8 +374,7 @@ def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bo
 
 
 def is_big(t: TensorType, most: int = BIG_INPUT) -> bool:
-    """Return whether an operand of this concrete type has more floats than `most`; by default, so many that they are the same for
-    every seed (except rows that are read)."""
+    """Return whether an operand has more than `most` floats; by default, so many that its values ignore the seed."""
     return t.dtype.kind == "float" and int(t.size()) > most
 
 
@@ -468,8 +461,7 @@ def few_rows(point: Point) -> Point:
 
 
 def row_numbers(point: Point) -> np.ndarray:
-    """Return the number of the differing row of which each row is a copy; each occurs, and which is the last is drawn.
-    Read-only."""
+    """Return the number of the differing row of which each row is a copy; all occur. Read-only."""
     assert point.rows is not None
     name, count = point.rows
     return _row_numbers(point.seed, name, count, fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name])
@@ -503,7 +495,7 @@ def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
     if point.like is not None:
         earlier = make_inputs(graph, point.binding, point.like, by_rows=by_rows)
         for name, array in arrays.items():
-            if _is_float(array) and array.size > 2 and array.flags.writeable:
+            if graph.inputs[name].dtype.is_float and array.size > 2 and array.flags.writeable:
                 flat, old = array.reshape(-1), earlier[name].reshape(-1)
                 flat[0], flat[-1] = old[0], old[-1]
             else:
@@ -538,7 +530,6 @@ def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: st
 
 Shape = tuple[int, ...]
 
-
 SPECIALS = (math.nan, math.inf, -math.inf)
 
 
@@ -547,7 +538,7 @@ def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
     the one that the point's axis names."""
     for name, node in graph.inputs.items():
         array = arrays[name]
-        if not _is_float(array) or array.size < 1 or point.only not in (None, name):
+        if not node.dtype.is_float or array.size < 1 or point.only not in (None, name):
             continue
         if is_big(node.type.at(point.binding)) and rows_read_by(graph, name) is None:
             continue
@@ -690,8 +681,7 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence
 
 
 def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, fixed: Sequence[str] = ()) -> Perturb:
-    """Return one of endlessly many ways to change some values of the `changeable` operands, for runs that must not reuse an answer.
-    Values only change places within an operand, so that they stay legal."""
+    """Return a way to change some values of the `changeable` operands; they change places, so that they stay legal."""
     rng = generator(seed, f"stir {number}")
     ways = []
     for name, size in changeable(graph, sizes, fixed).items():
@@ -711,10 +701,6 @@ def restore(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[st
     """Undo `perturb`."""
     for name, at, sources in how:
         arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[at:at + len(sources)]
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return BY_NUMPY[array.dtype].is_float
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
@@ -749,8 +735,7 @@ MOST_CHOSEN = 1 << 31
 
 
 def largest_sizes(graph: Graph) -> list[dict[str, int]]:
-    """Return sizes far beyond the small ones that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at
-    257."""
+    """Return sizes that the oracle can hold, largest first: at the dims' upper bounds, at 1024 and at 257."""
     out: list[dict[str, int]] = []
     for cap in (1 << 62, 1024, 257):
         sizes = {n: min(cap, d.bounds(s)[1]) for n, s in graph.dims.items()}

@@ -2,9 +2,8 @@
 
     p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is looked at
 
-A running error is not evaluated beyond WORK numbers (running_error.py), and its estimate does not know that an element cancelled.
-So before a kernel of large fixed sizes is refused, the op is evaluated on the rows alone in which an element is beyond the limit.
-Rows are independent if the oracle's result for the few equals its result for all."""
+Beyond WORK numbers (running_error.py) a running error is estimated, which misses cancellation. So before a kernel of large fixed
+sizes is refused, the op is evaluated on the rows beyond the limit alone, if the oracle's result for the few equals that for all."""
 
 from __future__ import annotations
 
@@ -27,11 +26,9 @@ log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 
-AT_ONCE = 1 << 15
-"""numbers of the largest operand that rows have together: a hundred steps make as many of them as WORK allows"""
-
-MOST = 16
-"""times that this many rows are evaluated, at most: a kernel that is wrong in more of them is not off by cancellation"""
+AT_ONCE, MOST = 1 << 15, 16
+"""numbers of the largest operand in rows that are evaluated together, as WORK allows for a hundred steps; evaluations at most: a
+kernel that is wrong in more rows is not off by cancellation"""
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,
@@ -48,9 +45,8 @@ def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
                   name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
-    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where
-    nothing is in doubt or too much is, and where the op's rows depend on each other along each axis. expected: the oracle's
-    outputs. precision: a kernel's."""
+    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where none
+    or too many are, or rows depend on each other. expected: the oracle's outputs. precision: a kernel's."""
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
         size = doubt.shape[axis]
@@ -70,8 +66,7 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
           numbers: np.ndarray, precision: Precision | None) -> bool:
-    """Put the running errors of these rows into their places; return False where these rows depend on others, or are too much work
-    too."""
+    """Put the running errors of these rows into their places; return False where rows depend on others, or are too much work."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
         outputs = interpret(few.graph, some, dims=sizes).outputs

@@ -159,8 +159,7 @@ def _stored(x: Node, a: np.ndarray, form: Form, axis: int, number: int) -> np.nd
 
 
 def plain_plan(graph: Graph) -> Plan | None:
-    """Return the baseline: numpy's own kernels, the coarsest that accept each op, and definitions; None if they do not compute
-    it."""
+    """Return the baseline: numpy's own coarsest kernels, and definitions; None if they do not compute the graph."""
     table = by_op(load_backend("numpy"))
     chosen: dict[Node, Kernel] = {}
 

@@ -2,10 +2,9 @@
 
     linear f32[n, 640] f32[262144, 640]   →   linear f32[n, 64] f32[128, 64]
 
-A kernel of this package is one piece of code for all sizes. Its results on NaN, extreme values and other layouts are compared once
-for a class of fixed sizes; for each of the class it is then run at the real sizes too, on ordinary values at few points: what
-depends on how large the work is (blocks, threads, bounds of integers) shows there. Fixed sizes of one class leave the same
-remainder by BLOCK, a multiple of a kernel's vectors and tiles."""
+A kernel of this package is one piece of code for all sizes. NaN, extreme values and other layouts are compared once for a class of
+fixed sizes; each of the class then runs at its real sizes, on ordinary values at few points, which shows errors of large work
+(blocks, threads, bounds of integers). Sizes of a class leave the same remainder by BLOCK."""
 
 from __future__ import annotations
 
@@ -23,13 +22,11 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
 from tensor_graphs.measure.definition_points import long_sums
 from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
-from tensor_graphs.measure.points.inputs import Point, largest_sizes, work_points
+from tensor_graphs.measure.points.inputs import Point, largest_sizes, pairs, work_points
 
-BLOCK = 64
-"""multiple of what kernels take at a time: vectors of 16, tiles of at most 32, pieces of 64 bytes"""
-
-WORTH = 1 << 15
-"""elements that the fixed axes of an operand have together: a comparison of smaller ones is quick anyway"""
+BLOCK, WORTH = 64, 1 << 15
+"""multiple of what kernels take at a time (vectors of 16, tiles of at most 32, pieces of 64 bytes); least elements of an
+operand's fixed axes"""
 
 
 def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
@@ -78,8 +75,8 @@ def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typic
     graph = signature.graph
     sizes = work_points(graph, typical)
     odd = next((s for s in sizes if any(s[n] in ODD for n in graph.dims)), sizes[-1])
-    affordable = [s for s in {_pairs(s): s for s in (sizes[0], min(sizes, key=_total), odd)}.values() if _quick(signature, s)]
-    points = [Point(_pairs(s), secret + 7 * i) for i, s in enumerate(affordable or sorted(sizes, key=_total)[:3:2])]
+    affordable = [s for s in {pairs(s): s for s in (sizes[0], min(sizes, key=_total), odd)}.values() if _quick(signature, s)]
+    points = [Point(pairs(s), secret + 7 * i) for i, s in enumerate(affordable or sorted(sizes, key=_total)[:3:2])]
     base = max(points, key=lambda p: sum(n for _, n in p.sizes if n <= 32))
     points.insert(points.index(base) + 1, Point(base.sizes, secret + 101, like=base.seed))
     if affordable:
@@ -90,7 +87,7 @@ def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typic
         for largest in largest_sizes(graph):
             far = {**base.binding, name: largest[name]}
             if _quick(signature, far, free):
-                points.append(Point(_pairs(far), secret + 120 + len(points),
+                points.append(Point(pairs(far), secret + 120 + len(points),
                                    rows=(name, FEW_ROWS) if free and far[name] > 2 * FEW_ROWS else None))
                 break
     points += long_sums(signature, secret)
@@ -107,7 +104,3 @@ def _quick(signature: Signature, sizes: Mapping[str, int], by_rows: bool = False
 
 def _total(sizes: Mapping[str, int]) -> int:
     return sum(sizes.values())
-
-
-def _pairs(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((n, int(v)) for n, v in sizes.items()))

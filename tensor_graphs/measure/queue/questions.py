@@ -25,14 +25,10 @@ from tensor_graphs.records.rows import REFUTING
 log = logging.getLogger(__name__)
 
 TRIES = 2
-"""times that a kernel which never passed may time out or be implausible, as on a busy machine, before no profile measures it
-again"""
+"""failures of a kernel which never passed that a busy machine may explain, before no profile measures it again"""
 
-PER_KERNEL = 0.25
-"""default seconds of timed runs for one kernel"""
-
-COMPARING = 1.0
-"""seconds that compiling a kernel and comparing it with the oracle take on small operands: rough, from logs of two cores"""
+PER_KERNEL, COMPARING = 0.25, 1.0
+"""default seconds of timed runs for one kernel; seconds to compile and compare it on small operands, from logs of two cores"""
 
 AHEAD = 16
 """questions whose kernels are compiled together, before the first is examined; of a small budget those it may reach"""
@@ -72,8 +68,7 @@ def question_key(q: Question) -> tuple[str, str]:
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Return whether a kernel did not pass for a reason that a busy machine explains: it has passed before, or did not fail too
-    often."""
+    """Return whether a busy machine explains that a kernel failed: it has passed before, or did not fail too often."""
     busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
     return row is not None and busy and (row.passed or row.failures < TRIES)
 
@@ -98,12 +93,12 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
            at_least: int = 0, unless: Callable[[Question], bool] | None = None,
            lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
     """Measure questions until the budget (seconds) is spent and `at_least` this many are answered; yield each with its status as
-    soon as it is stored. Where the kernels are measured in several processes, those of one signature are interleaved; when the
-    budget is spent meanwhile, each of them has been measured in one process at least.
+    soon as it is stored. Kernels of one signature that are measured in several processes are interleaved; when the budget is spent
+    meanwhile, each has been measured in one process at least.
 
     per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
-    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these questions by now;
-    then nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
+    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these by now; then
+    nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
     started = time.perf_counter()
     seconds = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     compared = verified(judge.database, {q.kernel.backend for q in questions}, judge.threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tensor_graphs.measure.queue.time_left import Ahead
 from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
@@ -13,7 +13,6 @@ NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
 
 MOST_FAILURES, MOST_SIZES = 8, 6
 """lines of a summary that name failures, and sizes that one line names"""
-
 
 NOTICED = 0.5
 """seconds in addition to a budget that a report mentions"""
@@ -83,9 +82,6 @@ class Walked:
     share: float = 0.0
     steps: float = 0.0
 
-    def with_share(self, share: float, steps: float) -> Walked:
-        return replace(self, share=share, steps=steps)
-
     def __str__(self) -> str:
         took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"
         relative = "" if self.beside is None else f"{self.beside:.3g} × the first"
@@ -121,51 +117,42 @@ class TunedPart:
 
 @dataclass
 class ProfileReport:
-    """Result of one profiling run; `print` shows it. statuses: number of questions per status; left: questions that the budget left
-    open."""
+    """Result of one profiling run.
+
+    again: those measured that had a row already. left: questions that the budget left open; arisen: of these, those that what was
+    measured has made worth asking. statuses: number of questions per status. deployed: steps measured in their places in whole
+    paths; paths: run as a whole, interleaved. unused: inputs with given values that no measured op reads directly. Of `seconds`:
+    device_seconds for the constants of the device (once a month), search_seconds for finding what to measure and starting the
+    worker, both not of the budget, and over_seconds beyond it; ahead: the estimate before. rests: what the plan rests on now,
+    requested sizes first; may_save: share of its time, at these sizes, that what is left may save at most. Where single kernels
+    were requested: verdicts, one by one (a failure on a signature once for all sizes); failed_at: (kernel, signature) -> number of
+    sizes at which it fails; sizes; unsized: dims without a given size, whose `sizes` are those at which the graph's cost is known.
+    tuned: parts whose schedules were searched. walked: whole paths, where requested, in the listed order."""
 
     measured: int = 0
     again: int = 0
-    """of all that were asked, those that had a row already"""
     already_known: int = 0
     failed: int = 0
     left: int = 0
     arisen: int = 0
-    """of those left, the ones that were no question when it began: what it measured made other kernels worth one"""
     seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
     deployed: int = 0
-    """steps that were measured in their places in whole paths"""
     paths: int = 0
-    """that were run as a whole, in turns with others"""
     unused: tuple[str, ...] = ()
-    """inputs whose values were given, and that no measured op reads directly"""
     device_seconds: float = 0.0
-    """of `seconds`, what went into the constants of the device, which are measured once a month; 0 when they were known"""
     search_seconds: float = 0.0
-    """of `seconds`, what went into finding what to measure and into starting the worker; neither is of the budget"""
     over_seconds: float = 0.0
-    """seconds of measuring beyond the budget"""
     ahead: Ahead = field(default_factory=Ahead)
-    """what the profile was expected to take beside the budget, before it began"""
     rests: tuple[Rests, ...] = ()
-    """on what the plan rests now, at the sizes asked for first"""
     may_save: float = 0.0
-    """share of the plan's time, at the sizes asked for, that what is left open may save at most"""
     verdicts: list[Answered] = field(default_factory=list)
-    """one by one, where single kernels were asked for; that one fails on a signature is said once, not for each of its sizes"""
     failed_at: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(kernel, signature) -> at how many sizes it fails, where single kernels were asked for"""
     sizes: tuple[Mapping[str, int], ...] = ()
-    """at which single kernels were asked for"""
     unsized: tuple[str, ...] = ()
-    """dims of which the caller gave no size, so that theirs in `sizes` are those at which the graph is priced"""
-
     tuned: list[TunedPart] = field(default_factory=list)
-    """parts whose schedules were searched"""
     walked: list[Walked] = field(default_factory=list)
-    """whole paths, where these were asked for, in the order in which they are listed"""
 
     def __str__(self) -> str:
         ended = ["interrupted (Ctrl-C); the same call goes on from there"] if self.interrupted else []
@@ -184,8 +171,7 @@ class ProfileReport:
                 f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
-        """Return what was done and found, and what a repeated call would do, in lines. call: name of the call. at: words for
-        requested sizes."""
+        """Return lines: what was done and found, and what a repeated call would do. at: words for sizes."""
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
         opening = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
         closing = (*opening, rests_on(self.rests), what_is_left(self, call), *unused)

@@ -79,8 +79,7 @@ class NoKernelHere(NotHere):
 
 
 def question_of(database: Database, item: QueueItem) -> Question:
-    """Return the question of a request. Raises Obsolete, NotHere (NoKernelHere when this process does not know the kernel), or
-    DatabaseError."""
+    """Return the question of a request. Raises Obsolete, NotHere (NoKernelHere for an unknown kernel), or DatabaseError."""
     try:
         kernel = kernel_named(item.implementation.name)
     except KernelError as error:
@@ -249,8 +248,7 @@ def worker_name() -> str:
 
 
 def reclaim(database: Database) -> int:
-    """Put back requests claimed by processes of this machine that are gone (killed, say), before their leases end; return how
-    many."""
+    """Put back requests claimed by ended processes of this machine, before their leases end; return how many."""
     done = 0
     for name in work_queue.claimants(database):
         *host, process, started, _ = ["", "", "", *name.split(":")]

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
 
-ORACLE_RATE = 1e8
-"""bytes per second that a comparison reads: rough, from logs of a server with two cores"""
-
-SEARCH = 2.5
-"""ratio of the time to find all questions to the time until the first are known, about"""
+ORACLE_RATE, SEARCH = 1e8, 2.5
+"""bytes per second that a comparison reads (logs of two cores); time to find all questions over the time to the first"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,7 @@ def _seconds(seconds: float) -> str:
 
 
 def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
-    """Return estimates of how long a question takes: comparing its kernel, unless its verdict is among those `compared`; timing
-    it."""
+    """Return estimates: comparing the question's kernel, unless its verdict is among `compared`; timing it."""
     comparing, signature = 0.0, question.signature
     if question.verdict_key not in compared:
         moved, _ = work(signature, tuple(sorted((n, int(question.binding[n])) for n in signature.dim_names)))

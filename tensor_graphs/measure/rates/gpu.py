@@ -44,11 +44,8 @@ log = logging.getLogger(__name__)
 
 CLOCK = "clock"
 
-WORKING_SETS = tuple(1 << 20 + 2 * k for k in range(6))
-"""bytes: 1 MiB (in the second cache of all GPUs that we know) to 1 GiB (memory)"""
-
-MOVED = 2 << 30
-"""bytes that a measurement of memory moves at least"""
+WORKING_SETS, MOVED = tuple(1 << 20 + 2 * k for k in range(6)), 2 << 30
+"""bytes: 1 MiB (in the second cache of all GPUs that we know) to 1 GiB (memory); bytes moved by a measurement at least"""
 
 PRODUCTS = {"flops_bf16": "bf16", "flops_f16": "f16", "flops_f8e4m3": "f8e4m3"}
 """name of the constant -> dtype of both operands"""
@@ -57,8 +54,7 @@ PRODUCT_SIZE, PRODUCT_RUNS = 4096, 8
 """rows, inputs and outputs of that product: 137 Gflop; its runs in a row"""
 
 THREADS, BLOCKS, ROUNDS, CHAINS = 256, 8, 1 << 14, 8
-"""threads of a block; blocks of a multiprocessor, so that all run at once; rounds of a thread; independent multiply-adds of a
-round"""
+"""per block; blocks per multiprocessor, so that all run at once; rounds per thread; independent multiply-adds per round"""
 
 TEXT = f"""
 extern "C" __global__ void read_again(unsigned *out, const uint4 *data, long long count, long long times) {{
@@ -141,8 +137,7 @@ def product_kernel(backend: str, name: str) -> Kernel | str:
 
 
 def product_speed(backend: str, name: str) -> float:
-    """Return the flop/s of a product of square matrices of this dtype; of f8e4m3 to bf16. Raises ValueError where there is no
-    kernel."""
+    """Return flop/s of a product of square matrices of this dtype (f8e4m3 to bf16). Raises ValueError without a kernel."""
     kernel = product_kernel(backend, name)
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {name}: {kernel}")

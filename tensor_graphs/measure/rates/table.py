@@ -53,11 +53,8 @@ FLOPS: Mapping[str, tuple[DType, DType]] = {"flops_f32": (f32, f32), "flops_f64"
 LINEAR_SIZE = 768
 """rows, inputs and outputs of the linear whose speed counts as the arithmetic of the device: 0.9 Gflop"""
 
-CHAIN = 64
-"""calls of the plan that is compared with a plan of one"""
-
-REPEATS = 4
-"""runs of each measurement, the first of which does not count"""
+CHAIN, REPEATS = 64, 4
+"""calls of the plan that is compared with a plan of one; runs of each measurement, the first of which does not count"""
 
 LEAST_BYTES, LEAST_RUNS = 8 << 20, 20
 """a shorter measurement is prolonged: to that many bytes of a small working set, so many runs of a plan"""
@@ -269,8 +266,7 @@ def takers(backend: str, node: Node) -> list[Kernel] | str:
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of REPEATS − 1 runs; of fewer where they take long, of more where all of them were
-    disturbed."""
+    """Return the fastest of REPEATS − 1 runs [s]; of fewer slow ones, of more where all of them were disturbed."""
     run()
     best, runs, undisturbed, started = float("inf"), 0, False, time.perf_counter()
     while True:

@@ -72,8 +72,7 @@ KEPT_BYTES = 16 << 20
 """bytes of outputs of timed runs that are stored until the judge has chosen some"""
 
 PATIENCE = (10.0, 2.0)
-"""factors of its time that a block with fewer than FEW_QUIET quiet runs goes on, at most; half as many after one that waited in
-vain, and no fewer than the second"""
+"""factors of its time that a block with too few quiet runs goes on, at most; halved after one that waited in vain, to the second"""
 
 WAITED_FOR = 0.15
 """seconds: a block that has more time than this waits no longer than for this much"""
@@ -94,7 +93,6 @@ BUSY_SECONDS = 0.02
 BUSY_SHARE = 0.1
 """time for which this process is watched while it should be asleep, and the share of it that its threads may work: a kernel that
 has returned has ended. On a busy machine a thread that never rests gets a share too, if a small one"""
-
 
 tracing, profiling = sys.gettrace, sys.getprofile
 """builtins, taken before any candidate is imported"""
@@ -251,8 +249,7 @@ class Bench:
         return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
 
     def call_often(self, point: Point) -> None:
-        """Run the kernel many times in a row at a point. Later points show whether it computes the same after as many calls as a
-        program makes."""
+        """Run the kernel many times in a row; later points show whether it still computes the same."""
         inputs, binding = point_inputs(self.graph, point), point.binding
         out = {n: g.array for n, g in self.outputs(binding).items()}
         plan, end = self.bound(inputs), now() + MANY_SECONDS
@@ -304,9 +301,8 @@ class Bench:
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
               rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
-        """Append outputs to the one file that the judge reads (a file each takes 2 ms); return where each begins. Unbuffered, or
-        they could come behind the outputs of the next job. rows: outputs of which only these rows are stored, behind their
-        numbers."""
+        """Append outputs to the file that the judge reads, unbuffered; return where each begins. rows: outputs of which only these
+        rows are stored, behind their numbers."""
         begins, rows = {}, rows or {}
         for name in out:
             begins[name] = os.lseek(self.file, 0, os.SEEK_END)
@@ -358,8 +354,7 @@ class Bench:
         block `replaced` names anything."""
         self._made = None
         reused_arrays.clear()                                              # a program that runs the kernel has no such memory
-        binding = what.point.binding
-        exact = point_inputs(self.graph, what.point)
+        binding, exact = what.point.binding, point_inputs(self.graph, what.point)
         nbytes = sum(a.nbytes for a in exact.values()) or 1
         copies = max(1, min(MOST_COPIES, -(-2 * LLC_BYTES // nbytes)))
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
@@ -432,8 +427,8 @@ class _Yardstick(Watched):
 
 
 class _KeptOutputs:
-    """Copies of what timed runs returned: of all, or of as many as there is memory for, every run as likely as any; and always of
-    the last one. secret: the block's. every: of any run."""
+    """Copies of what timed runs returned: of all, or a sample of as many as fit, and always of the last one. secret: the block's.
+    every: of any run."""
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
@@ -563,9 +558,8 @@ class _Runs:
 
 
 def grow_heap() -> None:
-    """Let this process keep the memory that its kernels' temporaries take, as a program does that has once freed a large array.
-    Until then glibc asks the system for every array of more than 128 KB, and again for each of its pages, call after call
-    (mallopt(3), M_MMAP_THRESHOLD)."""
+    """Let this process keep the memory of its kernels' temporaries, as after freeing a large array. Until then glibc asks the
+    system for every array of more than 128 KB, page by page, call after call (mallopt(3), M_MMAP_THRESHOLD)."""
     np.empty(HEAP_BYTES, dtype=np.uint8)
 
 

@@ -18,11 +18,9 @@ from tensor_graphs.paths.path import kernel_of_all_steps
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import bind
 
-STARTS, RUNS = (0.15, 0.0), 2
-"""shares of the caches that are full when runs begin; runs from each, as each leaves something for the next"""
-
-SPREAD = 0.5
-"""standard deviation of the numbers in caches"""
+STARTS, RUNS, SPREAD = (0.15, 0.0), 2, 0.5
+"""shares of the caches that are full when runs begin; runs from each, as each leaves something for the next; standard deviation
+of the numbers in caches"""
 
 
 def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:

@@ -1,10 +1,9 @@
 """deployed: times each step of a whole path where it will run: in its place among the others, in the real order.
 
-A kernel that is fast alone may be slow in its plan: other kernels leave other caches, threads of two runtimes disturb each other,
-and a weight that was rotated through memory meets what its neighbours left. Paths are run interleaved in one worker, so that a
-noisy neighbour slows all of them; the time of every step is stored as an `in_graph` trace of its kernel. Every kernel on these
-paths has its verdict, so weights are one block of random numbers, repeated. But one that is not of this package may do its work
-where it is judged and nowhere else: then outputs are compared with the plain path's."""
+A kernel that is fast alone may be slow in its plan: others leave other caches, and threads of two runtimes disturb each other.
+Paths run interleaved in one worker, so that a noisy neighbour slows all of them; the time of every step is an `in_graph` trace of
+its kernel. All kernels have verdicts, so weights are repeated random numbers. But a kernel from outside may do its work only where
+it is judged: with one, outputs are compared with the plain path's."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ SECONDS = 8.0
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths, for the reason in the message (its whole log goes to `log`). path: the one whose
-    outputs were wrong, if that is why."""
+    """The worker could not run these paths, for the reason in the message. path: the one whose outputs were wrong, if any."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -236,7 +234,7 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
             values += [*(leaves.item(n, i) for i in range(len(n.types))), *n.inputs]
             key = signature_of(n).key
             places.append((key, path.choices[key], range(at, operands), range(operands, len(values))))
-        values = expanded(values, path, partial(_opens, now))   # one level at a time
+        values = expanded(values, path, partial(_is_deeper, now))   # one level of parts at a time
         now = _expanded_parts(values[:len(graph.roots)], path)
         if not now:
             break
@@ -256,12 +254,12 @@ def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[st
     return set(steps.values()), {(key, way) for key, way, inside in places if not steps.keys().isdisjoint(inside)}
 
 
-def _opens(now: Collection[Node], node: Node) -> bool:
-    return _has_recipes(node) and node not in now
-
-
 def _has_recipes(node: Node) -> bool:
     return isinstance(node.op, PartOp) and bool(node.op.recipes)
+
+
+def _is_deeper(level: Collection[Node], node: Node) -> bool:
+    return _has_recipes(node) and node not in level
 
 
 def _expanded_parts(nodes: Sequence[Node], path: Path) -> dict[Node, None]:

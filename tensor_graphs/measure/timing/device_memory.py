@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
     from tensor_graphs.runtime.frame import Frame
 
-PIECE = 16 << 20
-"""bytes of a copy that are brought back at once to be compared"""
-
-ZONE_BYTES = 64 << 10
-"""zone around each buffer: as much as a whole tile that goes astray"""
+PIECE, ZONE_BYTES = 16 << 20, 64 << 10
+"""bytes of a copy that are brought back at once; zone around each buffer: as much as a whole tile that goes astray"""
 
 
 class DeviceLab:
@@ -64,8 +61,7 @@ class DeviceLab:
         return POISONS[self.runs % len(POISONS)]
 
     def poison(self, frame: Frame, shared: bool) -> None:
-        """Fill memory before a run on a frame that is ready: what is not written shows. shared: also what a block's threads share,
-        which takes a launch before each."""
+        """Fill memory before a run: what is not written shows. shared: also what a block's threads share (a launch each)."""
         self.runs += 1
         for device in self.devices:
             device_named(device).fill(frame.arenas[device], self.byte)
@@ -82,8 +78,7 @@ class DeviceLab:
                 or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
     def _differs(self, frame: Frame, copy: Operand, operand: Operand) -> bool:
-        """Return whether a copy of an operand holds other bytes than the operand. By pieces: weights may be half of the host's
-        memory."""
+        """Return whether a copy of an operand differs from it. By pieces: weights may be half of the host's memory."""
         ours, theirs = (self._place(frame, o) for o in (copy, operand))
         whole = np.ascontiguousarray(_brought(*theirs, operand.dtype)).reshape(-1).view(np.uint8)
         if ours[0].device is HOST:
@@ -110,8 +105,7 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """Return, after a run, the devices on whose memory bytes between the buffers were changed, or between the pieces of
-        scratch."""
+        """Return, after a run, where memory between the buffers, or between pieces of scratch, was changed."""
         places_changed = []
         for device in self.devices:
             places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)

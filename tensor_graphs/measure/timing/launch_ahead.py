@@ -14,17 +14,11 @@ from tensor_graphs.devices.free_memory import OutOfMemory
 
 log = logging.getLogger(__name__)
 
-EMPTIED = 256 << 20
-"""bytes that are written before: more than the caches of a device hold"""
+EMPTIED, LEAST = 256 << 20, 1 << 20
+"""bytes that are written before, more than the caches of a device hold; the least, where there is no room for all"""
 
-LEAST = 1 << 20
-"""least of them, where there is no room for all"""
-
-MOST_FLUSHES = 32
-"""flushes in a row, at most"""
-
-LONG = 2e-3
-"""seconds of work from which the host's launch time does not matter"""
+MOST_FLUSHES, LONG = 32, 2e-3
+"""flushes in a row, at most; seconds of work from which the host's launch time does not matter"""
 
 
 class HostAhead:

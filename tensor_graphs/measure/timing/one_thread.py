@@ -33,8 +33,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Return the functions that read and set OpenBLAS's number of threads; None where there is none, or not in a file that this
-    system lists."""
+    """Return the functions that read and set OpenBLAS's number of threads; None without it."""
     with contextlib.suppress(OSError):
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
             files = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}

@@ -1,9 +1,8 @@
 """reference_stream: a fixed piece of work that is timed in between a kernel's runs, so that a noisy neighbour shows in both.
 
-For work bound by memory: reading the next slice of a buffer that no cache holds. For work bound by arithmetic: a few passes over
-numbers in the first cache. A kernel's time over the reference's is comparable between runs under different load. A neighbour does
-not slow a kernel and the reference alike (threads that wait for each other lose more), so runs count in which the reference took
-about as long as it ever took on this machine; where there are too few of those, all count."""
+It reads the next slice of a buffer that no cache holds, or computes with numbers in the first cache. A kernel's time over the
+reference's is comparable under different load, though not exactly (threads that wait for each other lose more), so runs count in
+which the reference took about its best time; where these are few, all."""
 
 from __future__ import annotations
 
@@ -18,11 +17,9 @@ from tensor_graphs.arguments import switch
 
 Kind = Literal["read", "arithmetic"]
 
-BUFFER_BYTES = 64 << 20
-"""bytes of which slices are read cyclically: the last-level cache of the machines we know"""
-
-SLICE_BYTES = 1 << 20
-"""bytes of one reading: 0.05 ms, so that hundreds of runs do not wait long, and work that is hidden between two runs stands out"""
+BUFFER_BYTES, SLICE_BYTES = 64 << 20, 1 << 20
+"""bytes of the buffer, the last-level cache of the machines we know, and of one reading: 0.05 ms, so that hundreds of runs do
+not wait long, and work that is hidden between two runs stands out"""
 
 NUMBERS = 2048
 PASSES = 16

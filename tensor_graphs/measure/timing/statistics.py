@@ -16,8 +16,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of samples. spread = (p75 − p25) / median; low, high: with the stated confidence the median of all runs lies in
-    between."""
+    """Statistics. spread = (p75 − p25) / median; low, high: with this confidence the median of all runs lies in between."""
 
     median: float
     spread: float
@@ -59,9 +58,8 @@ WINDOWS = 16
 
 
 def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Summary:
-    """Summarise at least one sample, in the order in which they were taken. median: the middle of all of them. Disturbances last
-    for many runs, which are not independent then: the interval and the spread are those of the middles of WINDOWS pieces (of single
-    samples, where there are few)."""
+    """Summarise at least one sample, in the order in which they were taken. median: the middle of all. Disturbed runs are not
+    independent, so interval and spread are those of the middles of WINDOWS pieces (of single samples, where there are few)."""
     size = 1 if len(samples) < 2 * WINDOWS else math.ceil(len(samples) / WINDOWS)
     pieces = summarise([middle(samples[at:at + size]) for at in range(0, len(samples), size)])
     whole = middle(samples)

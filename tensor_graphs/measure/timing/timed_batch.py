@@ -1,26 +1,22 @@
 """timed_batch: runs that are timed in a row, as a worker claims them, and whether the claims can be true.
 
-A worker reports when a block begins and ends, and its claims about the runs in between. The judge times the first and the last of
-these messages, and the worker waits for an answer to both, so that the judge can see how long it had to wait for a processor. Seven
-things must hold, or the times are IMPLAUSIBLE:
+A worker reports when a block begins and ends, and its claims about the runs in between. The judge times both messages, and the
+worker waits for an answer to each, so that the judge can see its waits for a processor. Seven things must hold, or the times are
+IMPLAUSIBLE:
 
-- The worker's clock counted, for runs and the work between them, no less than SHARE of what the judge saw pass (less SLACK): a
-clock that was slowed down, or work that was put off, shows. A judge that waited for its processor saw too much pass, so one block
-must do, and what is in doubt is measured again in longer blocks.
+- The worker's clock counted no less than SHARE of what the judge saw pass (less SLACK): a slow clock, or work that was put off,
+shows. A judge that waited saw too much pass, so one block must do, and what is in doubt is measured again in longer blocks.
 - The calls of a run took not far less than the run, except for the walk over the plan's instructions, whose cost is known from runs
 in which nothing is called: a watch that was tampered with shows.
-- The runs account for a block's time on the judge's clock, less waits for a processor and what as many empty runs took: they claim
-nine tenths of it (less 50 µs and 15 % of what surrounds a run, by which perturbing operands, the reference stream and copying
-outputs vary), less each run's waits. Work between the runs shows, and so does a claim that was changed after it was measured, and a
-slow clock.
+- The runs account for a block's time on the judge's clock, less waits and what as many empty runs took: they claim nine tenths of
+it (less 50 µs and 15 % of what surrounds a run, which varies). Work between the runs, changed claims and a slow clock show.
 - The runs that count as undisturbed are not much faster than all are on the judge's clock, nor than what the worker's first thread
 has worked in them, by the system's count.
-- Runs on operands that stay the same are not much faster than runs on operands that change: remembered answers show.
-- Runs on operands that are new altogether do not take much longer than runs on operands of which a few values change: a kernel that
-computes only what depends on those shows.
-- The processor's work in the runs of most blocks is on average not much more than the median (a waiting run works nothing). Nobody
-knows a run's operands before it begins; a kernel that finds a way, and computes in a few runs the answers to the others, shows.
-Threads that spin for one that had to make way for another program work too, so where others worked this decides nothing.
+- Runs on operands that stay the same are not much faster than on operands that change: remembered answers show.
+- Runs on operands that are new altogether take not much longer than on operands of which a few values change.
+- The processor's work in the runs of most blocks is on average not much more than the median: a kernel that finds out later
+operands, and computes in a few runs the answers to the others, shows. Threads that spin for one that made way for another program
+work too, so where others worked this decides nothing.
 
 The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least."""
 
@@ -63,12 +59,10 @@ UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
 """the mean work of a block's runs may be three times their median, or 200 µs more …"""
 
 OTHERS, OTHERS_SLACK = 0.1, 0.02
-"""… or anything, where other programs worked for a tenth of the block and for 20 ms (torch on two threads, next to a neighbour that
-computes half of the time: five times the median)"""
+"""… or anything, where other programs worked for a tenth of the block and for 20 ms (torch next to a neighbour: five medians)"""
 
 WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
-"""a run may take a quarter, 50 µs and four walks longer than its calls (a cold walk takes longer than a warm one); the rest counts
-as time of the calls"""
+"""a run may take a quarter, 50 µs and four (cold) walks longer than its calls; the rest counts as time of the calls"""
 
 WALK_AT_MOST = 3.0
 """a median run that takes three times as long as its calls, 50 µs and four walks more, is no run of these calls"""
@@ -77,12 +71,11 @@ WALK_AT_MOST = 3.0
 @dataclass
 class Block:
     """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's; waited: of the
-    wall, those in which the worker's first thread or the judge waited for a processor (None: unknown); whole: of each run; calls:
-    of the calls in each run; busy: that all threads worked in it; switches: how often one had to make way for another program, or
-    saw one running; waits: those of each run in which the first thread waited for a processor; reference: of the reference stream
-    before each run; walk: of a run that calls nothing; others: for which the processors worked for somebody else, as the judge saw;
-    worked: for which the worker's first thread had a processor (0: unknown); helpers: for which the worker's other threads waited
-    for one."""
+    wall, those in which the worker's first thread or the judge waited for a processor (None: unknown); walk: of a run that calls
+    nothing; others: for which the processors worked for somebody else; worked: for which the worker's first thread had a processor
+    (0: unknown); helpers: for which its other threads waited. Of each run: whole; calls: of its calls; busy: of all threads' work;
+    switches: times that one made way for another program, or saw one running; waits: of the first thread; reference: of the
+    reference stream before it."""
 
     name: Name
     first: int
@@ -113,8 +106,8 @@ class Block:
                 for calls, whole in zip(self.calls, self.whole, strict=True)]
 
     def quiet(self, level: float, bound: float) -> list[bool]:
-        """Return for each run whether nothing disturbed it: the reference stream before it and behind it took what it should
-        (level, up to this factor), and no other program ran."""
+        """Return for each run whether nothing disturbed it: the reference stream before and behind it took at most bound · level,
+        and no other program ran."""
         calm = [reference <= bound * level for reference in self.reference]
         return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
@@ -215,8 +208,7 @@ def remembered(hot: Block, same: Block) -> str:
 
 
 def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
-    """Return words for how much faster runs are where a few values of the operands change than where all do; "" when they are
-    not."""
+    """Return words for how much faster runs with a few changed values are than with all changed; "" if not."""
     changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
     runs = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
     alone = [seconds for seconds, switches in runs if not switches]
@@ -229,8 +221,7 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
 
 
 def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) -> str:
-    """Return why these blocks cannot have happened as claimed; "" when they can. anew: the last one's operands had to be new.
-    copied: the kernel computes on another device than the host."""
+    """Return why these blocks cannot be true; "" when they can. anew: the last has new operands. copied: on a device."""
     names = [b.name for b in blocks]
     if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"

@@ -47,20 +47,15 @@ OTHER = 0.1
 PLAIN_BYTES = 1 << 30
 """bytes of intermediate results, beyond which the plain path is not run for its outputs"""
 
-TURN = 5
-"""runs of a path in a row; the first does not count"""
-
-EACH_TURN = 3
-"""runs of a path in a row where only whole runs are timed"""
+TURN, EACH_TURN = 5, 3
+"""runs of a path in a row (the first does not count), and where only whole runs are timed"""
 
 LEAST_KEPT = 3
 """fastest iterations of a path that count, at least; and half of them"""
 
-FLUSHED = 2 * LLC_BYTES
-"""bytes read before a whole run, so that no weights are left in the caches"""
-
-TWICE = 4 * LLC_BYTES
-"""bytes of weights, up to which a path is bound to two sets of them; more do not stay in the caches from run to run"""
+FLUSHED, TWICE = 2 * LLC_BYTES, 4 * LLC_BYTES
+"""bytes read before a whole run, so that no weights are left in the caches; bytes of weights up to which a path is bound to two
+sets of them: more do not stay in the caches from run to run"""
 
 WRONG_AT_ONCE = 1e-2
 """error beyond which a kernel of all steps is wrong, at any tolerance: of some hundred steps, each of which may be off by 1e-4"""
@@ -73,8 +68,7 @@ FEW_QUIET = 4
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every path's plan, run them interleaved, return the times of their steps; those of whole runs alone where the job
-    requests rounds."""
+    """Build every path's plan, run them interleaved, return the times of their steps; with rounds, of whole runs."""
     graph = graph_from_json(job["graph"])
     for name, identity in job["identities"].items():
         if kernel_named(name).identity != identity:
@@ -147,10 +141,9 @@ def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any
 
 def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
-    """Run the plans interleaved and time whole runs, nothing inside them: code and activations warm, weights cold. rounds:
-    iterations of each plan; after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of
-    the iterations the faster half. Plans of few weights are bound again for each, on weights that lie elsewhere in each round:
-    where arrays lie makes a run a tenth slower or faster."""
+    """Run the plans interleaved and time whole runs: code and activations warm, weights cold. rounds: iterations of each plan;
+    after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of the iterations the faster
+    half. Plans of few weights are bound again for each, elsewhere: where arrays lie makes a run a tenth slower or faster."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
@@ -173,7 +166,7 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
         if number > 1 and now() > end:
             break
         if number and 0 < nbytes <= TWICE:
-            sets = [{name: a.copy() for name, a in copied.items()} for copied in sets]
+            sets = [{name: a.copy() for name, a in values.items()} for values in sets]
         order = range(len(plans))
         for i in order if number % 2 else reversed(order):
             if number and nbytes <= TWICE:
@@ -208,15 +201,15 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     from the call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
-    for i, graph_there in enumerate(compiled):
-        session = graph_there.session() if graph.states else None
-        ready = graph_there.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=session)
+    for i, bound in enumerate(compiled):
+        session = bound.session() if graph.states else None
+        ready = bound.prepared(dict(inputs), dims=_no_input_says(graph, dims), session=session)
         if wrong := other_than(expected, ready.run()):
             return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
-        runs.append((graph_there, ready))
+        runs.append((bound, ready))
     there = dict.fromkeys(name for plan in plans for name in plan.elsewhere)
     ahead = {device: HostAhead(device) for device in map(device_named, there)}
-    alone = [_segments_of(graph_there) for graph_there in compiled]
+    alone = list(map(_segments_of, compiled))
     here = np.ones(0 if all(a is not None for a in alone) or not weights else FLUSHED // 8)
     owns: list[list[float]] = [[] for _ in runs]
     walls: list[list[float]] = [[] for _ in runs]
@@ -225,21 +218,21 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
     for turn in range(TURNS_THERE):
         if turn >= SETTLING + LEAST_KEPT and now() > end:
             break
-        for i, (graph_there, ready) in enumerate(runs):
+        for i, (bound, ready) in enumerate(runs):
             if (own := alone[i]) is not None:
                 owns[i].append(_on_its_clock(*own, ready, ahead, turn))
             for one in ahead.values():
                 one.flush(turn)
             here.sum()
-            graph_there.wait()
+            bound.wait()
             others, switched = others_running(), switches()
             start = now()
             ready.run()
-            graph_there.wait()
+            bound.wait()
             walls[i].append(now() - start)
             disturbed[i] += turn >= SETTLING and bool(others or switches() - switched or others_running())
-    walls, owns = [graph_there[SETTLING:] for graph_there in walls], [graph_there[SETTLING:] for graph_there in owns]
-    fastest = [sorted(graph_there)[:max(LEAST_KEPT, (len(graph_there) + 1) // 2)] for graph_there in walls]
+    walls, owns = [times[SETTLING:] for times in walls], [times[SETTLING:] for times in owns]
+    fastest = [sorted(times)[:max(LEAST_KEPT, (len(times) + 1) // 2)] for times in walls]
     around = max(0.0, min((median(by_host) - median(own) for by_host, own in zip(walls, owns, strict=True) if own), default=0.0))
     fastest = [[around + spent for spent in own] if own else by_host for own, by_host in zip(owns, fastest, strict=True)]
     return {"status": "RAN", "paths": [{"whole": times, "sums": times, "steps": [], "parts": [], "error": None,
@@ -321,9 +314,8 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PlacedInstructions:
-    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several where
-    a part is inside of another one. copied: those that copy a place's results: they are the part's, and no step's; other copies are
-    the step's that reads them."""
+    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several for
+    nested parts. copied: those that copy a place's results, which belong to no step."""
 
     keys: Sequence[tuple[str, str]]
     homes: Mapping[int, Sequence[int]]
@@ -367,9 +359,8 @@ def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tupl
 
 
 def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. A copy that a kernel needed,
-    and what it prepares in every run, counts as the kernel's; a copy of the result of a part with recipes counts as the part's
-    alone."""
+    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. Copies and preparations in
+    every run count as the kernel's; a copy of the result of a part with recipes as the part's alone."""
     times: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):
