@@ -30,6 +30,7 @@ from tensor_graphs.costs.filing import (
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
 from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.precision import too_coarse
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.import_spec import out_of_reach
@@ -190,8 +191,6 @@ class CostTable:
             return f"it assumes {' and '.join(lacking)}, which is not assumed here"
         reason = self.why_wrong(kernel, signature, binding)
         if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
-            from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits
-
             reason = too_coarse(self.graph(), kernel.precision, self.tolerance, self.backends) or reason
         if reason is not None:
             return reason

@@ -66,28 +66,28 @@ class Ranked:
 
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
         before = len(self.predicted)
-        for each in dict.fromkeys(schedules):
-            if each not in self.predicted and each not in self.found:
-                self.predicted[each] = self.predict(each)
+        for schedule in dict.fromkeys(schedules):
+            if schedule not in self.predicted and schedule not in self.found:
+                self.predicted[schedule] = self.predict(schedule)
         named = len(self.predicted) - before
         self.new, self.vain = self.new + named, 0 if named else self.vain + 1
         if self.new >= POOL or self.vain >= IN_VAIN:
             best = self.best(FEW)
-            others = [each for each in self.predicted if each not in self.found and each not in best]
+            others = [schedule for schedule in self.predicted if schedule not in self.found and schedule not in best]
             self.measure([*best, *self.rng.sample(others, min(ANY, len(others)))])
-        return [self.found[each] if each in self.found else self.estimate(each)[0] for each in schedules]
+        return [self.found[schedule] if schedule in self.found else self.estimate(schedule)[0] for schedule in schedules]
 
     def better(self, one: Schedule, other: Schedule) -> bool:
         """In pairs; what is not measured yet is, together with the best that were proposed."""
-        new = [each for each in dict.fromkeys((one, other)) if each not in self.found]
+        new = [schedule for schedule in dict.fromkeys((one, other)) if schedule not in self.found]
         if new:
             self.measure([*new, *self.best(FEW // 2)])
         return self.space.better(one, other)
 
     def best(self, count: int) -> list[Schedule]:
         """Of what was proposed and not measured, what may be the fastest."""
-        left = {each: self.estimate(each)[1] for each in self.predicted if each not in self.found}
-        return sorted(left, key=lambda each: left[each])[:count]
+        left = {schedule: self.estimate(schedule)[1] for schedule in self.predicted if schedule not in self.found}
+        return sorted(left, key=lambda schedule: left[schedule])[:count]
 
     def measure(self, schedules: Sequence[Schedule]) -> None:
         self.new = self.vain = 0

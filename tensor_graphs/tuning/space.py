@@ -143,14 +143,14 @@ class Measured:
         """The best schedule that holds against the seed in samples of their own, and these; else the seed. On operands of their own
         too, at several places, at each of which it is faster: where arrays lie, and when threads sleep, makes a short kernel some
         percent faster or slower, and a search finds what suits the operands it has."""
-        ranked = sorted((each for each in self.looked.values() if each.schedule != self.seed and each.score < 1.0),
-                        key=lambda each: each.score)[:3]
+        ranked = sorted((looked for looked in self.looked.values() if looked.schedule != self.seed and looked.score < 1.0),
+                        key=lambda looked: looked.score)[:3]
         benches = self.elsewhere() if ranked else []
-        for each in ranked:
-            found = self.beside_seed(each.schedule, benches, LAST)
-            pairs = Paired.joined(found)
-            if pairs.ratio < FASTER and pairs.wins >= WINS and all(each.ratio < 1.0 for each in found):
-                return each.schedule, pairs
+        for looked in ranked:
+            paired = self.beside_seed(looked.schedule, benches, LAST)
+            pairs = Paired.joined(paired)
+            if pairs.ratio < FASTER and pairs.wins >= WINS and all(looked.ratio < 1.0 for looked in paired):
+                return looked.schedule, pairs
         return self.seed, None
 
     def elsewhere(self) -> list[ScheduleBench]:
@@ -184,13 +184,13 @@ class Measured:
         operands = [x.reshape(-1) for x in self.bench.sets[0][1]]
         if self.meant is None:
             self.meant = run(seed, operands, self.dims)
-        for found, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
-            if not np.allclose(found, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
+        for output, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
+            if not np.allclose(output, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
                 raise WrongOutputs("the interpreter computes something else than from the rules' schedule")
 
     def _turns(self, program: StageProgram) -> int:
         axes = ((*n.axes[:s.level], *s.axes, *s.reduce) for n in program.nests for s in n.stages)
-        return sum(int(np.prod([d.bounds(a.size)[1] for a in each], dtype=float)) for each in axes)
+        return sum(int(np.prod([d.bounds(a.size)[1] for a in nest_axes], dtype=float)) for nest_axes in axes)
 
     def _still(self) -> None:
         if time.perf_counter() > self.deadline:

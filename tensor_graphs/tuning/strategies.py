@@ -36,7 +36,7 @@ def descent(space: Space, rng: random.Random) -> None:
                 sites = space.sites(at)
                 others = [space.changed(at, a) for a in sites[i]] if i < len(sites) else []
                 if others:
-                    scored = sorted(zip(space.scores(others), others, strict=True), key=lambda each: each[0])
+                    scored = sorted(zip(space.scores(others), others, strict=True), key=lambda pair: pair[0])
                     if scored[0][0] < space.scores([at])[0] and space.better(scored[0][1], at):
                         at, moved = scored[0][1], True
         if at != best and (best == space.seed or space.better(at, best)):
@@ -51,11 +51,11 @@ def at_random(space: Space, rng: random.Random, together: int = 4) -> None:
         space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(together)])
 
 
-def beam(space: Space, rng: random.Random, width: int = 4, each: int = 4) -> None:
+def beam(space: Space, rng: random.Random, width: int = 4, neighbours: int = 4) -> None:
     """The best few, some neighbours of each of them, the best few of all these, and so on."""
     held = [space.seed]
     while True:
-        near = [_walked(space, s, rng, 1) for s in held for _ in range(each)]
+        near = [_walked(space, s, rng, 1) for s in held for _ in range(neighbours)]
         both = list(dict.fromkeys((*held, *near)))
         scored = sorted(zip(space.scores(both), range(len(both)), strict=True))
         held = [both[i] for _, i in scored[:width]]

@@ -43,7 +43,7 @@ class Paired:
     @staticmethod
     def joined(several: Sequence[Paired]) -> Paired:
         """All of their pairs."""
-        return Paired(tuple(s for each in several for s in each.own), tuple(s for each in several for s in each.seed))
+        return Paired(tuple(s for paired in several for s in paired.own), tuple(s for paired in several for s in paired.seed))
 
     @property
     def ratio(self) -> float:
@@ -97,11 +97,11 @@ class ScheduleBench:
         for out in outs:
             out.reshape(-1).view(np.uint8)[:] = 0xA5                  # a number alone has no bytes to view
         run()
-        found = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
+        outputs = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
         if self.expected is None:
-            self.expected = found
+            self.expected = outputs
             return
-        for out, ref, dtype in zip(found, self.expected, self.dtypes, strict=True):
+        for out, ref, dtype in zip(outputs, self.expected, self.dtypes, strict=True):
             limit = WIDE_LIMIT if dtype.itemsize == 8 else NARROW_LIMIT if dtype.itemsize == 4 else HALF_LIMIT
             scale = float(np.max(np.abs(ref), initial=0.0, where=np.isfinite(ref)))
             if not np.allclose(out, ref, rtol=limit, atol=limit * scale, equal_nan=True):

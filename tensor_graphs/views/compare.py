@@ -177,19 +177,19 @@ def _within(cell: Cell, *priced_at: Mapping[str, int]) -> dict[str, int]:
 
 def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
     mine, theirs = ({e.signature: e for e in x.evidence} for x in (v, w))
-    found, same = [], 0
+    differences, same = [], 0
     for key in dict.fromkeys([*mine, *theirs]):
         x, y = mine.get(key), theirs.get(key)
         if x is not None and y is not None and (x.chosen, x.calls) == (y.chosen, y.calls) and _identity(v, x) == _identity(w, y):
             same += not is_way_on(x.chosen)
             continue
         title = next(e.title for e in (x, y) if e is not None)
-        found.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
+        differences.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
     rest = [x.predicted - sum(e.seconds * e.calls for e in x.evidence if not is_way_on(e.chosen)) for x in (v, w)]
     if abs(rest[1] - rest[0]) > 1e-9:
-        found.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
-    found.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
-    return Range(cell, v, w, same, tuple(found))
+        differences.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
+    differences.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
+    return Range(cell, v, w, same, tuple(differences))
 
 
 def _said_otherwise(d: Difference) -> bool:
@@ -223,8 +223,8 @@ def _why_not(name: str, e: Evidence, backends: Sequence[str]) -> str:
     if seconds is None:
         backend = name.partition(".")[0]
         return "not offered there" if is_way_on(name) or backend in backends else f"the backend {backend} was not allowed"
-    said = f"{duration(seconds)} a call ({'measured' if measured else 'estimate'}), not {duration(e.seconds)}"
-    return said if seconds >= e.seconds else f"{said}: its path was given, or other steps of that way take more"
+    cost = f"{duration(seconds)} a call ({'measured' if measured else 'estimate'}), not {duration(e.seconds)}"
+    return cost if seconds >= e.seconds else f"{cost}: its path was given, or other steps of that way take more"
 
 
 def _named(way: str) -> str:

@@ -121,14 +121,14 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
     serves = f" for {v.cell}" if v.cell.ranges else ""
     more = "" if len(plan.variants) == 1 else f" ({len(plan.variants)} ranges in all; --at chooses)"
     boxes, program = Boxes("backend"), v.program
-    known = {e.signature: e for e in v.evidence}
+    evidence = {e.signature: e for e in v.evidence}
     links = {way: seconds / max(1, n) for way, (n, seconds) in v.path.copies.items()}
     writers: dict[int, int] = {}
     for i, b in enumerate(program.buffers):
         if b.kind == "input":
             writers[i] = boxes.add(Box(b.name, ("input", b.name), lines=(_type_of(program, b.name),), leaf=True))
     for ins in program.instructions:
-        e = known.get(ins.signature)
+        e = evidence.get(ins.signature)
         reads = [w for o in ins.ins if (w := _writer(program, writers, o)) is not None]
         named = [f"{NAMED[b.kind]} {b.name}" for o in ins.ins if (b := program.buffers[program.home(o.buffer)]).kind in NAMED]
         moved, prepares = isinstance(ins.call, Transfer), ins.label.startswith("prepare_")
@@ -163,49 +163,49 @@ def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> i
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 def _text(boxes: Boxes, title: str) -> str:
-    made = _tables_first(boxes.made)
-    items = folded([b.kind for b in made])
+    ordered = _tables_first(boxes.made)
+    items = folded([b.kind for b in ordered])
     many, shown = shown_for(items), stands_for(items)
     alike: dict[int, list[Box]] = {}
-    for b, i in zip(made, shown, strict=True):
+    for b, i in zip(ordered, shown, strict=True):
         alike.setdefault(i, []).append(b)
-    groups = sorted({b.group for b in made if not b.leaf})
+    groups = sorted({b.group for b in ordered if not b.leaf})
     colours = {g: COLOURS[i % len(COLOURS)] for i, g in enumerate(groups)}
-    devices = list(dict.fromkeys(b.device for b in made if b.device))
+    devices = list(dict.fromkeys(b.device for b in ordered if b.device))
     borders = {name: BORDERS[i % len(BORDERS)] for i, name in enumerate(devices)}
-    total = sum(b.seconds or 0.0 for b in made)
+    total = sum(b.seconds or 0.0 for b in ordered)
     out = ["digraph {", f"  label={_quoted(title)}; labelloc=t; fontsize=16; fontname=Helvetica; ranksep=0.3; nodesep=0.25;",
            "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
            "  edge [arrowsize=0.6, color=\"#777777\"];"]
     out += _clusters(items, lambda i: _box(i, alike[i], many[i], total, colours, borders), 1, [0])
     arrows: dict[tuple[int, int], bool] = {}                        # whether it leads to the next of several
-    for k, b in enumerate(made):
+    for k, b in enumerate(ordered):
         for read in b.reads:
             ends = shown[read], shown[k]
             arrows[ends] = arrows.get(ends, True) and ends[0] >= ends[1]
     out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in arrows.items()]
-    estimated = any(b.seconds and not b.measured for b in made)
+    estimated = any(b.seconds and not b.measured for b in ordered)
     out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, estimated))
     return "\n".join([*out, "}", ""])
 
 
-def _tables_first(made: Sequence[Box]) -> list[Box]:
+def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
     """The same boxes, those first that neither are on the longest chain nor read what is: tables of positions and masks stand in
     the first layer that reads them, which would be like no other one."""
     depth: list[int] = []
-    for b in made:
+    for b in all_boxes:
         depth.append(1 + max((depth[r] for r in b.reads), default=0))
-    last = max(range(len(made)), key=depth.__getitem__, default=None)
+    last = max(range(len(all_boxes)), key=depth.__getitem__, default=None)
     chain = set[int]()
     while last is not None:
         chain.add(last)
-        last = max(made[last].reads, key=depth.__getitem__, default=None)
+        last = max(all_boxes[last].reads, key=depth.__getitem__, default=None)
     follows: list[bool] = []
-    for i, b in enumerate(made):
+    for i, b in enumerate(all_boxes):
         follows.append(i in chain or any(follows[r] for r in b.reads))
-    order = [i for i in range(len(made)) if not follows[i]] + [i for i in range(len(made)) if follows[i]]
+    order = [i for i in range(len(all_boxes)) if not follows[i]] + [i for i in range(len(all_boxes)) if follows[i]]
     place = {old: new for new, old in enumerate(order)}
-    return [replace(made[i], reads=tuple(place[r] for r in made[i].reads)) for i in order]
+    return [replace(all_boxes[i], reads=tuple(place[r] for r in all_boxes[i].reads)) for i in order]
 
 
 
@@ -227,22 +227,22 @@ def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, coun
 def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
     """One line of text. alike: all boxes that it stands for, `many` of them."""
     b = alike[0]
-    lines = [in_common([each.lines[i] for each in alike if i < len(each.lines)])[:LONGEST] for i in range(len(b.lines))]
+    lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more"]
-    said = [in_common([each.title for each in alike]), *lines]
-    times = [each.seconds for each in alike if each.seconds is not None]
+    lines_shown = [in_common([box.title for box in alike]), *lines]
+    times = [box.seconds for box in alike if box.seconds is not None]
     share = sum(times) / total if total else 0.0
     if times:
-        source = "" if all(each.measured for each in alike) else " (estimate)"
-        said.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
-    label = "\\n".join(map(_escaped, said))
+        source = "" if all(box.measured for box in alike) else " (estimate)"
+        lines_shown.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
+    label = "\\n".join(map(_escaped, lines_shown))
     if b.leaf:
         return f'b{number} [label="{label}", shape=oval, fillcolor="{LEAF}"];'
     look = f'fillcolor="{colours[b.group]}", color="{borders.get(b.device, BORDERS[0])}"'
     if total:
         look += f", height={HEIGHT + TALLER * share:.2f}, penwidth={1 + THICKER * share:.1f}"
-        look += "" if all(each.measured for each in alike) else ', style="filled,dashed"'
+        look += "" if all(box.measured for box in alike) else ', style="filled,dashed"'
     return f'b{number} [label="{label}", {look}];'
 
 
@@ -283,12 +283,12 @@ def _quoted(text: str) -> str:
 
 def placer() -> str:
     """Graphviz's program `dot`. Raises DiagramError."""
-    found = shutil.which("dot")
-    if found is None:
+    program = shutil.which("dot")
+    if program is None:
         raise DiagramError("a diagram as SVG is placed by the program dot of Graphviz, which is not on the PATH\n"
                            "  fix: install Graphviz (apt install graphviz, dnf install graphviz, brew install graphviz), or --dot "
                            "FILE, which writes its text without it")
-    return found
+    return program
 
 
 def laid_out(text: str) -> str:
@@ -300,7 +300,7 @@ def laid_out(text: str) -> str:
         raise DiagramError(f"the program dot of Graphviz did not place the diagram: {e}\n"
                            "  fix: --dot FILE writes its text") from None
     if done.returncode or "<svg" not in done.stdout:
-        said = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
-        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {said[:200]}\n"
+        reason = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
+        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {reason[:200]}\n"
                            "  fix: --dot FILE writes its text, for another version of Graphviz")
     return done.stdout

@@ -93,8 +93,8 @@ def _arranged(v: Variant, name: str) -> list[str]:
     if kernel is None or not kernel.remade:
         return []
     step = next(i for i in (*v.program.instructions, *v.program.bind_instructions) if i.kernel == name)
-    said: str = importlib.import_module(kernel.module).differs(kernel, v.program.signatures[step.signature].spec)
-    return [f"{'':17}arranged by a search: {said}"]
+    actions: str = importlib.import_module(kernel.module).differs(kernel, v.program.signatures[step.signature].spec)
+    return [f"{'':17}arranged by a search: {actions}"]
 
 
 def _derived(v: Variant, e: Evidence) -> list[str]:

@@ -28,9 +28,9 @@ class KernelText:
     def lines(self) -> str:
         """For people: what it is, as comments of its language, then the text."""
         c = "#include" in self.text or "/*" in self.text
-        said = [f"{self.kernel}: {self.what or self.op} on {self.backend}, of {self.module}", f"identity {self.identity[:16]}"]
-        said += [f"steps {listed(self.steps, 8)}"] if self.steps else []
-        return "\n".join([*(f"{'//' if c else '#'} {line}" for line in said), self.text.rstrip(), ""])
+        header = [f"{self.kernel}: {self.what or self.op} on {self.backend}, of {self.module}", f"identity {self.identity[:16]}"]
+        header += [f"steps {listed(self.steps, 8)}"] if self.steps else []
+        return "\n".join([*(f"{'//' if c else '#'} {line}" for line in header), self.text.rstrip(), ""])
 
 
 def text_of(kernel: Kernel, spec: Spec | None = None, what: str = "", steps: tuple[str, ...] = ()) -> KernelText:
@@ -62,11 +62,11 @@ def texts_in(plan: Plan, v: Variant, name: str) -> list[KernelText]:
         near = close_to(name, names)
         raise KernelError(f"the plan has no step and no kernel named {name!r}\n  fix: "
                           + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(names, 12)}"))
-    found: dict[tuple[str, str], KernelText] = {}
+    texts: dict[tuple[str, str], KernelText] = {}
     for i in meant:
         signature = v.program.signatures[i.signature]
         kernel = v.kernels[i.kernel]
-        its = tuple(each.label for each in meant if (each.kernel, each.signature) == (i.kernel, i.signature))
-        made = text_of(kernel, signature.spec, signature.title(), its)
-        found.setdefault((kernel.name, made.text), made)
-    return list(found.values())
+        its = tuple(step.label for step in meant if (step.kernel, step.signature) == (i.kernel, i.signature))
+        text = text_of(kernel, signature.spec, signature.title(), its)
+        texts.setdefault((kernel.name, text.text), text)
+    return list(texts.values())

@@ -21,13 +21,13 @@ ROW = 34
 def front(paths: Sequence[Path]) -> list[int]:
     """The places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front."""
     order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
-    found: list[int] = []
+    places: list[int] = []
     least = math.inf
     for _, error, i in order:
         if error < least:
             least = error
-            found.append(i)
-    return found
+            places.append(i)
+    return places
 
 
 def picture(paths: Sequence[Path], title: str) -> str:
@@ -52,6 +52,6 @@ def picture(paths: Sequence[Path], title: str) -> str:
     points = charts.Circles()
     for i in (*best, *(i for i in range(len(paths)) if i not in best)):
         p = paths[i]
-        said = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
-        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), said, "#c33" if i in best else "#36c", filled=p.measured)
+        title_of_point = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
+        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), title_of_point, "#c33" if i in best else "#36c", filled=p.measured)
     return charts.closed([*out, *points.lines])

@@ -57,10 +57,10 @@ def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
 
 def shown_for(items: Sequence[Item], many: int = 1) -> dict[int, int]:
     """The elements that remain -> how many each stands for."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for item in items:
-        found |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
-    return found
+        counts |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
+    return counts
 
 
 def stands_for(items: Sequence[Item]) -> list[int]:
@@ -69,7 +69,7 @@ def stands_for(items: Sequence[Item]) -> list[int]:
     >>> stands_for(folded("aaaaab" * 2))
     [0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 5]
     """
-    found: list[int] = []
+    shown: list[int] = []
     for item in items:
-        found += [item] if isinstance(item, int) else stands_for(item.inside) * item.times
-    return found
+        shown += [item] if isinstance(item, int) else stands_for(item.inside) * item.times
+    return shown

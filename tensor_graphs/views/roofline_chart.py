@@ -58,7 +58,7 @@ class Roof:
         """The best that any of these backends, all of this device, was measured to reach; else what it may reach at most."""
         rows = [constants(database, environment_of(b, threads), device) for b in backends if why_missing(b) is None]
         best: dict[str, float] = {}
-        for name, row in (each for r in rows for each in r.items()):
+        for name, row in (item for r in rows for item in r.items()):
             best[name] = max(best.get(name, 0.0), row.value)
         peaks, prior = device_named(device).peaks(), prior_rates(device_named(device))
         assumed = {READ: prior.bandwidth, FLOPS: prior.flops, **peaks}
@@ -76,10 +76,10 @@ class Roof:
                   and s.speed > BEATEN * self.flops[s.peak]} if self.measured and self.device == HOST.name else {}
         if not beaten:
             return self
-        said = "; ".join(f"{_said(name)} was measured as {_speed(self.flops[name])}, and {s.kernel} reaches more"
+        reasons = "; ".join(f"{_said(name)} was measured as {_speed(self.flops[name])}, and {s.kernel} reaches more"
                          for name, s in beaten.items())
         return replace(self, flops={**self.flops, **{name: s.speed for name, s in beaten.items()}},
-                       source=f"{self.source}; {said}: tg devices --measure")
+                       source=f"{self.source}; {reasons}: tg devices --measure")
 
     def peak(self, spec: Spec) -> str:
         """The constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known, and on a
@@ -208,7 +208,7 @@ class KernelTable:
 def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None = None, threads: int | None = None) -> KernelTable:
     """The steps of the variant that serves these sizes (others: as priced), at those it was priced at."""
     v = plan.variant({**plan.variants[0].at, **(sizes or {})})
-    known = {n: int(s) for n, s in v.at.items()}
+    sizes_of_plan = {n: int(s) for n, s in v.at.items()}
     roofs: dict[str, Roof] = {}
     steps = []
     for e in v.evidence:
@@ -218,10 +218,10 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
         device = device_of(kernel.backend).name
         if device not in roofs:
             roofs[device] = Roof.of(device, database, [b for b in plan.backends if device_of(b).name == device], threads)
-        steps.append(Stood.of(e, kernel, signature, {n: known[n] for n in signature.dim_names}, roofs[device]))
+        steps.append(Stood.of(e, kernel, signature, {n: sizes_of_plan[n] for n in signature.dim_names}, roofs[device]))
     roofs = {device: roof.raised(steps) for device, roof in roofs.items()}
     steps = [s.below(roofs[s.device]) for s in steps]
-    return KernelTable(known, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
+    return KernelTable(sizes_of_plan, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
 
 
 def picture(table: KernelTable, title: str) -> str:
@@ -244,16 +244,16 @@ def picture(table: KernelTable, title: str) -> str:
     for number, ((device, name), peak) in enumerate(peaks.items()):
         colour, bend = COLOURS[number % len(COLOURS)], min(max(ridge[device, name], low), high)
         rising = min(peak, bandwidth[device] * low) / 1e9, min(peak, bandwidth[device] * bend) / 1e9
-        said = f"{device} {name.removeprefix('flops_')} {peak / 1e9:.1f} Gflop/s, {bandwidth[device] / 1e9:.1f} GB/s"
+        label = f"{device} {name.removeprefix('flops_')} {peak / 1e9:.1f} Gflop/s, {bandwidth[device] / 1e9:.1f} GB/s"
         out += [charts.line(x(low), y(rising[0]), x(bend), y(rising[1]), colour),
                 charts.line(x(bend), y(rising[1]), x(high), y(rising[1]), colour),
-                charts.text(x(high) - 4, y(rising[1]) - 6, said, anchor="end", colour=colour)]
+                charts.text(x(high) - 4, y(rising[1]) - 6, label, anchor="end", colour=colour)]
     points = charts.Circles()
     for i, s in drawn:
         part = s.seconds * s.calls / table.seconds
-        said = (f"{i}: {s.kernel} {s.what}, {duration(s.seconds)} × {s.calls}, {s.share:.0%} of its roof ({s.bound}), "
+        label = (f"{i}: {s.kernel} {s.what}, {duration(s.seconds)} × {s.calls}, {s.share:.0%} of its roof ({s.bound}), "
                 f"{duration(s.lost)} lost")
         colour = COLOURS[list(peaks).index((s.device, s.peak)) % len(COLOURS)]
-        points.add((x(s.flops / max(s.nbytes, 1.0)), y(s.flops / s.seconds / 1e9)), str(i), said, colour, filled=s.measured,
+        points.add((x(s.flops / max(s.nbytes, 1.0)), y(s.flops / s.seconds / 1e9)), str(i), label, colour, filled=s.measured,
                    radius=round(SMALLEST + (LARGEST - SMALLEST) * math.sqrt(part), 1))
     return charts.closed([*out, *points.lines])

@@ -44,10 +44,10 @@ def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: st
     tries: list[tuple[float, float, list[tuple[Instruction, float, float]]]] = []
     for _ in range(RUNS):
         session, start = compiled.session(), HOST.clock()
-        found = compiled.spans(inputs, dims=dims, session=session)
-        tries.append((start, HOST.clock(), found))
-    start, end, spans = min(tries, key=lambda each: each[1] - each[0])
-    known = {s.signature: s for s in kernel_table(plan, database, sizes, threads).steps}
+        spans_of_runs = compiled.spans(inputs, dims=dims, session=session)
+        tries.append((start, HOST.clock(), spans_of_runs))
+    start, end, spans = min(tries, key=lambda attempt: attempt[1] - attempt[0])
+    steps = {s.signature: s for s in kernel_table(plan, database, sizes, threads).steps}
     lanes = {name: i for i, name in enumerate(dict.fromkeys(["run", *(ins.device for ins, _, _ in spans)]))}
     events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": title}}]
     events += [{"name": "thread_name", "ph": "M", "pid": 1, "tid": i, "args": {"name": name}} for name, i in lanes.items()]
@@ -55,7 +55,7 @@ def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: st
                    "args": {"path": v.path.id, "predicted_us": v.predicted * 1e6, "one_go_us": median(whole) * 1e6}})
     for ins, began, ended in spans:
         args: dict[str, Any] = {"kernel": ins.kernel, "op": ins.op}
-        step = known.get(ins.signature)
+        step = steps.get(ins.signature)
         if step is not None and not ins.label.startswith("prepare_"):
             args |= {"what": step.what, "bytes": step.nbytes, "flops": step.flops, "predicted_us": step.seconds * 1e6,
                      "predicted_from": "a measurement" if step.measured else "an estimate", "least_us": step.least * 1e6}
