@@ -590,8 +590,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return ran
 
     def look_ahead() -> Ahead:
-        """Return the expected time of comparing and timing the plan at the asked sizes, and of measuring the device. Raises
-        NoPathError."""
+        """Return the expected time of comparing and timing the plan, and of measuring the device. Raises NoPathError."""
         first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
         compared = verified(store, {q.kernel.backend for q in first}, threads)
         return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),

@@ -10,14 +10,14 @@ WIDTH, HEIGHT = 860, 560
 LEFT, RIGHT, TOP, BOTTOM = 96, 30, 56, 70
 
 APART = 26
-"""pixels between two labels, at least: of points closer than that the first is labelled"""
+"""pixels between two labels, at least: of closer points the first is labelled"""
 
 Ticks = Sequence[tuple[float, str]]
-"""where along an axis, and what is said there"""
+"""pixels along an axis, and their labels"""
 
 
 def opened(title: str, note: str) -> list[str]:
-    """The beginning of a document, with a title on the left and a note on the right; `closed` ends it."""
+    """Return the beginning of a document, with a title on the left and a note on the right; `closed` ends it."""
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
             'font-family="sans-serif" font-size="13">')
     return [head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', text(LEFT, 26, title, size=15),
@@ -29,7 +29,7 @@ def closed(lines: Sequence[str]) -> str:
 
 
 def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[str]:
-    """Both axes: a grid at the ticks, given in pixels, what is said at each, and what the axes are."""
+    """Draw both axes: a grid at the ticks, given in pixels, their labels, and the axes' names."""
     out = []
     for at, label in x_ticks:
         out += [line(at, TOP, at, HEIGHT - BOTTOM, "#ddd"), text(at, HEIGHT - BOTTOM + 20, label, anchor="middle")]
@@ -43,7 +43,7 @@ def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[st
 
 
 class Circles:
-    """Circles, each with what is said of it, and labels that do not lie on each other."""
+    """Circles, each with a title, and labels that do not overlap."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -60,7 +60,7 @@ class Circles:
 
 
 def axis(values: Sequence[float], start: float, end: float) -> tuple[Callable[[float], float], list[float]]:
-    """(value -> pixel, on a logarithmic scale; where to put ticks: decades, and 2 and 5 of each where that leaves few)."""
+    """Return (value -> pixel, on a logarithmic scale; positions of ticks: decades, and 2 and 5 of each where that leaves few)."""
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
     low, high = low / 1.25, high * 1.25
     span = math.log10(high / low)

@@ -4,9 +4,9 @@
     text = of_plan(plan, {"n": 1}, "softmax.tg")    # the steps of the variant for these sizes
     svg = laid_out(text)                            # by Graphviz's program `dot`
 
-A box is what costs something: an op that is no view, or an instruction. Views are part of the arrows; parameters and states are
-lines in the boxes that read them. Of a plan a box has the colour of its backend, the border of its device, and a height and a
-border as its share of the time asks.
+A box is an op that is no view, or an instruction. Views are part of the arrows; parameters and states are lines in the boxes that
+read them. In a plan a box has the colour of its backend, the border of its device, and a height and border width by its share of
+the time.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BORDERS = ("#555555", "#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
 LEAF = "#ffffff"
 
 HEIGHT, TALLER = 0.6, 3.0
-"""inches of a box without a time, and those that one with all of the time has beside them"""
+"""inches of a box without a time, and those added for all of the time"""
 
 THICKER = 7.0
-"""points that the border of a box with all of the time has beside the usual one"""
+"""points added to the border of a box with all of the time"""
 
 MOST_LINES, LONGEST = 6, 80
-"""lines of what a box reads, and characters of one"""
+"""lines of the operands of a box, and characters of one"""
 
 LAYOUT_SECONDS = 120
 
@@ -55,8 +55,8 @@ class DiagramError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Box:
-    """One step. kind: equal for what is the same step of another layer. reads: the boxes before it that it reads, by number.
-    group: what colours it. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or guess."""
+    """One step. kind: equal for the same step of another layer. reads: numbers of the boxes before it that it reads. group: of its
+    colour. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or estimated."""
 
     title: str
     kind: Hashable
@@ -71,7 +71,7 @@ class Box:
 
 @dataclass
 class Boxes:
-    """All boxes of a picture, operands first. grouped: what `Box.group` is, for the legend."""
+    """All boxes of a picture, operands first. grouped: the meaning of `Box.group`, for the legend."""
 
     grouped: str
     made: list[Box] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Boxes:
 # ---- a graph ---------------------------------------------------------------------------------------------------------
 
 def of_graph(graph: Graph, title: str) -> str:
-    """The ops of a graph as they are written. title: what it is. -> text in DOT."""
+    """Draw the ops of a graph as they are written. title: of the picture. Returns text in DOT."""
     boxes, at = Boxes("op"), dict[Node, int]()
     updated: dict[Node, list[str]] = {}
     for name, node in graph.updates.items():
@@ -106,7 +106,7 @@ def of_graph(graph: Graph, title: str) -> str:
 
 
 def _made_by(node: Node) -> Node:
-    """What a value is a view of."""
+    """Return the node that a value is a view of."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node
@@ -115,7 +115,7 @@ def _made_by(node: Node) -> Node:
 # ---- a plan ----------------------------------------------------------------------------------------------------------
 
 def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
-    """The instructions of the variant that serves these sizes (of what they do not name, as priced). -> text in DOT."""
+    """Draw the instructions of the variant that serves these sizes (default: those it was costed at). Returns text in DOT."""
     v = plan.variant({**plan.variants[0].at, **sizes})
     costed = ", ".join(f"{name}={size}" for name, size in v.at.items())
     serves = f" for {v.cell}" if v.cell.ranges else ""
@@ -156,7 +156,7 @@ def _type_of(program: Program, name: str) -> str:
 
 
 def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> int | None:
-    """The box that wrote what is read: the value itself, or what its memory held before it was written over."""
+    """Return the box that wrote a value: the value itself, or what its memory held before it was overwritten."""
     return writers.get(operand.buffer, writers.get(program.home(operand.buffer)))
 
 
@@ -190,8 +190,8 @@ def _text(boxes: Boxes, title: str) -> str:
 
 
 def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
-    """The same boxes, those first that neither are on the longest chain nor read what is: tables of positions and masks stand in
-    the first layer that reads them, which would be like no other one."""
+    """Return the same boxes, those first that neither are on the longest chain nor read from it: tables of positions and masks
+    would make the first layer that reads them unlike all others."""
     depth: list[int] = []
     for b in all_boxes:
         depth.append(1 + max((depth[r] for r in b.reads), default=0))
@@ -211,7 +211,7 @@ def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
 
 
 def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, count: list[int]) -> list[str]:
-    """The boxes as lines of text; those of a Repeat in a frame that says how many there are. count: frames so far."""
+    """Return the boxes as lines of text; those of a Repeat in a frame with their number. count: frames so far."""
     out, space = [], "  " * depth
     for item in items:
         if isinstance(item, int):
@@ -225,7 +225,7 @@ def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, coun
 
 
 def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
-    """One line of text. alike: all boxes that it stands for, `many` of them."""
+    """Return one line of text. alike: all boxes that it stands for, `many` of them."""
     b = alike[0]
     lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
     if len(lines) > MOST_LINES:
@@ -247,7 +247,7 @@ def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Ma
 
 
 def in_common(names: Sequence[str]) -> str:
-    """Names that differ in their numbers as one, with a star for each such number; of others the first.
+    """Merge names that differ in their numbers, with a star for each such number; of others return the first.
 
     >>> in_common(["layers.0.w f32[8]", "layers.1.w f32[8]"]), in_common(["a", "b"])
     ('layers.*.w f32[8]', 'a, …')
@@ -259,7 +259,7 @@ def in_common(names: Sequence[str]) -> str:
 
 
 def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, estimated: bool) -> str:
-    """What colours, borders and lines say: a table in a corner."""
+    """Return a table of colours, borders and lines in a corner."""
     rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
     if len(borders) > 1:
         rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
@@ -282,7 +282,7 @@ def _quoted(text: str) -> str:
 # ---- placing ---------------------------------------------------------------------------------------------------------
 
 def placer() -> str:
-    """Graphviz's program `dot`. Raises DiagramError."""
+    """Return the path of Graphviz's program `dot`. Raises DiagramError."""
     program = shutil.which("dot")
     if program is None:
         raise DiagramError("a diagram as SVG is placed by the program dot of Graphviz, which is not on the PATH\n"
@@ -292,7 +292,7 @@ def placer() -> str:
 
 
 def laid_out(text: str) -> str:
-    """Text in the language DOT as an SVG document. Raises DiagramError."""
+    """Lay out text in the language DOT as an SVG document. Raises DiagramError."""
     try:
         done = subprocess.run([placer(), "-Tsvg"], input=text, capture_output=True, encoding="utf-8", timeout=LAYOUT_SECONDS,
                               check=False)

@@ -1,7 +1,7 @@
 """pareto: listed paths as a picture: time against error, both on logarithmic axes; those that no other beats in both are joined.
 
-A point's number is its place in the list. An error of 0, and one that nobody has measured, have rows of their own, since a
-logarithm has no place for them.
+A point's number is its place in the list. An error of 0, and an unmeasured one, have rows of their own, since a logarithm has no
+place for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ ROW = 34
 
 
 def front(paths: Sequence[Path]) -> list[int]:
-    """The places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front."""
+    """Return the places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front.
+    """
     order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
     places: list[int] = []
     least = math.inf
@@ -31,7 +32,7 @@ def front(paths: Sequence[Path]) -> list[int]:
 
 
 def picture(paths: Sequence[Path], title: str) -> str:
-    """The paths as an SVG document. title: what they compute, and at which sizes."""
+    """Draw the paths as an SVG document. title: what they compute, and at which sizes."""
     errors = [p.error for p in paths if p.error]
     zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
     top, bottom = TOP + ROW * unknown, HEIGHT - BOTTOM - ROW * zero
