@@ -20,15 +20,14 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
 
 FIRST, MORE, LAST, PLACES = 5, 12, 15, 3
-"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner, at each of this many places in
-memory"""
+"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner, at each of several places"""
 
 MAY_BE = 0.97
 """a score below which a schedule is measured more closely"""
 
 FASTER, WINS = 0.98, 0.7
-"""ratio of the winner's time to the seed's, and the share of pairs that it wins, in samples of their own (one of two hundred
-schedules that are equal to the seed would win 45 of them): else the seed stays"""
+"""ratio of the winner's time to the seed's, and the share of pairs that it wins, in samples of their own (one of two hundred equal
+schedules would win 45 of them): else the seed stays"""
 
 KEPT = 0.2
 """of the time, for the last test"""

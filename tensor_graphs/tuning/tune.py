@@ -1,7 +1,7 @@
 """tune: search a schedule for one signature at some sizes, store what was tried, have the winner judged, and make it a kernel.
 
-Tried schedules are traces of the kind `search`, which no choice reads. The winner is compared with the oracle and timed like any
-kernel, interleaved with the rules' one, and is chosen where those rows favour it.
+Tried schedules are traces of the kind `search`, which no choice reads. The winner is judged and timed like any kernel, interleaved
+with the rules' one, and is chosen where those rows favour it.
 """
 
 from __future__ import annotations
