@@ -25,8 +25,7 @@ IN_VAIN = 200
 
 
 def descent(space: Space, rng: random.Random) -> None:
-    """Search one site after the other: take the best of its actions where it is faster in pairs; after two random changes when none
-    is."""
+    """Search one site after the other: take the best of its actions where it is faster in pairs, else two random changes."""
     best = space.seed
     at = best
     while True:

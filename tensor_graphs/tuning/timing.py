@@ -47,8 +47,7 @@ class Paired:
 
     @property
     def ratio(self) -> float:
-        """Ratio of the times of the schedule and the seed: of the medians over pairs, which a slow moment of the machine changes
-        little."""
+        """Ratio of the times of the schedule and the seed: of the medians over pairs, as a slow moment changes these little."""
         return float(np.median(np.asarray(self.own) / np.asarray(self.seed)))
 
     @property
