@@ -17,14 +17,13 @@ import statistics
 import sys
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 sys.path.insert(0, str(FilePath(__file__).resolve().parent.parent))
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.profile_graph import _cost, profile_graph
+from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.costs.known_rates import known_rates
 from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
@@ -54,7 +53,7 @@ def truth(dtype: str, database: str, rounds: int) -> dict[str, Any]:
         measure_device(store, BACKENDS)
         with Judge(store, rates=known_rates(store, BACKENDS)) as judge:
             book = CostTable(store, BACKENDS, 1e-3, None, ESTIMATE_MARGIN).load()
-            paths = book.paths(graph, by_op(all_kernels(BACKENDS)), AT, partial(_cost, book, AT))
+            paths = book.paths(graph, by_op(all_kernels(BACKENDS)), AT, optimistic=True)
             first = paths.cheapest()
             signatures = {s.key: s for s in paths.known()}
             products = [signatures[key] for key in first.choices if signatures[key].spec.op.name == "linear"]

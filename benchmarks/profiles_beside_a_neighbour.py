@@ -34,7 +34,7 @@ from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.prepare import prepare
-from tensor_graphs.choice.profile_graph import _verified, profile_graph
+from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.known_rates import known_rates
@@ -122,7 +122,7 @@ def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list
         book = CostTable.of(request, ESTIMATE_MARGIN)
         table = by_op(all_kernels(BACKENDS))
         try:
-            first = book.paths(form.graph, table, binding, partial(_verified, book, binding)).cheapest()
+            first = book.paths(form.graph, table, binding).cheapest()
         except NoPathError:
             continue
         paths = book.paths(form.graph, table, binding, partial(_cost, book, binding))

@@ -30,6 +30,7 @@ from tensor_graphs.costs.filing import (
 )
 from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
 from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.precision import too_coarse
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
 from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.import_spec import out_of_reach
@@ -118,16 +119,12 @@ class CostTable:
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
     """workload key -> (backend, row) of all times there"""
     _tried: dict[str, list[MeasuredPath]] = field(default_factory=dict, repr=False)
-    """workload key -> `tried`, cached"""
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     """(kernel's identity, signature key) -> why it is not used in this process: its compiler or the judge failed; no row says so"""
     _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
-    """(identity, workload key) -> estimate of the learned model, cached"""
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
-    """kernel name -> `out_of_reach`, cached"""
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """(identity, workload key) -> `logged`, cached"""
 
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> CostTable:
@@ -194,8 +191,6 @@ class CostTable:
             return f"it assumes {' and '.join(lacking)}, which is not assumed here"
         reason = self.why_wrong(kernel, signature, binding)
         if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
-            from tensor_graphs.costs.fewer_bits import too_coarse  # a door: few kernels have fewer bits
-
             reason = too_coarse(self.graph(), kernel.precision, self.tolerance, self.backends) or reason
         if reason is not None:
             return reason
@@ -238,14 +233,14 @@ class CostTable:
         v, row = self.verdict(kernel, signature), self.time(kernel, signature, binding)
         if v is None:
             return "it was made for a question that was not asked here" if kernel.remade else "unverified"
-        for known, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
-            if known is None or (known is row and known.only_timed):
+        for judged, where in ((v, "when compared with the oracle"), (row, "at these sizes")):
+            if judged is None or (judged is row and judged.only_timed):
                 continue
-            if not known.passed or known.refuted or known.status not in ("PASSED", "INCORRECT_NUMERICAL"):
-                return f"{known.status} {where}"
-            error = known.worst_relative_error
+            if not judged.passed or judged.refuted or judged.status not in ("PASSED", "INCORRECT_NUMERICAL"):
+                return f"{judged.status} {where}"
+            error = judged.worst_relative_error
             if error is None or not error <= same_math_limit(signature.spec.outputs, kernel.precision):
-                return f"{known.status} {where}: error {error}"
+                return f"{judged.status} {where}: error {error}"
         return None
 
     def cost(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Cost | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tensor_graphs.choice.form import REWRITTEN, Intermediates
 from tensor_graphs.choice.request import Request, Wanted
 from tensor_graphs.choice.tolerance_floor import check_reach
-from tensor_graphs.costs.rounding import centred, predicted_error, unpredictable
+from tensor_graphs.costs.precision import centred, predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import phase

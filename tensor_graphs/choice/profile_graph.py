@@ -285,11 +285,11 @@ def _outliers(costs: CostTable, paths: Paths, table: Mapping[str, list[Kernel]],
     return outliers
 
 
-def readers(graph: Graph, given: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
+def readers(graph: Graph, descriptors: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
     """Return the ops that read an input whose values are given and fit at these sizes, and the descriptors of their operands; each
     once."""
     out: list[tuple[Signature, Given]] = []
-    leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in given}
+    leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in descriptors}
     fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
                if leaf is not None and _fits(name, descriptor, leaf, binding) is None}
     for node in graph.nodes:
@@ -542,7 +542,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()
-    given = given_inputs(graph, inputs or {}, sizes_to_cost(graph, at, largest))
+    descriptors = given_inputs(graph, inputs or {}, sizes_to_cost(graph, at, largest))
     seen: set[tuple[str, str]] = set()
     begun_with: set[tuple[str, str]] | None = None
     used: set[Descriptor] = set()
@@ -590,8 +590,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return ran
 
     def look_ahead() -> Ahead:
-        """Return the expected time of comparing and timing the plan at the asked sizes, and of measuring the device. Raises
-        NoPathError."""
+        """Return the expected time of comparing and timing the plan, and of measuring the device. Raises NoPathError."""
         first = unanswered(store, needed(form.graph, points[0], request), VERIFIER, threads) if budget > 0 else []
         compared = verified(store, {q.kernel.backend for q in first}, threads)
         return ahead_of(first, compared, per_kernel, device=seconds_due(store, here, threads=threads),
@@ -609,7 +608,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
         nonlocal opening, looked
         began = time.perf_counter()
-        every = questions_of(form.graph, request, given=given, asked=counted, again=again)
+        every = questions_of(form.graph, request, given=descriptors, asked=counted, again=again)
         groups = [] if again else list(filter(None, points))
         tiers = (unanswered(store, needed(form.graph, group, request), VERIFIER, threads) for group in groups)
         rivals = unanswered(store, promising(form.graph, points[0], request), VERIFIER, threads) if done and not again else []
@@ -648,7 +647,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                         raise
                     break                                           # what was measured leaves nothing to use: no question is left
                 used |= {descriptor for q in asked for _, descriptor in q.given}
-                report.unused = tuple(name for name, descriptor in given if descriptor not in used)
+                report.unused = tuple(name for name, descriptor in descriptors if descriptor not in used)
                 left, must = list(due.values()), {question_key(q) for q in (*rivals, *first)}
                 todo = plan or left
                 begun_with = set(due) if begun_with is None else begun_with

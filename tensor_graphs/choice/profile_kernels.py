@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.form import WIDER, Intermediates
@@ -187,10 +188,10 @@ class _Places:
         one of these was timed, or none may be used."""
         q, costs = asked[0], self.costs
         others = [k for k in matching(q.signature.spec, self.table) if k not in [question.kernel for question in asked]]
-        by_cost = [(cost, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
+        by_cost = [(cost.seconds, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
         if not by_cost or any(self._alone_takes(k, q) is not None for _, k in by_cost):
             return None
-        return Question(min(by_cost, key=lambda pair: pair[0].seconds)[1], q.signature, q.binding, 0.0)
+        return Question(min(by_cost, key=itemgetter(0))[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
         """Return whether it asks about the rival of kernels of which none is right."""

@@ -25,11 +25,11 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(request: Request, given: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
+def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
     """Return the form of a request's graph that a path is of: as it is written, with composites recognised and parts rewritten,
     without recipes (where memory was short), and each of them with other values between its ops, except the unchanged pieces.
     database: where recipes are looked for. Raises NoPathError where it is of none."""
-    graph, here, key, tried = request.graph, request.here, given.graph_key, list[PreparedGraph]()
+    graph, here, key, tried = request.graph, request.here, chosen.graph_key, list[PreparedGraph]()
     for prepared in _forms(graph, request.simplify, database, here):
         if prepared.graph.structural_key == key:
             return prepared, as_written(prepared.graph, request.allowed)
@@ -40,7 +40,7 @@ def form_of(request: Request, given: Given, database: Database | bool) -> tuple[
                 wide = rewritten(prepared.graph, word, "as the given path has it", backends, pieces)
                 if wide.graph is not prepared.graph and wide.graph.structural_key == key:
                     return prepared, wide
-    raise NoPathError(_of_another(graph, given, request.simplify, database))
+    raise NoPathError(_of_another(graph, chosen, request.simplify, database))
 
 
 def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequence[str]) -> Iterator[PreparedGraph]:
@@ -67,8 +67,8 @@ def _unchanged(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -
         yield frozenset(pieces[:count])
 
 
-def _paths(given: Given) -> list[Path]:
-    return [given] if isinstance(given, Path) else [v.path for v in given.variants]
+def _paths(chosen: Given) -> list[Path]:
+    return [chosen] if isinstance(chosen, Path) else [v.path for v in chosen.variants]
 
 
 def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
@@ -77,23 +77,23 @@ def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
     return [*([here] if any(is_loop(n.op) for n in graph.nodes) else []), (), GENERATORS]
 
 
-def _of_another(graph: Graph, given: Given, simplify: bool, database: Database | bool) -> str:
+def _of_another(graph: Graph, chosen: Given, simplify: bool, database: Database | bool) -> str:
     """Explain why no form of the graph is the one that the path is of, and what to do."""
-    for name in {name: None for path in _paths(given) for name in path.choices.values() if not is_way_on(name)}:
+    for name in {name: None for path in _paths(chosen) for name in path.choices.values() if not is_way_on(name)}:
         try:                                                        # what it computes may be no piece of its own any more
             kernel_named(name)
         except KernelError as e:
-            return f"the path {_paths(given)[0].id} chooses {name!r}, and {e} (--import)"
-    if not isinstance(given, Pin):
-        return (f"the path {given.id} is of another graph: {given.graph_key[:12]}, this is {graph.structural_key[:12]}\n"
+            return f"the path {_paths(chosen)[0].id} chooses {name!r}, and {e} (--import)"
+    if not isinstance(chosen, Pin):
+        return (f"the path {chosen.id} is of another graph: {chosen.graph_key[:12]}, this is {graph.structural_key[:12]}\n"
                 "  fix: list the paths of this graph (tg list-paths), or give the graph that it was listed for")
-    if given.written == graph.structural_key:
+    if chosen.written == graph.structural_key:
         here = prepare(graph, simplify, recipes=database).note
         return ("the pin is of this graph, but what was recognised in it and said otherwise is not what is here\n"
-                f"  there: {given.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
+                f"  there: {chosen.prepared or 'nothing'}\n  here: {here or 'nothing'}\n"
                 "  fix: import the modules whose kernels compute graphs (--import), or pin it again (tg plan --pin)")
-    source = f": it was made of {given.source}" if given.source else ""
-    return (f"the pin is of another graph, {given.written[:12]}; this is {graph.structural_key[:12]}{source}\n"
+    source = f": it was made of {chosen.source}" if chosen.source else ""
+    return (f"the pin is of another graph, {chosen.written[:12]}; this is {graph.structural_key[:12]}{source}\n"
             "  fix: the same graph (of a model, the same --dtype and --max-positions, and --logits where tokens are drawn), or pin "
             "this one: tg plan --pin")
 

@@ -413,7 +413,7 @@ class _Chooser:
             if a.kernel is not None and not measured and calls:     # what is computed when bound may take its time
                 self._ask(self.misses, a.kernel, signature, binding, cost * calls * uncertainty(a.kernel.backend),
                           f"chosen by an estimate for {signature.title()}")
-            elif a.kernel is not None and calls:                    # an estimate replaces no row: it is measured first
+            elif a.kernel is not None and calls:                    # an estimate replaces no row: it has to be measured first
                 for o in everything.alternatives(signature):
                     if o.kernel is not None and not o.cost.measured:
                         saved = cost - self.costs.roofline(o.kernel.backend, signature, binding, o.kernel)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tensor_graphs.choice.form import NARROWER, WIDER, Intermediates
 from tensor_graphs.choice.rewriting import said_anew
-from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp, expand_all

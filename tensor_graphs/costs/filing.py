@@ -1,4 +1,4 @@
-"""filing: under which keys what is asked of a kernel, or measured of it, is filed. Whoever writes or looks up a row asks here.
+"""filing: the keys under which requests and measurements of a kernel are filed. Every writer or reader of rows uses them.
 
 A question is: which code (`implementation_of`), on which signature at which sizes (`timed_workload`; `verify_workload` for all
 sizes), with which software and how many threads (`environment_of`), judged by which version of the comparison (`VERIFIER`).
@@ -26,13 +26,13 @@ VERIFIER = "7"
 
 
 class Described(Protocol):
-    """Where the values of an operand come from (measure/points/descriptors.py)."""
+    """Description of where the values of an operand come from (measure/points/descriptors.py)."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 def environment_of(backend: str, threads: int | None = None) -> Environment:
-    """The environment of one backend on this machine, cached for the process. threads: as many, instead of the default number."""
+    """Return the environment of one backend on this machine, cached for the process. threads: instead of the default number."""
     return _environment(backend, threads)
 
 
@@ -45,11 +45,11 @@ def _environment(backend: str, threads: int | None) -> Environment:
 
 
 ASSUMES = "assumes "
-"""how the description of what was measured begins, or ends in brackets, where a kernel in it takes something for granted"""
+"""how the description of a measurement begins, or ends in brackets, where a kernel in it assumes conditions on values"""
 
 
 def assumed_by(kernels: Iterable[Kernel]) -> str:
-    """What these kernels take for granted, as rows say it: `assumes no overflow`; "" for nothing."""
+    """Return the assumptions of these kernels as rows have them: `assumes no overflow`; "" for none."""
     conditions = sorted({condition for kernel in kernels for condition in kernel.assuming})
     return f"{ASSUMES}{' and '.join(conditions)}" if conditions else ""
 
@@ -61,8 +61,9 @@ def implementation_of(kernel: Kernel) -> ImplementationRecord:
 
 
 def part_implementation(part: Signature, target: Signature, steps: Sequence[tuple[str, Kernel]]) -> ImplementationRecord:
-    """Of a part in one of its ways, computed by these kernels: what a time of the part as a whole is filed under. target: the
-    signature of what runs in the part's place (a recipe's, or the part's own); steps: with the keys of their signatures."""
+    """Return the implementation under which a time of a part as a whole is filed, computed in one of its ways by these kernels.
+    target: the signature of what runs in the part's place (a recipe's, or the part's own); steps: with the keys of their
+    signatures."""
     computed = digest([target.key, sorted((key, kernel.identity) for key, kernel in steps)])
     way = "its own words" if target.key == part.key else target.key[:12]
     return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way} by {computed[:12]}", "recipe", computed, part.key,
@@ -70,7 +71,7 @@ def part_implementation(part: Signature, target: Signature, steps: Sequence[tupl
 
 
 def part_environment(steps: Sequence[tuple[str, Kernel]], threads: int | None = None) -> Environment:
-    """Of all backends that compute a part."""
+    """Return the environment of all backends that compute a part."""
     return path_environment({kernel.backend for _, kernel in steps}, threads)
 
 
@@ -85,20 +86,21 @@ class Way(Protocol):
 
 
 def path_implementation(path: Way, description: str = "") -> ImplementationRecord:
-    """Of a whole graph along one path: what a time of the whole is filed under. description: what it runs, for people."""
+    """Return the implementation under which a time of a whole graph along one path is filed. description: what it runs, for people.
+    """
     return ImplementationRecord("GRAPH_RECIPE", f"path {path.id}", "recipe", path.id, path.graph_key, path.graph_key,
                                 description=description or None)
 
 
 def path_workload(graph: Graph, binding: Mapping[str, int]) -> WorkloadRecord:
-    """The workload under which times of a whole graph are filed: its dims by their canonical names, as those of a signature are, so
-    that a path of one op stands beside the op's kernels."""
+    """Return the workload under which times of a whole graph are filed: its dims by their canonical names, like a signature's, so
+    that a path of one op is filed with the op's kernels."""
     axes = {f"d{i}": int(binding[n]) for i, n in enumerate(graph.dim_order) if n in binding}
     return WorkloadRecord(graph.structural_key, axes or {FIXED: 1})
 
 
 def path_environment(backends: Iterable[str], threads: int | None = None) -> Environment:
-    """Of all backends that compute a path."""
+    """Return the environment of all backends that compute a path."""
     return combine(environment_of(backend, threads) for backend in backends)
 
 
@@ -111,23 +113,24 @@ def graph_record(signature: Signature) -> GraphRecord:
 
 
 def verify_workload(signature: Signature) -> WorkloadRecord:
-    """The workload under which a verdict over all sizes is filed: no axes."""
+    """Return the workload under which a verdict over all sizes is filed: no axes."""
     return WorkloadRecord(signature.key)
 
 
 def verdict_key(kernel: Kernel, signature: Signature) -> tuple[str, str]:
-    """What a verdict over all sizes is about, as `latest_traces` has it: the code, and the workload."""
+    """Return the key of a verdict over all sizes, as in `latest_traces`: the code, and the workload."""
     return kernel.identity, verify_workload(signature).key
 
 
-def timing_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int], given: Sequence[tuple[str, Described]] = (),
+def timing_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int], descriptors: Sequence[tuple[str, Described]] = (),
                ) -> tuple[str, str]:
-    """What a time is about, likewise."""
-    return kernel.identity, timed_workload(signature, binding, given).key
+    """Return the key of a time, likewise."""
+    return kernel.identity, timed_workload(signature, binding, descriptors).key
 
 
-def timed_workload(signature: Signature, binding: Mapping[str, int], given: Sequence[tuple[str, Described]] = ()) -> WorkloadRecord:
-    """The workload under which a time is filed: the signature's axes, or (if it has none) a single axis that says "fixed", and
-    where the values of operands come from, if from elsewhere."""
-    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in given)
+def timed_workload(signature: Signature, binding: Mapping[str, int],
+                   descriptors: Sequence[tuple[str, Described]] = ()) -> WorkloadRecord:
+    """Return the workload under which a time is filed: the signature's axes, or (if it has none) a single axis "fixed", and where
+    the values of operands come from, if from elsewhere."""
+    inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in descriptors)
     return WorkloadRecord(signature.key, signature.axes(binding) or {FIXED: 1}, inputs)

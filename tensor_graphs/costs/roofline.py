@@ -1,4 +1,4 @@
-"""roofline: a guess of a call's time: the slower of arithmetic and memory traffic, plus the price of a call; of a copy's, too.
+"""roofline: an estimate of a call's time: the slower of arithmetic and memory traffic, plus the cost of a call; of a copy's, too.
 
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009. Floats: flop/s and byte/s.
 """
@@ -23,7 +23,7 @@ Shape = tuple[d.Dim, ...]
 @dataclass(frozen=True)
 class BackendRates:
     """Per backend: seconds per call, share of the device's bandwidth and arithmetic that its kernels reach, and the factor by which
-    guesses made of these are off (the geometric mean of cold times over guesses, or of guesses over times)."""
+    estimates made of these are off (the geometric mean of the ratio of cold times to estimates, or its inverse)."""
 
     call_seconds: float
     bandwidth_share: float
@@ -33,8 +33,8 @@ class BackendRates:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Of one device: byte/s read, flop/s in f32, seconds of a run around its calls. The defaults are priors of a small CPU; the
-    first compile of a graph that takes milliseconds replaces them, and `tg profile` does."""
+    """Rates of one device: byte/s read, flop/s in f32, seconds of a run around its calls. The defaults are priors of a small CPU;
+    the first compile of a graph that takes milliseconds replaces them, and `tg profile` does."""
 
     bandwidth: float = 20e9
     flops: float = 60e9
@@ -43,7 +43,7 @@ class DeviceRates:
 
 @dataclass(frozen=True)
 class LinkRates:
-    """From one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
+    """Rates from one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
 
     latency: float = 10e-6
     bandwidth: float = 8e9
@@ -67,10 +67,10 @@ UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)
 
 def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
                   traffic: float | None = None, arithmetic: float | None = None) -> float:
-    """Guessed time of one call of this signature on one backend, in seconds.
+    """Estimate the time of one call of this signature on one backend, in seconds.
 
-    traffic: the bytes that move, where the kernel says so itself (default: those of operands and outputs). arithmetic: its
-    operations, where it says those (default: the definition's).
+    traffic: the bytes that move, where the kernel declares them (default: those of operands and outputs). arithmetic: its
+    operations, where it declares those (default: the definition's).
     """
     device = device or DeviceRates()
     rates = BACKEND_RATES.get(backend, UNKNOWN_RATES)
@@ -84,20 +84,20 @@ def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: 
 
 
 def says_of(kernel: Kernel | None, spec: Spec, binding: Mapping[str, int]) -> tuple[float | None, float | None]:
-    """(bytes that move, operations) of a call, where the kernel says so itself."""
+    """Return (bytes that move, operations) of a call, where the kernel declares them."""
     says = (None, None) if kernel is None else (kernel.traffic, kernel.arithmetic)
-    moved, steps = (None if each is None else float(d.evaluate(each(spec), binding)) for each in says)
+    moved, steps = (None if formula is None else float(d.evaluate(formula(spec), binding)) for formula in says)
     return moved, steps
 
 
 def uncertainty(backend: str) -> float:
-    """The share of a time guessed for this backend that may turn out not to be there, 0 to 1."""
+    """Return the share of an estimate for this backend that may turn out not to be there, 0 to 1."""
     return 1.0 - 1.0 / BACKEND_RATES.get(backend, UNKNOWN_RATES).off
 
 
 @lru_cache(maxsize=65536)
 def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[float, float]:
-    """(bytes that must move, flops) of one call at concrete sizes."""
+    """Return (bytes that must move, flops) of one call at concrete sizes."""
     at = dict(binding)
     spec = signature.spec
     outs = sum(_nbytes(t, at) for t in spec.outputs)
@@ -121,26 +121,26 @@ def _nbytes(t: TensorType, at: Mapping[str, int]) -> int:
 
 
 def _elements(shape: Shape, at: Mapping[str, int]) -> int:
-    """The number of elements, from the sizes: the product of the dims as an expression takes ten times as long."""
+    """Return the number of elements, from the sizes: the product of the dims as an expression takes ten times as long."""
     return math.prod(int(d.evaluate(s, at)) for s in shape)
 
 
 @lru_cache(maxsize=16384)
 def _arithmetic(signature: Signature) -> tuple[tuple[Shape, float], ...]:
-    """The flops per element over each shape that occurs in a call, down to the atomic ops: what no size changes."""
-    found: dict[Shape, float] = {}
-    _add_flops(signature.graph.nodes, found)
-    return tuple(found.items())
+    """Return the flops per element over each shape that occurs in a call, down to the atomic ops: independent of sizes."""
+    flops: dict[Shape, float] = {}
+    _add_flops(signature.graph.nodes, flops)
+    return tuple(flops.items())
 
 
-def _add_flops(nodes: Iterable[Node], found: dict[Shape, float], times: Shape = ()) -> None:
-    """times: how many times all of it is computed, a factor for each loop that it is in."""
+def _add_flops(nodes: Iterable[Node], flops: dict[Shape, float], times: Shape = ()) -> None:
+    """Add flops; times: how many times all of it is computed, a factor for each loop around it."""
     for node in nodes:
         if isinstance(node.op, AtomicOp):
             t = node.inputs[0].type if node.op.group == "reduce" else node.type
-            found[(*times, *t.shape)] = found.get((*times, *t.shape), 0.0) + node.op.flops
+            flops[(*times, *t.shape)] = flops.get((*times, *t.shape), 0.0) + node.op.flops
         elif node.op.facts.running:
-            found[(*times, *node.type.shape)] = found.get((*times, *node.type.shape), 0.0) + 1.0
+            flops[(*times, *node.type.shape)] = flops.get((*times, *node.type.shape), 0.0) + 1.0
         elif isinstance(node.op, CompositeOp):
             turns = node.op.turns([i.type for i in node.inputs], node.attrs)
-            _add_flops(walk(looked_into(node).outputs), found, times if turns == 1 else (*times, turns))
+            _add_flops(walk(looked_into(node).outputs), flops, times if turns == 1 else (*times, turns))

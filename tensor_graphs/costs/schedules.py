@@ -1,10 +1,10 @@
-"""schedules: what the learned cost model looks at of a schedule, before it is compiled: the loops of a stage program as its actions
-arrange them, beside those that the rules make of it.
+"""schedules: features of a schedule for the learned cost model, before it is compiled: the loops of a stage program as its actions
+arrange them, compared with those of the rules.
 
     features_of_schedule(signature, binding, program, rules)
 
-`program` is what a schedule was replayed to (codegen/actions.py), `rules` what the rules' schedule was. What is learned of these is
-log(time ÷ that of the rules' program), so most of the features are differences of the two. Sizes are logarithms to base 2.
+`program` is the schedule's stage program (codegen/actions.py), `rules` that of the rules. The target is log(time ÷ that of the
+rules' program), so most features are differences of the two. Sizes are logarithms to base 2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensor_graphs.language.dims import Dim
 
 @dataclass(frozen=True)
 class _SizedStage:
-    """A stage at some sizes. steps: of all of its turns; inner: turns of its innermost loop."""
+    """A stage at some sizes. steps: of all of its iterations; inner: iterations of its innermost loop."""
 
     nest: Nest
     stage: Stage
@@ -40,15 +40,15 @@ class _SizedStage:
 def features_of_schedule(signature: Signature, binding: Mapping[str, int], program: StageProgram,
                          rules: StageProgram) -> dict[str, float]:
     at = tuple(sorted((n, int(binding[n])) for n in signature.dim_names))
-    found, base = _of(program, dict(at)), _of_rules(rules, at)
-    names = {**found, **base}
-    return _of_call(signature, at) | found | {
-        f"{name}, beside the rules": found.get(name, 0.0) - base.get(name, 0.0) for name in names}
+    features, base = _of(program, dict(at)), _of_rules(rules, at)
+    names = {**features, **base}
+    return _of_call(signature, at) | features | {
+        f"{name}, beside the rules": features.get(name, 0.0) - base.get(name, 0.0) for name in names}
 
 
 @lru_cache(maxsize=64)
 def _of_call(signature: Signature, at: tuple[tuple[str, int], ...]) -> dict[str, float]:
-    """What is the same for all schedules of a call."""
+    """Return the features that all schedules of a call share."""
     nbytes, flops = work(signature, at)
     types = (*signature.spec.outputs, *signature.spec.inputs)
     return shapes_of(signature).at(dict(at)) | {
@@ -65,7 +65,7 @@ def _of(program: StageProgram, at: Mapping[str, int]) -> dict[str, float]:
     loops = list(_loops(program, at))
     total = sum(loop.steps for loop in loops)
     shared, own = c_source.scratch_bytes(program)
-    found = {
+    features = {
         "steps": _log(total), "traffic": _log(_size(traffic_of(program), at)), "nests": float(len(program.nests)),
         "scratch": _log(_size(shared, at)), "scratch of a thread": _log(_size(own, at)), "again": float(len(program.again))}
     alone = 0.0
@@ -74,34 +74,34 @@ def _of(program: StageProgram, at: Mapping[str, int]) -> dict[str, float]:
         steps = sum(loop.steps for loop in loops if loop.nest is nest)
         turns, unit, of_one = c_source.split(nest)
         count = _size(turns, at)
-        each = math.ceil(max(1.0, nest.advice.grain / max(1, of_one)) / unit) * unit
-        parts = max(1.0, math.ceil(count / each))
+        chunk = math.ceil(max(1.0, nest.advice.grain / max(1, of_one)) / unit) * unit
+        parts = max(1.0, math.ceil(count / chunk))
         alone += steps if parts < 2.0 else 0.0
         if steps >= heaviest:
             heaviest = steps
-            found |= {"parts": math.log2(parts), "steps of a part": _log(steps / parts), "grain": math.log2(nest.advice.grain),
+            features |= {"parts": math.log2(parts), "steps of a part": _log(steps / parts), "grain": math.log2(nest.advice.grain),
                       "tile": math.log2(nest.advice.tile) if nest.tile is not None else 0.0, "turns": _log(count)}
     gaps = [gap for loop in loops for gap in _gaps(loop, at)]
     if gaps:
-        found |= {"gap": _log(max(gaps)), "gap: twos": float(max((int(g) & -int(g)).bit_length() - 1 for g in gaps))}
-    found["share that one thread takes"] = alone / max(1.0, total)
+        features |= {"gap": _log(max(gaps)), "gap: twos": float(max((int(g) & -int(g)).bit_length() - 1 for g in gaps))}
+    features["share that one thread takes"] = alone / max(1.0, total)
     for kind in OF_STAGE:
-        made = kind(1, 0, 0)
-        taking = [loop for loop in loops if made.unfit(loop.stage) is None]
+        result = kind(1, 0, 0)
+        taking = [loop for loop in loops if result.unfit(loop.stage) is None]
         if not taking:
             continue
         name, steps = kind.__name__, sum(loop.steps for loop in taking)
         most = max(taking, key=lambda loop: loop.steps)
         values = list(values_in(most.stage.value))
-        found |= {
-            name: sum(math.log2(made.read(loop.stage)) * loop.steps for loop in taking) / max(1.0, steps),
-            f"{name}: of the heaviest": math.log2(made.read(most.stage)),
+        features |= {
+            name: sum(math.log2(result.read(loop.stage)) * loop.steps for loop in taking) / max(1.0, steps),
+            f"{name}: of the heaviest": math.log2(result.read(most.stage)),
             f"{name}: share": steps / max(1.0, total), f"{name}: turns": _log(most.inner),
-            f"{name}: turns ÷ it": _log(most.inner) - math.log2(made.read(most.stage)),
+            f"{name}: turns ÷ it": _log(most.inner) - math.log2(result.read(most.stage)),
             f"{name}: dear": float(sum(v.op in DEAR for v in values)),
             f"{name}: loads": float(sum(v.op == "load" for v in values)), f"{name}: sum": float(most.stage.monoid == "sum"),
             f"{name}: scan": float(most.stage.scan is not None)}
-    return found
+    return features
 
 
 def _loops(program: StageProgram, at: Mapping[str, int]) -> Iterator[_SizedStage]:
@@ -114,7 +114,7 @@ def _loops(program: StageProgram, at: Mapping[str, int]) -> Iterator[_SizedStage
 
 
 def _gaps(loop: _SizedStage, at: Mapping[str, int]) -> Iterator[float]:
-    """Bytes between what neighbouring turns of the innermost loop load, where they are more than a number's."""
+    """Yield the bytes between loads of neighbouring iterations of the innermost loop, where they are more than a number's."""
     axes = (*loop.stage.axes[-1:], *loop.stage.reduce[-1:]) or loop.nest.axes[-1:]
     for load in values_in(loop.stage.value):
         if load.op == "load":
@@ -131,7 +131,7 @@ def _extent(axis: Axis, at: Mapping[str, int]) -> float:
 
 
 def _size(size: Dim, at: Mapping[str, int]) -> float:
-    """At these dims; of one that depends on an axis too, the largest."""
+    """Return the value at these dims; of one that depends on an axis too, the largest."""
     if isinstance(size, d.Expr) and not set(size.symbols) <= set(at):
         return float(d.bounds(size)[1])
     return float(d.evaluate(size, at))

@@ -1,7 +1,8 @@
-"""searched: what searches have timed, as what the model of schedules learns from: losers too, each beside the rules' schedule.
+"""searched: schedules timed by searches, as training samples of the model of schedules: losers too, each compared with the rules'
+one.
 
-What is learned is the logarithm of a score: the time of a schedule ÷ that of the rules' one, in pairs. That schedule is a sample of
-each workload itself, as a search has it without a row. The kernel of a sample is the text of its actions.
+The target is the logarithm of a score: the time of a schedule ÷ that of the rules' one, in pairs. That schedule is a sample of each
+workload itself, as a search has it without a row. The kernel of a sample is the text of its actions.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from tensor_graphs.records.queries import SearchedRow, environments, searched
 
 
 def schedules_of(database: Database, threads: int | None = None) -> list[Sample]:
-    """What was timed on this machine with as many threads."""
+    """Return the samples timed on this machine with this many threads."""
     return list(_samples(database, environment_of(backend.NAME, threads)))
 
 
 def schedules_elsewhere(database: Database) -> list[Sample]:
-    """What was timed on any machine, to say how good a model is there."""
+    """Return the samples timed on any machine, to test how good a model is there."""
     return [sample for _, environment in environments(database) if environment.backend == backend.NAME
             for sample in _samples(database, environment)]
 
 
 def _samples(database: Database, environment: Environment) -> Iterator[Sample]:
-    found: dict[str, list[SearchedRow]] = {}
+    by_workload: dict[str, list[SearchedRow]] = {}
     for row in searched(database, environment):
-        found.setdefault(row.workload_key, []).append(row)
+        by_workload.setdefault(row.workload_key, []).append(row)
     rates = rates_in(database, [environment])
-    for rows in found.values():
+    for rows in by_workload.values():
         try:
             yield from _of_workload(rows, environment.machine, rates)
         except TensorGraphsError:                                   # loops that are lowered otherwise today
@@ -59,7 +60,7 @@ def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | Non
     scores: dict[Schedule, list[float]] = {seed: [1.0]}
     for row in rows:
         scores.setdefault(tuned.schedule_of(tuned.kernel_from(row.source)), []).append(row.score)
-    for schedule, each in scores.items():
+    for schedule, score in scores.items():
         try:
             program = actions.replay(definition, schedule)
         except actions.IllegalAction:
@@ -67,7 +68,7 @@ def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | Non
         features = features_of_schedule(signature, binding, program, rules)
         roofline = estimate_seconds(signature, binding, backend.NAME, rates,
                                  *says_of(tuned.tuned(signature, schedule), signature.spec, binding))
-        yield Sample(signature.key, rows[0].workload_key, actions.to_json(schedule), machine, features, median(each) * base,
+        yield Sample(signature.key, rows[0].workload_key, actions.to_json(schedule), machine, features, median(score) * base,
                      roofline, base)
 
 

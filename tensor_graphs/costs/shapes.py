@@ -1,7 +1,7 @@
-"""shapes: of what loops a signature is, whoever computes it: sizes that are reduced, scanned or multiplied, and the stages that its
-definition is lowered to. What the learned cost model sees of it (features.py).
+"""shapes: the loops of a signature, for any kernel of it: sizes that are reduced, scanned or multiplied, and the stages that its
+definition is lowered to, as features of the learned cost model (features.py).
 
-Both are found once for a signature, as expressions of its dims; a call evaluates them.
+Both are derived once for a signature, as expressions of its dims; a call evaluates them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node, walk
 
 DEEPEST = 12
-"""definitions within definitions that are looked into"""
+"""depth to which definitions within definitions are expanded"""
 
 SLOW = 4.0
 """flops of an atomic op, from which on it counts as one that takes many instructions: a division, a root, an exponential"""
@@ -32,24 +32,24 @@ SLOW = 4.0
 
 @dataclass
 class Shapes:
-    """counts: that no size changes, by name. sizes: expressions, by name."""
+    """counts: independent of sizes, by name. sizes: expressions, by name."""
 
     counts: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, Dim] = field(default_factory=dict)
 
     def at(self, binding: Mapping[str, int]) -> dict[str, float]:
-        """As features: counts as they are, sizes as logarithms."""
+        """Return them as features: counts unchanged, sizes as logarithms."""
         return self.counts | {name: math.log2(float(d.evaluate(size, binding)) + 1.0) for name, size in self.sizes.items()}
 
 
 @lru_cache(maxsize=16384)
 def shapes_of(signature: Signature) -> Shapes:
-    found = Shapes()
-    _add_ops(signature, found)
+    shapes = Shapes()
+    _add_ops(signature, shapes)
     program = loops_of(definition_of(signature.spec))
     if isinstance(program, StageProgram):
-        _add_stages(program, found)
-    return found
+        _add_stages(program, shapes)
+    return shapes
 
 
 def _atomic(nodes: tuple[Node, ...] | list[Node], deeper: int = DEEPEST) -> Iterator[tuple[AtomicOp, Node]]:
@@ -60,36 +60,36 @@ def _atomic(nodes: tuple[Node, ...] | list[Node], deeper: int = DEEPEST) -> Iter
             yield from _atomic(walk(looked_into(node).outputs), deeper - 1)
 
 
-def _add_ops(signature: Signature, found: Shapes) -> None:
-    """How many atomic ops of each group there are, how many of them take many instructions, and the sizes of the largest reduction:
-    beside, along and below what is reduced (of a product: its rows and columns, and what is summed over)."""
+def _add_ops(signature: Signature, shapes: Shapes) -> None:
+    """Count the atomic ops of each group, and those that take many instructions; add the sizes of the largest reduction: outside,
+    along and below what is reduced (of a product: its rows and columns, and what is summed over)."""
     largest = 0
     for op, node in _atomic(signature.graph.nodes):
         for group in (op.group, "slow") if op.flops >= SLOW else (op.group,):
-            found.counts[f"has {group}"] = found.counts.get(f"has {group}", 0.0) + 1.0
+            shapes.counts[f"has {group}"] = shapes.counts.get(f"has {group}", 0.0) + 1.0
         if op.group == "reduce":
             shape, axes = node.inputs[0].shape, node.attrs["axes"]
             elements = d.bounds(d.product(shape))[1]
             if axes and elements >= largest:
                 largest = elements
-                found.sizes["reduced, beside"] = d.product(shape[:axes[0]])
-                found.sizes["reduced, along"] = d.product(shape[i] for i in axes)
-                found.sizes["reduced, below"] = d.product(shape[axes[-1] + 1:])
+                shapes.sizes["reduced, beside"] = d.product(shape[:axes[0]])
+                shapes.sizes["reduced, along"] = d.product(shape[i] for i in axes)
+                shapes.sizes["reduced, below"] = d.product(shape[axes[-1] + 1:])
 
 
-def _add_stages(program: StageProgram, found: Shapes) -> None:
+def _add_stages(program: StageProgram, shapes: Shapes) -> None:
     stages = [(nest, s) for nest in program.nests for s in nest.stages]
-    nest, heaviest = max(stages, key=lambda each: _turns(*each))
+    nest, heaviest = max(stages, key=lambda stage: _turns(*stage))
     inner = (*heaviest.own[-1:], *nest.axes[-1:])[:1]
     scratch: Dim = 0
     for array in program.scratch:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
-    found.sizes |= {"stages: steps": steps_of(program),
+    shapes.sizes |= {"stages: steps": steps_of(program),
                     "stages: turns that threads share": _product(nest.axes[:c_source.parallel(nest)], program),
                     "stages: innermost axis": _product(inner, program), "stages: scratch": scratch}
     loads = [v for _, s in stages for root in s.roots() for v in values_in(root) if v.op == "load"]
     step = [d.coefficient(v.attr[1], inner[0].name) for v in loads] if inner else []
-    found.counts |= {
+    shapes.counts |= {
         "stages": float(len(stages)), "stages: nests": float(len(program.nests)),
         "stages: reductions": float(sum(bool(s.reduce) for _, s in stages)),
         "stages: scans": float(sum(s.scan is not None for _, s in stages)),
@@ -106,6 +106,6 @@ def _turns(nest: Nest, stage: Stage) -> float:
 
 
 def _product(axes: tuple[Axis, ...], program: StageProgram) -> Dim:
-    """Of their sizes; of one whose size depends on other axes, the largest."""
+    """Return the product of their sizes; of one whose size depends on other axes, the largest."""
     names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
     return d.product(d.bounds(a.size)[1] if isinstance(a.size, d.Expr) and set(a.size.symbols) & names else a.size for a in axes)

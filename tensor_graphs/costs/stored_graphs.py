@@ -1,4 +1,4 @@
-"""stored_graphs: whether a row of the database holds the graph that its key says. The room of the rows knows no graph."""
+"""stored_graphs: a check that a row of the database holds the graph of its key. The records room knows no graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tensor_graphs.language.text import parse_graph
 
 
 def why_no_graph(text: str, json: str, key: str) -> str | None:
-    """Explains why the text or the JSON of a row does not read back as the graph of its structural key; None where both do.
+    """Explain why the text or the JSON of a row does not read back as the graph of its structural key; None where both do.
     Compilation and measurement use these readers, too."""
     for what, read in (("text", lambda: parse_graph(text)), ("JSON", lambda: graph_from_json(json))):
         try:

@@ -1,15 +1,11 @@
-"""records: what has been measured, for ever: graphs, implementations, environments, workloads, traces and the profile
-queue.
+"""records: all measurements: graphs, implementations, environments, workloads, traces and the profile queue.
 
 In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only, never a graph, a kernel or an array.
-Out: the same rows, read back by the questions in queries.py (fastest implementation within a tolerance, history,
-coverage, ...).
+Out: the same rows, read back by the queries in queries.py (fastest implementation within a tolerance, history, coverage, ...).
 May import: errors, devices.environment.  Never: language (a graph comes as text), or anything below in the list of rooms.
-Read first: rows.py (what a row says), then schema.py (the tables), database.py (writing), measurements.py (what is asked before a
-choice), queries.py (what people ask), work_queue.py (workers and the profile queue), upkeep.py (check, trust, vacuum, stats),
-sound.py (what a row cannot say), migrating.py (a new or older file).
-Words: trace = one measurement; verdict = what all traces of one implementation on one workload in one environment say
-together.
+Read first: rows.py, schema.py (the tables), database.py (writing), measurements.py (the compiler's queries), queries.py (people's),
+work_queue.py, upkeep.py (check, trust, vacuum, stats), sound.py (impossible rows), migrating.py (a new or older file).
+Words: trace = one measurement; verdict = summary of all traces of one implementation on one workload in one environment.
 
 SQLAlchemy is imported by the first `open_database`, so naming rows costs nothing at start.
 """

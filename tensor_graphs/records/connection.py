@@ -1,9 +1,9 @@
 """connection: from a path or URL to a configured engine, and errors that a person can act on.
 
-SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN
-IMMEDIATE and wait for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever
-seen; a power cut may lose the last transactions, whole. As a finished measurement leaves the queue in the transaction
-that stores its trace, whatever is lost that way is still in the queue, so one fsync per commit (FULL) buys nothing.
+SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN IMMEDIATE and wait
+for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever seen; a power cut may lose the
+last transactions, whole. As a finished measurement leaves the queue in the transaction that stores its trace, whatever is lost that
+way is still in the queue, so one fsync per commit (FULL) buys nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensor_graphs.regular_file import blocking
 
 
 def parse_target(target: str | Path | None) -> sa.URL:
-    """The URL of what `open_database` was given. Raises UnsupportedDatabase for a scheme that is not one of ours."""
+    """Return the URL for an argument of `open_database`. Raises UnsupportedDatabase for a scheme that is not one of ours."""
     if target is None:
         target = default_target()
     text = str(target)
@@ -61,7 +61,8 @@ _POSTGRES = "postgresql://USER@HOST/NAME"
 
 
 def without_password(url: str) -> str:
-    """A URL as it is shown, whether it can be parsed or not: up to the last @, what follows the user's name may be the password.
+    """Return a URL as it is shown, whether it can be parsed or not: up to the last @, what follows the user's name may be the
+    password.
 
     >>> without_password("postgresql://fleet:se/cr@et@host:abc/m?sslpassword=x&user=y")
     'postgresql://fleet:***@host:abc/m?sslpassword=***&user=y'
@@ -110,7 +111,7 @@ def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -
 
 
 def no_database(location: str) -> NoDatabase:
-    """What is to be said where a database is asked about and there is none."""
+    """Return the error for a database that does not exist."""
     with suppress(OSError):
         if Path(location).stat().st_size == 0:
             return NoDatabase(f"the file {location} is empty, and no database\n"
@@ -120,13 +121,14 @@ def no_database(location: str) -> NoDatabase:
 
 
 def _cannot_be_written(file: Path) -> bool:
-    """Whether SQLite could not even read the file in the usual way, since it makes files beside it, and nobody else writes it."""
+    """Return whether SQLite could not even read the file in the usual way, since it makes files next to it, and nobody else writes
+    it."""
     alone = not Path(f"{file}-wal").exists()
     return alone and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
 def connect(url: sa.URL, busy_seconds: float) -> Engine:
-    """An engine whose every connection enforces foreign keys and waits `busy_seconds` for the write lock."""
+    """Return an engine whose every connection enforces foreign keys and waits `busy_seconds` for the write lock."""
     try:
         if url.get_backend_name() != "sqlite":
             return sa.create_engine(url, pool_pre_ping=True)
@@ -163,7 +165,7 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
 
 
 def stored_revision(connection: Connection, location: str) -> str | None:
-    """The schema's revision; None for an empty database. Raises CorruptDatabase for one of another program."""
+    """Return the schema's revision; None for an empty database. Raises CorruptDatabase for one of another program."""
     tables = set(sa.inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:

@@ -1,7 +1,7 @@
 """database: every write to the benchmark database, each one transaction.
 
-How it is opened, locked and made durable is in connection.py; reading questions are in measurements.py and queries.py; how workers
-take requests from the queue is in work_queue.py, and its care (check, trust, vacuum, stats) in upkeep.py.
+Opening, locking and durability are in connection.py, reading in measurements.py and queries.py, workers' claims in work_queue.py,
+and maintenance in upkeep.py.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ def open_database(
 ) -> Database:
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
-    target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_target()`
-    (TENSOR_GRAPHS_DB, else the user's data folder).
-    create=False: for a question about what is there, so that a mistyped path makes no empty database. make_folder=False: for a path
-    that a person typed, whose folder has to be there.
-    Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase,
-    SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
+    target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_target()` (TENSOR_GRAPHS_DB, else
+    the user's data folder). create=False: for reading only, so that a mistyped path makes no empty database. make_folder=False: for
+    a path that a person typed, whose folder has to exist.
+    Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase, SchemaMismatch,
+    DatabaseReadOnly, DatabaseBusy.
     """
     url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
@@ -82,7 +81,7 @@ _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 BESIDE = ("-wal", "-shm", "-journal")
-"""what SQLite appends to a database's name for the files that it keeps beside it"""
+"""suffixes of the files that SQLite keeps next to a database"""
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -107,12 +106,12 @@ class Database:
 
     @property
     def location(self) -> str:
-        """The file, or the URL with its password hidden."""
+        """File, or URL with its password hidden."""
         url = self.engine.url
         return (url.database or ":memory:") if self.is_sqlite else without_password(url.render_as_string())
 
     def is_in(self, file: Path) -> bool:
-        """Is `file`, by whatever path or link, what this database is kept in: its file, or one that SQLite has beside it?"""
+        """Return whether `file`, by any path or link, is this database's file, or one that SQLite has next to it."""
         if not self.is_sqlite:
             return False
         with self.reading() as connection:  # SQLite knows best which file it has opened
@@ -133,7 +132,7 @@ class Database:
         self.engine.dispose()
 
     def _forked(self) -> None:
-        """In a forked child: SQLite connections must be neither used nor closed, so they are kept and never touched."""
+        """Reset in a forked child: SQLite connections must be neither used nor closed, so they are stored and never touched."""
         self._abandoned.append(self.engine.pool)
         self.write_lock = threading.RLock()  # a thread that does not exist in the child may have held the old one
         self.engine.dispose(close=False)
@@ -142,12 +141,12 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection in a read transaction: one consistent view of the database."""
+        """Context manager: a connection in a read transaction: one consistent view of the database."""
         with self._transaction(write=False) as connection:
             yield connection
 
     def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection in a write transaction: all that is done in it is stored, or on any error nothing."""
+        """Return a context manager: a connection in a write transaction, which is stored whole, or on any error not at all."""
         return self._transaction(write=True)
 
     @contextlib.contextmanager
@@ -163,13 +162,13 @@ class Database:
             except BaseException as error:
                 if write:
                     self._forget()
-                meant = self._meaning(error)
-                if meant is None:
+                explained = self._meaning(error)
+                if explained is None:
                     raise
-                raise meant from error
+                raise explained from error
 
     def _meaning(self, error: BaseException) -> Exception | None:
-        """What an error inside of a transaction means to the person who hits it; None where it says that itself."""
+        """Return the error to raise for an error inside of a transaction; None where it is clear by itself."""
         if isinstance(error, (exc.DBAPIError, sqlite3.Error)):
             from tensor_graphs.records.driver_errors import explain  # a door: of transactions that fail
 
@@ -178,17 +177,17 @@ class Database:
             return InvalidRecord(f"{self.location} holds numbers of 64 bits, and one beyond them was asked for or given\n"
                                  "  fix: a smaller number")
         if isinstance(error, schema.DamagedValue):
-            return CorruptDatabase(self._damaged(self._wrong_value() or str(error)))
+            return self._damaged(self._wrong_value() or str(error))
         if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)) and (wrong := self._wrong_value()):
-            return CorruptDatabase(self._damaged(wrong))
+            return self._damaged(wrong)
         return None
 
-    def _damaged(self, what: str) -> str:
-        return (f"{self.location} is damaged: {what}\n"
-                "  fix: `tg db check` looks for more, and with --remove takes such rows out")
+    def _damaged(self, what: str) -> CorruptDatabase:
+        return CorruptDatabase(f"{self.location} is damaged: {what}\n"
+                               "  fix: `tg db check` looks for more, and with --remove takes such rows out")
 
     def _wrong_value(self) -> str | None:
-        """The first value that its column cannot hold, if there is one: asked when what was read made no sense."""
+        """Describe the first value that its column cannot hold, if there is one: asked when a value read made no sense."""
         from tensor_graphs.records.wrong_values import wrong_values  # the same door
 
         with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
@@ -202,14 +201,14 @@ class Database:
     # -- schema ------------------------------------------------------------------------------------------------------
 
     def revision(self) -> str | None:
-        """The schema revision stored in the database, or None for one that has no tables of ours."""
+        """Return the schema revision stored in the database, or None for one that has no tables of ours."""
         with self.reading() as connection:
             return stored_revision(connection, self.location)
 
     # -- what a trace refers to --------------------------------------------------------------------------------------
 
     def ensure_graph(self, graph: GraphRecord) -> int:
-        """The row id of a canonical graph, stored if it was not. The first text stored under a structural key stays."""
+        """Return the row id of a canonical graph, stored if it was not. The first text stored under a structural key stays."""
         with self.writing() as connection:
             return self._graph(connection, graph)
 
@@ -224,7 +223,7 @@ class Database:
                                        verbatim=definition.verbatim, created=_now())
 
     def ensure_implementation(self, implementation: ImplementationRecord) -> int:
-        """The row id of an implementation, stored with its sources if it was not.
+        """Return the row id of an implementation, stored with its sources if it was not.
 
         Raises MissingRecord for an unknown graph, InvalidRecord when the source hash is known under another name.
         """
@@ -232,21 +231,21 @@ class Database:
             return self._implementation(connection, implementation)
 
     def ensure_environment(self, environment: Environment) -> int:
-        """The row id of an environment, stored if it was not."""
+        """Return the row id of an environment, stored if it was not."""
         with self.writing() as connection:
             return self._environment(connection, environment)
 
     def ensure_workload(self, workload: WorkloadRecord) -> int:
-        """The row id of a workload, stored if it was not. Raises MissingRecord when its graph was never stored."""
+        """Return the row id of a workload, stored if it was not. Raises MissingRecord when its graph was never stored."""
         with self.writing() as connection:
             return self._workload(connection, workload)
 
     def add_recipes(
-        self, key: str, found: Sequence[Any], graphs: Iterable[GraphRecord], recipes: Iterable[ImplementationRecord]
+        self, key: str, places: Sequence[Any], graphs: Iterable[GraphRecord], recipes: Iterable[ImplementationRecord]
     ) -> None:
-        """Store what a search for recipes found (`schema.RecipeSearch`), with the graphs and recipes that it names: all of it, or
-        on any error nothing. It takes the place of what a search of this key found before. What was found here needs no trust:
-        where a recipe was imported, its sources are replaced by these."""
+        """Store the result of a search for recipes (`schema.RecipeSearch`), with the graphs and recipes that it names: all of it,
+        or on any error nothing. It replaces the earlier result of this key. These recipes need no trust: where one was imported,
+        its sources are replaced."""
         search, source = schema.RecipeSearch, schema.ImplementationSource
         with self.writing() as connection:
             for graph in graphs:
@@ -256,7 +255,7 @@ class Database:
                 if connection.execute(sa.select(untrusted(row))).scalar():
                     connection.execute(sa.delete(source).where(source.implementation_id == row))
                     self._sources(connection, row, recipe.sources)
-            values = {"found": list(found), "created": _now()}
+            values = {"found": list(places), "created": _now()}
             insert = self._insert(search).values(key=key, **values)
             connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_=values))
 
@@ -277,17 +276,17 @@ class Database:
         """Store measured properties of devices (bandwidth, flop/s, latency); the newest of a name counts."""
         with self.writing() as connection:
             row = self._environment(connection, environment)
-            values = [{"environment_id": row, "device": each.device, "name": each.name, "value": each.value, "unit": each.unit,
-                       "timestamp": each.timestamp or _now()}
-                      for each in constants]
-            _require_dated(connection, *(cast(datetime, each["timestamp"]) for each in values))
+            values = [{"environment_id": row, "device": constant.device, "name": constant.name, "value": constant.value,
+                       "unit": constant.unit, "timestamp": constant.timestamp or _now()}
+                      for constant in constants]
+            _require_dated(connection, *(cast(datetime, constant["timestamp"]) for constant in values))
             if values:
                 connection.execute(sa.insert(schema.DeviceConstantRow), values)
 
     # -- the profile queue -------------------------------------------------------------------------------------------
 
     def enqueue(self, *requests: ProfileRequest) -> int:
-        """Ask for measurements; returns how many were new. Asking again raises the priority, and revives a request that was
+        """Request measurements; return how many were new. Asking again raises the priority, and revives a request that was
         abandoned; it changes nothing else."""
         queue = schema.ProfileQueue
         new = 0
@@ -318,7 +317,7 @@ class Database:
         return dialect.insert(model)
 
     def _get_or_insert(self, connection: Connection, model: Any, match: Any, **values: Any) -> int:
-        """Select first: nearly always the row is there. ON CONFLICT covers the race that PostgreSQL allows."""
+        """Return the row's id. Select first: nearly always the row is there. ON CONFLICT covers the race that PostgreSQL allows."""
         select = sa.select(model.id).where(match)
         row = connection.execute(select).scalar()
         if row is None:
@@ -327,49 +326,49 @@ class Database:
         return int(row)
 
     def _graph(self, connection: Connection, graph: GraphRecord) -> int:
-        known = self._ids.get(("graph", graph.structural_key))
-        if known is None:
+        row_id = self._ids.get(("graph", graph.structural_key))
+        if row_id is None:
             model = schema.GraphRow
-            known = self._get_or_insert(connection, model, model.structural_key == graph.structural_key,
+            row_id = self._get_or_insert(connection, model, model.structural_key == graph.structural_key,
                                         structural_key=graph.structural_key, human_name=graph.human_name, text=graph.text,
                                         json=graph.json, created=_now())
-            self._ids["graph", graph.structural_key] = known
-        return known
+            self._ids["graph", graph.structural_key] = row_id
+        return row_id
 
     def _graph_id(self, connection: Connection, key: str, whose: str) -> int:
-        known = self._ids.get(("graph", key))
-        if known is None:
+        row_id = self._ids.get(("graph", key))
+        if row_id is None:
             model = schema.GraphRow
-            known = connection.execute(sa.select(model.id).where(model.structural_key == key)).scalar()
-            if known is None:
+            row_id = connection.execute(sa.select(model.id).where(model.structural_key == key)).scalar()
+            if row_id is None:
                 raise MissingRecord(f"{whose} refers to the canonical graph {key}, which {self.location} does not know\n"
                                     "  fix: store the graph first (ensure_graph)")
-            self._ids["graph", key] = known
-        return known
+            self._ids["graph", key] = row_id
+        return row_id
 
     def _implementation(self, connection: Connection, record: ImplementationRecord) -> int:
-        known = self._ids.get(("implementation", record.signature))
-        if known is None:
+        row_id = self._ids.get(("implementation", record.signature))
+        if row_id is None:
             what = f"implementation {record.name!r}"
             graph = None if record.graph_key is None else self._graph_id(connection, record.graph_key, what)
             recipe = None if record.recipe_key is None else self._graph_id(connection, record.recipe_key, what)
             model = schema.Implementation
             match = model.signature == record.signature
-            found = connection.execute(sa.select(model.id, model.name, model.description).where(match)).first()
-            if found is None:
-                known = self._get_or_insert(connection, model, match, signature=record.signature, type=record.type,
+            row = connection.execute(sa.select(model.id, model.name, model.description).where(match)).first()
+            if row is None:
+                row_id = self._get_or_insert(connection, model, match, signature=record.signature, type=record.type,
                                             canonical_graph_id=graph, recipe_graph_id=recipe, name=record.name,
                                             backend=record.backend, source_hash=record.source_hash,
                                             numeric_class=record.numeric_class, requirements=dict(record.requirements),
                                             verbatim=record.verbatim, description=record.description, created=_now())
-                self._sources(connection, known, record.sources)
-                found = connection.execute(sa.select(model.id, model.name, model.description).where(match)).one()
+                self._sources(connection, row_id, record.sources)
+                row = connection.execute(sa.select(model.id, model.name, model.description).where(match)).one()
             else:
-                self._vouch(connection, int(found.id), record.sources)
-                if record.description and not found.description:    # a row from before descriptions were stored
+                self._vouch(connection, int(row.id), record.sources)
+                if record.description and not row.description:    # a row from before descriptions were stored
                     connection.execute(sa.update(model).where(match).values(description=record.description))
-            known = self._ids["implementation", record.signature] = int(found.id)
-            self._names[record.signature] = str(found.name)
+            row_id = self._ids["implementation", record.signature] = int(row.id)
+            self._names[record.signature] = str(row.name)
         if self._names[record.signature] != record.name:
             raise InvalidRecord(
                 f"the {record.backend} implementations {self._names[record.signature]!r} and {record.name!r} have one "
@@ -377,7 +376,7 @@ class Database:
                 f"{record.source_hash}, so the traces of one would stand for the other\n"
                 "  fix: hash the text of the function (or its name along with the file) instead of the file alone"
             )
-        return known
+        return row_id
 
     def _sources(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> None:
         for source in sources:
@@ -387,8 +386,8 @@ class Database:
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
 
     def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> bool:
-        """Code that a caller hands in as trusted is what has this signature here: imported sources that say otherwise give way to
-        it, and it needs no trust from others. False where a source still waits for trust."""
+        """Trust the code that a caller hands in as trusted: imported sources that differ are replaced. Return False where a source
+        still waits for trust."""
         if not connection.execute(sa.select(untrusted(implementation))).scalar():
             return True
         if not sources or not all(source.trusted for source in sources):
@@ -403,36 +402,36 @@ class Database:
 
     def _environment(self, connection: Connection, record: Environment) -> int:
         key = record.key()
-        known = self._ids.get(("environment", key))
-        if known is None:
+        row_id = self._ids.get(("environment", key))
+        if row_id is None:
             model = schema.EnvironmentRow
-            known = self._get_or_insert(connection, model, model.key == key, key=key, hardware_name=record.hardware_name,
+            row_id = self._get_or_insert(connection, model, model.key == key, key=key, hardware_name=record.hardware_name,
                                         memory_bytes=record.memory_bytes, platform=record.platform, backend=record.backend,
                                         libs=dict(record.libs), hardware=dict(record.hardware), created=_now())
-            self._ids["environment", key] = known
-        return known
+            self._ids["environment", key] = row_id
+        return row_id
 
     def _workload(self, connection: Connection, record: WorkloadRecord) -> int:
-        known = self._ids.get(("workload", record.key))
-        if known is None:
+        row_id = self._ids.get(("workload", record.key))
+        if row_id is None:
             graph = self._graph_id(connection, record.graph_key, f"the workload with axes {dict(record.axes)}")
             model = schema.Workload
-            known = self._get_or_insert(connection, model, model.key == record.key, key=record.key, canonical_graph_id=graph,
+            row_id = self._get_or_insert(connection, model, model.key == record.key, key=record.key, canonical_graph_id=graph,
                                         axes_hash=record.axes_hash, axes_json=dict(record.axes),
-                                        input_descriptors=[dict(each) for each in record.inputs], created=_now())
-            self._ids["workload", record.key] = known
-        return known
+                                        input_descriptors=[dict(descriptor) for descriptor in record.inputs], created=_now())
+            self._ids["workload", record.key] = row_id
+        return row_id
 
     def _recall(self, connection: Connection, workloads: Iterable[WorkloadRecord]) -> None:
         """Look up many workloads in a few statements, which else take one each."""
         model = schema.Workload
-        unknown = list({each.key for each in workloads if ("workload", each.key) not in self._ids})
+        unknown = list({workload.key for workload in workloads if ("workload", workload.key) not in self._ids})
         for keys in in_batches(unknown):
             select = sa.select(model.key, model.id).where(model.key.in_(keys))
             self._ids.update({("workload", key): row for key, row in connection.execute(select)})
 
     def add_traces_in(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
-        """`add_traces` inside of a write transaction."""
+        """Add traces inside of a write transaction, as `add_traces`."""
         table = schema.BenchmarkTrace
         _require_dated(connection, *(trace.timestamp for trace in traces if trace.timestamp is not None))
         self._recall(connection, (trace.workload for trace in traces))
@@ -445,13 +444,13 @@ class Database:
         return self._insert_many(connection, cast(sa.Table, table.__table__), values)
 
     def _insert_many(self, connection: Connection, table: sa.Table, values: list[dict[str, Any]]) -> tuple[int, ...]:
-        """Insert rows inside a write transaction; their row ids, in order."""
+        """Insert rows inside a write transaction; return their row ids, in order."""
         if not values:
             return ()
         if self.is_sqlite:
             # Nobody else writes now, so the numbers are ours to give; RETURNING takes a statement per row.
             first = connection.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0) + 1)).scalar_one()
-            connection.execute(sa.insert(table), [{"id": first + n, **each} for n, each in enumerate(values)])
+            connection.execute(sa.insert(table), [{"id": first + n, **row} for n, row in enumerate(values)])
             return tuple(range(first, first + len(values)))
         insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
         return tuple(connection.execute(insert, values).scalars())
@@ -462,31 +461,31 @@ _SAME = ("kind", "status", "median_ms", "spread", "max_relative_error", "p999_re
 
 
 def untrusted(implementation_id: Any) -> Any:
-    """SQL condition: the implementation with this id has a source that nobody has trusted yet."""
+    """Return the SQL condition that the implementation with this id has a source that is not trusted yet."""
     source = schema.ImplementationSource
     return sa.exists().where(source.implementation_id == implementation_id, source.trusted.is_(False))
 
 
 def environment_key(environment: Environment | str) -> str:
-    """The key of an environment given as itself or as its key."""
+    """Return the key of an environment given as itself or as its key."""
     return environment if isinstance(environment, str) else environment.key()
 
 
 def text_hash(text: str) -> str:
-    """The identity of a source's text, as `content_sha256` keeps it."""
+    """Return the identity of a source's text, as in `content_sha256`."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a pair in a damaged file is a text too
 
 
 def in_batches(items: Collection[Any]) -> Iterator[list[Any]]:
-    """As many at a time as one statement takes."""
+    """Yield as many at a time as one statement takes."""
     left = iter(items)
     while batch := list(islice(left, LOOKED_UP)):
         yield batch
 
 
 def latest_timestamp(connection: Connection | None = None) -> datetime:
-    """No measurement can be dated later: now, and a day for clocks that are wrong. As the newest row counts, one from the future
-    would count for ever. connection: to a server, whose clock is asked then."""
+    """Return the latest date of a measurement: now, and a day for clocks that are wrong. As the newest row counts, one from the
+    future would count for ever. connection: to a server, whose clock is asked then."""
     now = _now()
     if connection is not None and connection.dialect.name != "sqlite":
         now = connection.execute(sa.select(sa.func.now())).scalar_one()
@@ -494,7 +493,7 @@ def latest_timestamp(connection: Connection | None = None) -> datetime:
 
 
 def _require_dated(connection: Connection, *timestamps: datetime) -> None:
-    """Raises InvalidRecord where the clock of this machine is ahead of the server's."""
+    """Raise InvalidRecord where the clock of this machine is ahead of the server's."""
     latest = latest_timestamp(connection)
     if (ahead := max(timestamps, default=latest)) > latest:
         raise InvalidRecord(f"a measurement is dated {ahead.isoformat(timespec='seconds')}, and the latest that can be here is "

@@ -1,4 +1,4 @@
-"""driver_errors: what an error of a database's driver means to the person who hits it."""
+"""driver_errors: errors of a database's driver, explained to people."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SERVER: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
 
 
 def explain(location: str, cause: BaseException | None, error: Exception) -> DatabaseError:
-    """What a driver's error means to the person who hits it."""
+    """Return the error that explains a driver's error."""
     if isinstance(cause, sqlite3.Error):
         name, meanings = getattr(cause, "sqlite_errorname", None) or "", _MEANING
     else:

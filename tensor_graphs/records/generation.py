@@ -1,6 +1,6 @@
-"""generation: a digest of the measurements in a database. Equal digests, equal rows: what was decided on them holds still.
+"""generation: a digest of the measurements in a database. Equal digests, equal rows: decisions based on them still hold.
 
-`of_file` opens an SQLite file by itself: SQLAlchemy takes longer to import than the question to be answered.
+`of_file` opens an SQLite file by itself: SQLAlchemy takes longer to import than reading it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ ASKED = (
     "SELECT implementation_id, id FROM implementation_sources WHERE trusted IS {false} ORDER BY implementation_id, id",
     "SELECT environment_id, device, name, value, timestamp, id FROM device_constants ORDER BY id",
 )
-"""what prices and verdicts are made of; not the rows that a compile adds by itself (a workload, a request for a measurement)"""
+"""the basis of costs and verdicts; not the rows that a compile adds by itself (a workload, a request for a measurement)"""
 
 
 def _digest(rows_of: Callable[[str], Iterable[Any]], false: str) -> str:
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for question in ASKED:
-        made.update(question.encode())
+        digest.update(question.encode())
         for row in rows_of(question.format(false=false)):
-            made.update(repr(tuple(row)).encode())
-    return made.hexdigest()
+            digest.update(repr(tuple(row)).encode())
+    return digest.hexdigest()
 
 
 def generation(database: Database) -> str:
-    """Of an open database."""
+    """Return the digest of an open database."""
     with database.reading() as connection:
         return _digest(connection.exec_driver_sql, "0" if database.is_sqlite else "false")
 
 
 def of_file(path: Path) -> str | None:
-    """Of the SQLite database in a file; None where there is none, or it cannot be asked."""
+    """Return the digest of the SQLite database in a file; None where there is none, or it cannot be read."""
     if not path.is_file():
         return None
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             return _digest(connection.execute, "0")
-    except sqlite3.Error:                                           # who opens it properly says what is wrong with it
+    except sqlite3.Error:                                           # `open_database` explains what is wrong with it
         return None

@@ -10,18 +10,19 @@ VARIABLE = "TENSOR_GRAPHS_DB"
 
 
 def default_path() -> Path:
-    """Where the database is unless an argument or TENSOR_GRAPHS_DB says otherwise: benchmarks.db in the user's data folder."""
+    """Return the default location of the database: benchmarks.db in the user's data folder."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("tensor_graphs")) / "benchmarks.db"
 
 
 def default_target() -> str | Path:
-    """What `open_database()` opens: what TENSOR_GRAPHS_DB names, else `default_path()`. The variable is read at every call."""
+    """Return the default target of `open_database()`: TENSOR_GRAPHS_DB, else `default_path()`. The variable is read at every call.
+    """
     return os.environ.get(VARIABLE, default_path())
 
 
 def file_of(target: str | Path | None) -> Path | None:
-    """The file of a database that is named by a path, or is the default one (None); None where it is named by a URL."""
+    """Return the file of a database that is named by a path, or is the default one (None); None where it is named by a URL."""
     text = str(default_target() if target is None else target)
     return None if "://" in text or text == ":memory:" else Path(text).expanduser()

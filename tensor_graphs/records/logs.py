@@ -13,8 +13,8 @@ _FRAME = re.compile(r'\s*File ".*", line \d+')
 
 
 def compress_log(text: str) -> bytes | None:
-    """zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are kept, with a line that says
-    so."""
+    """Compress with zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are stored, with a line between.
+    """
     if not text:
         return None
     data = text.encode("utf-8", "replace")
@@ -25,13 +25,13 @@ def compress_log(text: str) -> bytes | None:
 
 
 def decompress_log(data: bytes | None) -> str:
-    """The text that `compress_log` was given (cut characters replaced)."""
+    """Return the text of a log from `compress_log` (cut characters replaced)."""
     return "" if data is None else zlib.decompress(data).decode("utf-8", "replace")
 
 
 def reason_of(log: str) -> str:
-    """The one line of a log that says why: its first; of one that begins with a Python traceback, or in the midst of one (a log
-    may have lost its beginning), what was raised at last.
+    """Return the one line of a log that explains a failure: its first; of one that begins with a Python traceback, or in the midst
+    of one (a log may have lost its beginning), what was raised at last.
 
     >>> reason_of("Traceback (most recent call last):\\n  File \\"k.py\\", line 1\\nValueError: no room\\n  fix: less\\n")
     'ValueError: no room'

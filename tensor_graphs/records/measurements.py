@@ -1,15 +1,15 @@
 """measurements: times, verdicts and constants of an environment, as the compiler reads them before it chooses.
 
-What makes an implementation eligible on a workload in an environment, in one place (`KnownTime.usable`):
+An implementation is eligible on a workload in an environment (`KnownTime.usable`) if
 - a PASSED trace with a time and an error is there;
-- the worst error ever judged there is `<= tolerance` (so NaN and "never judged" fail). An INCORRECT_NUMERICAL trace
-  counts with its error if that error explains the verdict (it is above the tolerance it was judged at, so a looser one
-  may still be met), else as infinite;
+- the worst error ever judged there is `<= tolerance` (so NaN and "never judged" fail). An INCORRECT_NUMERICAL trace counts with its
+error if that error explains the verdict (it is above the tolerance it was judged at, so a looser one may still be met), else as
+infinite;
 - no trace there refutes it (wrong shape, wrong dtype, mutated input): such code must change, and its source hash too;
 - its newest trace there is neither a crash, a time-out, nor an implausible time;
 - none of its sources is untrusted.
-The time is that of the PASSED traces of the kind asked for, as `counting` combines them. Naming the current verifier leaves out
-the rows of outdated ones. What people ask beside that is in queries.py.
+The time is that of the PASSED traces of the requested kind, as `counting` combines them. Naming the current verifier leaves out the
+rows of outdated ones. Queries of people are in queries.py.
 """
 
 from __future__ import annotations
@@ -50,14 +50,13 @@ NEARBY = 64
 
 
 class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, and thousands are made at start
-    """What all traces of one implementation on one workload in one environment say together.
+    """Summary of all traces of one implementation on one workload in one environment.
 
-    status: of the newest trace of any kind.  passed: a PASSED trace with an error is there.  refuted: see this module's
-    text.
+    status: of the newest trace of any kind. passed: a PASSED trace with an error is there. refuted: see this module's text.
     worst_relative_error: the largest judged error; None if nothing was ever compared.
-    median_ms: of the PASSED trace of the kind asked for that counts (`counting`; None: never timed that way).
-    trace_id: that trace, or the newest one; `evidence` gives all of it: spread, speed-up, age.
-    times, agreeing: PASSED traces of the kind asked for, and those of them that agree. failures: traces since the last that passed.
+    median_ms: of the PASSED trace of the requested kind that counts (`counting`; None: never timed that way). trace_id: that trace,
+    or the newest one; `evidence` gives all of it: spread, speed-up, age.
+    times, agreeing: PASSED traces of that kind, and those of them that agree. failures: traces since the last that passed.
     """
 
     source_hash: str
@@ -74,18 +73,19 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
 
     @property
     def only_timed(self) -> bool:
-        """Nothing was compared here: it ran in its place in a graph, which says how long it takes and not whether it is right."""
+        """True where nothing was compared: it ran in its place in a graph, which gives its time and not whether it is right."""
         return self.status == "PASSED" and self.worst_relative_error is None and not (self.passed or self.refuted)
 
     def usable(self, tolerance: float) -> bool:
-        """May this be chosen at `tolerance`? The same rule as `best_implementation`; NaN on either side says no."""
+        """Return whether this may be chosen at `tolerance`, by the rule of `best_implementation`; False for NaN on either side."""
         error = self.worst_relative_error
         judged = error is not None and error <= tolerance
         return judged and self.median_ms is not None and self.passed and not self.refuted and self.status in COMPARED
 
 
 class Counting(NamedTuple):
-    """Which of several times of a kernel on one workload in one environment counts. agreeing: times that agree with the lowest."""
+    """The time that counts of several times of a kernel on one workload in one environment. agreeing: times that agree with the
+    lowest."""
 
     median_ms: float
     trace_id: int
@@ -94,20 +94,20 @@ class Counting(NamedTuple):
 
 
 def counting(times: Sequence[tuple[float, int]]) -> Counting:
-    """Of at least one (median [ms], trace id), the oldest first: the middle one of those that agree with the lowest (of two the
-    lower; of equal ones the newest).
+    """Return, of at least one (median [ms], trace id), the oldest first, the middle one of those that agree with the lowest (of two
+    the lower; of equal ones the newest).
 
-    What happens on a machine slows a kernel down and never speeds it up, so that a row from a quiet moment takes the place of
-    slower ones, whichever came first, and however many these are. Not the lowest itself, which would reward luck. Nothing here
-    looks for times that are too good: the judge does before it stores one (it measures twice what is ten times below the best
-    known, and refuses what the device cannot do). The view `leaderboard` says the same in SQL.
+    Whatever happens on a machine slows a kernel down and never speeds it up, so a row from a quiet moment replaces slower ones, in
+    any order and however many. Not the lowest itself, which would reward luck. Times that are too good are not looked for here: the
+    judge does before it stores one (it measures twice what is ten times below the best known, and refuses what the device cannot
+    do). The view `leaderboard` has the same rule in SQL.
 
     >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
     Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)
     """
     ordered = sorted((median, -place) for place, (median, _) in enumerate(times))
     lowest = ordered[0][0]
-    agreeing = [each for each in ordered if each[0] <= AGREE * lowest]
+    agreeing = [pair for pair in ordered if pair[0] <= AGREE * lowest]
     middle = agreeing[(len(agreeing) - 1) // 2][0]
     place = next(-place for median, place in agreeing if median == middle)
     return Counting(middle, times[place][1], lowest, len(agreeing))
@@ -116,30 +116,29 @@ def counting(times: Sequence[tuple[float, int]]) -> Counting:
 def latest_traces(
     database: Database, environment: Environment | str, kind: TraceKind = "cold", *, verifier: str | None = None
 ) -> dict[tuple[str, str], KnownTime]:
-    """Everything measured in one environment, one row per (source hash, workload key): what the compiler
-    loads at start.
+    """Return everything measured in one environment, one row per (source hash, workload key).
 
-    Implementations that failed are there too, with `usable() == False`, so that they are not asked for again. Untrusted
-    ones are not.
+    Implementations that failed are included, with `usable() == False`, so that they are not asked for again. Untrusted ones are
+    not.
     """
     with database.reading() as connection:
-        found = list(_known(connection, (measured_in(environment),), kind, verifier))
-    return {(each.source_hash, each.workload_key): each for _, each in found}
+        times = list(_known(connection, (measured_in(environment),), kind, verifier))
+    return {(known_time.source_hash, known_time.workload_key): known_time for _, known_time in times}
 
 
 def times_at(
     database: Database, workload_key: str, kind: TraceKind, *, verifier: str | None = None
 ) -> tuple[tuple[str, KnownTime], ...]:
-    """(environment key, what is known) of every implementation that was measured on a workload, wherever that was."""
+    """Return (environment key, summary) of every implementation that was measured on a workload, anywhere."""
     at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
     with database.reading() as connection:
-        found = list(_known(connection, (at,), kind, verifier))
+        times = list(_known(connection, (at,), kind, verifier))
         places = {row[0]: row[1] for row in connection.execute(sa.select(EnvironmentRow.id, EnvironmentRow.key))}
-    return tuple((places[place], known) for place, known in found)
+    return tuple((places[place], known_time) for place, known_time in times)
 
 
 def workloads(database: Database, keys: Iterable[str]) -> dict[str, tuple[str, dict[str, int]]]:
-    """(JSON of the canonical graph, axes) of each of these workloads that is on file, by key."""
+    """Return (JSON of the canonical graph, axes) of each of these workloads that is on file, by key."""
     wanted = sorted(keys)
     select = sa.select(Workload.key, GraphRow.json, Workload.axes_json).join(GraphRow)
     with database.reading() as connection:
@@ -149,7 +148,7 @@ def workloads(database: Database, keys: Iterable[str]) -> dict[str, tuple[str, d
 
 
 def why_failed(database: Database, environment: Environment | str, source_hash: str, workload_key: str) -> str:
-    """The line of the log that says why an implementation did not pass on a workload here, when it last did not; "" where none."""
+    """Return the line of the log that explains why an implementation last did not pass on a workload here; "" where none."""
     trace = BenchmarkTrace
     at = sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
     # the index's own words, not a parameter, so that SQLite knows that the index of failures applies
@@ -162,38 +161,38 @@ def why_failed(database: Database, environment: Environment | str, source_hash: 
 
 
 def constants(database: Database, environment: Environment | str, device: str = "cpu") -> dict[str, DeviceConstant]:
-    """The newest measured constants of a device in this environment, by name."""
+    """Return the newest measured constants of a device in this environment, by name."""
     row = DeviceConstantRow
     select = (sa.select(row.name, row.value, row.unit, row.device, row.timestamp)
               .join(EnvironmentRow, EnvironmentRow.id == row.environment_id)
               .where(EnvironmentRow.key == environment_key(environment), row.device == device)
               .order_by(row.timestamp, row.id))
     with database.reading() as connection:
-        return {each.name: DeviceConstant(*each) for each in connection.execute(select)}
+        return {constant.name: DeviceConstant(*constant) for constant in connection.execute(select)}
 
 
 def trace_conditions(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
-    """What was stored beside the times of these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are
-    left out."""
-    return {each: dict(said) for each, (_, said) in circumstances(database, *trace_ids).items()}
+    """Return the conditions stored with these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are left
+    out."""
+    return {trace_id: dict(conditions) for trace_id, (_, conditions) in circumstances(database, *trace_ids).items()}
 
 
 def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[datetime, Mapping[str, Any]]]:
-    """When these traces were measured, and what was stored beside them, by trace id; ids that do not exist are left out."""
-    found: dict[int, tuple[datetime, Mapping[str, Any]]] = {}
+    """Return when these traces were measured, and their conditions, by trace id; ids that do not exist are left out."""
+    result: dict[int, tuple[datetime, Mapping[str, Any]]] = {}
     with database.reading() as connection:
         for start in range(0, len(trace_ids), 500):
             wanted = BenchmarkTrace.id.in_(trace_ids[start : start + 500])
             select = sa.select(BenchmarkTrace.id, BenchmarkTrace.timestamp, BenchmarkTrace.conditions).where(wanted)
-            found.update((row[0], (row[1], row[2])) for row in connection.execute(select))
-    return found
+            result.update((row[0], (row[1], row[2])) for row in connection.execute(select))
+    return result
 
 
 def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozenset[int]:
-    """Those of these times that were stored within so many seconds of a row of the same machine that says that something disturbed
-    it, as were all rows of the same implementation, workload, environment and kind that agree with them.
+    """Return those of these times that were stored within `seconds` of a disturbed row of the same machine, as were all rows of the
+    same implementation, workload, environment and kind that agree with them.
 
-    Looks at the NEARBY rows before and behind each, whose ids are about in the order of time.
+    Reads the NEARBY rows before and after each, whose ids are about in the order of time.
     """
     trace, other = BenchmarkTrace, aliased(BenchmarkTrace)
     when = sa.select(trace.id, trace.timestamp, EnvironmentRow.hardware_name).join(EnvironmentRow)
@@ -204,7 +203,7 @@ def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozen
     agrees = other.median_ms.between(trace.median_ms / AGREE, trace.median_ms * AGREE)
     alike = sa.select(trace.id, other.id).join(other, sa.and_(*same, other.status == "PASSED", agrees))
     with database.reading() as connection:
-        def beside(ids: Iterable[int]) -> set[int]:
+        def near_disturbed(ids: Iterable[int]) -> set[int]:
             rows = list(_of(connection, when, ids))
             around: dict[str, set[datetime]] = {}
             for first, last in _ranges((row[0] for row in rows), NEARBY):
@@ -213,29 +212,29 @@ def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozen
             return {row for row, own, machine in rows
                     if any(abs((own - moment).total_seconds()) <= seconds for moment in around.get(machine, ()))}
 
-        found = beside(trace_ids)
+        busy_alone = near_disturbed(trace_ids)
         agreeing: dict[int, set[int]] = {}
-        for row, other_row in _of(connection, alike, found):
+        for row, other_row in _of(connection, alike, busy_alone):
             agreeing.setdefault(row, set()).add(other_row)
-        busy = found | beside(set().union(*agreeing.values()) - found)
-    return frozenset(row for row in found if agreeing.get(row, set()) <= busy)
+        busy = busy_alone | near_disturbed(set().union(*agreeing.values()) - busy_alone)
+    return frozenset(row for row in busy_alone if agreeing.get(row, set()) <= busy)
 
 
 def _ranges(ids: Iterable[int], wide: int) -> list[tuple[int, int]]:
-    """From so many before each to so many behind it; what overlaps is one range.
+    """Return ranges from `wide` before each to `wide` after it; overlapping ones are merged.
 
     >>> _ranges([20, 3, 5], 2)
     [(1, 7), (18, 22)]
     """
-    found: list[tuple[int, int]] = []
-    for each in sorted(ids):
-        first = found.pop()[0] if found and each - wide <= found[-1][1] else each - wide
-        found.append((first, each + wide))
-    return found
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(ids):
+        first = ranges.pop()[0] if ranges and number - wide <= ranges[-1][1] else number - wide
+        ranges.append((first, number + wide))
+    return ranges
 
 
 def _of(connection: Connection, select: Any, trace_ids: Iterable[int]) -> Iterator[Any]:
-    """What a query over `benchmark_traces` says of these."""
+    """Yield the rows of a query over `benchmark_traces` for these ids."""
     ids = sorted(trace_ids)
     for start in range(0, len(ids), 500):
         yield from connection.execute(select.where(BenchmarkTrace.id.in_(ids[start : start + 500])))
@@ -264,7 +263,7 @@ _JudgedRow = tuple[int, int, int, int, str, float | None, float | None]
 
 @lru_cache(maxsize=8)  # building it takes as long as fetching a hundred rows
 def _judged(kind: str | None) -> Any:
-    """Environment, workload, implementation, trace, status, error, and the median (None if it is of another kind)."""
+    """Query environment, workload, implementation, trace, status, error, and the median (None if it is of another kind)."""
     trace = BenchmarkTrace
     median = trace.median_ms if kind is None else sa.case((trace.kind == kind, trace.median_ms))
     error = sa.case((_MISJUDGED, sa.literal(math.inf)), else_=trace.max_relative_error)
@@ -279,8 +278,8 @@ _UNTRUSTED = {"sqlite": "trusted IS 0", "postgresql": "trusted IS false"}  # as 
 
 def _known(connection: Connection, conditions: tuple[Any, ...], kind: str | None, verifier: str | None, *,
            trusted_only: bool = True) -> Iterator[tuple[int, KnownTime]]:
-    """(environment row, what is known) of every implementation on every workload in every environment that meets the
-    conditions, which name columns of `benchmark_traces` alone."""
+    """Yield (environment row, summary) of every implementation on every workload in every environment that meets the conditions,
+    which name columns of `benchmark_traces` alone."""
     select = _judged(kind).where(*conditions)
     if verifier is not None:
         select = select.where(BenchmarkTrace.verifier == verifier)
@@ -290,8 +289,8 @@ def _known(connection: Connection, conditions: tuple[Any, ...], kind: str | None
     sources: dict[int, str] = dict(_listed(connection, "SELECT id, source_hash FROM implementations WHERE id", ids))
     if trusted_only:
         query = f"SELECT implementation_id FROM implementation_sources WHERE {_UNTRUSTED[connection.dialect.name]}"
-        for (each,) in _listed(connection, f"{query} AND implementation_id", ids):
-            sources.pop(each, None)
+        for (implementation_id,) in _listed(connection, f"{query} AND implementation_id", ids):
+            sources.pop(implementation_id, None)
     if len(set(sources.values())) < len(sources):
         # An implementation stored once for one graph and once for many is still one piece of code.
         when = dict(_listed(connection, "SELECT id, timestamp FROM benchmark_traces WHERE id", (row[3] for row in rows)))
@@ -319,8 +318,8 @@ def _known(connection: Connection, conditions: tuple[Any, ...], kind: str | None
                     assert median is not None and timed is not None
                     times += len(several)
                     median, timed, _, agreeing = counting([(median, timed), *several])
-                known = source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, failures
-                yield place, _new_known(known)
+                fields = source, key, status, passed, refuted, worst, median, timed or trace, times, agreeing, failures
+                yield place, _new_known(fields)
             place, workload, implementation, failures = its_place, its_workload, its_implementation, 0
             worst = median = timed = None
             passed = refuted = False
@@ -349,18 +348,18 @@ _new_known = partial(tuple.__new__, KnownTime)  # a quarter of the time of Known
 
 def verdicts(connection: Connection, conditions: tuple[Any, ...], kind: str | None, verifier: str | None, *,
              trusted_only: bool = True) -> dict[Group, KnownTime]:
-    found = _known(connection, conditions, kind, verifier, trusted_only=trusted_only)
-    return {(place, each.source_hash, each.workload_key): each for place, each in found}
+    times = _known(connection, conditions, kind, verifier, trusted_only=trusted_only)
+    return {(place, known_time.source_hash, known_time.workload_key): known_time for place, known_time in times}
 
 
 def _plain(result: Any) -> list[Any]:
-    """The driver's own tuples, of columns that need no conversion: an SQLAlchemy row each would take 4 ms per 1000."""
+    """Return the driver's own tuples, of columns that need no conversion: an SQLAlchemy row each would take 4 ms per 1000."""
     return list(result.cursor.fetchall())
 
 
 def _listed(connection: Connection, query: str, ids: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """The rows of `query IN (these row ids)`. The numbers are written out: a parameter each takes longer, and there is a
-    most of them."""
+    """Yield the rows of `query IN (these row ids)`. The numbers are written out: a parameter each takes longer, and their number is
+    limited."""
     ordered = sorted(ids)
     for start in range(0, len(ordered), _LISTED):
         numbers = ",".join(map(str, ordered[start : start + _LISTED]))

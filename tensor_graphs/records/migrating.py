@@ -38,15 +38,15 @@ def migrate(engine: Engine, writing: Callable[[], AbstractContextManager[Connect
     with writing() as connection:
         if not is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
-        found = stored_revision(connection, location)  # again: another process may have come first
-        if found == schema.REVISION:
+        revision = stored_revision(connection, location)  # again: another process may have come first
+        if revision == schema.REVISION:
             return
-        if found is None:
+        if revision is None:
             create_schema(connection)
         else:
-            upgrade(connection, found, location)
-    if found is not None:
-        log.warning("%s: its schema was %s and is %s now; an older tensor_graphs cannot use it any more", location, found,
+            upgrade(connection, revision, location)
+    if revision is not None:
+        log.warning("%s: its schema was %s and is %s now; an older tensor_graphs cannot use it any more", location, revision,
                     schema.REVISION)
 
 
@@ -82,7 +82,7 @@ def create_schema(connection: Connection) -> None:
     connection.exec_driver_sql(f"INSERT INTO alembic_version (version_num) VALUES ('{schema.REVISION}')")
 
 
-def upgrade(connection: Connection, found: str | None, location: str) -> None:
+def upgrade(connection: Connection, revision: str | None, location: str) -> None:
     """Run the migrations on a connection that holds the write lock."""
     from alembic import command
     from alembic.config import Config
@@ -91,21 +91,21 @@ def upgrade(connection: Connection, found: str | None, location: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    if found in schema.UNRELEASED[:-1]:
+    if revision in schema.UNRELEASED[:-1]:
         raise SchemaMismatch(
-            f"{location} has the schema {found} of a tree before the first release, which is not brought up to date\n"
+            f"{location} has the schema {revision} of a tree before the first release, which is not brought up to date\n"
             "  fix: `tg db export` of that tree to a .jsonl.gz, and `tg db import` of it here; or name another database"
         )
-    if found == schema.UNRELEASED[-1]:
+    if revision == schema.UNRELEASED[-1]:
         connection.exec_driver_sql("DELETE FROM alembic_version")
-        found = None
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and not (found.isdecimal() and len(found) == len(schema.REVISION)):
-        raise CorruptDatabase(f"{location} is damaged: its schema is {found!r}, and no tensor_graphs has one of that name\n"
+        revision = None
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and not (revision.isdecimal() and len(revision) == len(schema.REVISION)):
+        raise CorruptDatabase(f"{location} is damaged: its schema is {revision!r}, and no tensor_graphs has one of that name\n"
                               "  fix: a copy of it, or tg db import of an export into a new database (--db)")
-    if found is not None and found not in known:
+    if revision is not None and revision not in revisions:
         raise SchemaMismatch(
-            f"{location} was written by a newer tensor_graphs: its schema is {found}, this one knows {max(known)}\n"
+            f"{location} was written by a newer tensor_graphs: its schema is {revision}, this one knows {max(revisions)}\n"
             "  fix: upgrade tensor_graphs, or name another database"
         )
     command.upgrade(config, schema.REVISION)

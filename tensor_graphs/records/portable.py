@@ -5,11 +5,11 @@ per row, parents first, and an end line, without which the file counts as cut. `
 
 A merge goes by natural keys, so that a second import of a file adds nothing: structural keys, signatures, workload and environment
 keys; a trace is known when a trace with the same content is there. Row ids in a file only tie its own rows together. Everything
-happens in one transaction. What is already here wins: its texts, its sources, its trust.
+happens in one transaction. Texts, sources and trust that are already here win.
 
-Three things are no content but statements of one place, and are made anew in the other: whether a source is trusted (a new one is
-not, unless the same text is installed here), where it came from (the file, if the row does not say), and who holds a request. All
-else comes out of the second database as it went in.
+Three values belong to one place, and are set again in the other: whether a source is trusted (a new one is not, unless the same
+text is installed here), where it came from (the file, if the row names none), and who holds a request. All else is copied
+unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
 VERSION = 1
-"""of the lines in a text export; the schema's own version stands beside it"""
+"""of the lines in a text export; the schema's own version is stored next to it"""
 
 HEADER = b'{"format":' + json.dumps(FORMAT).encode()
 """how the first line of an export begins"""
@@ -72,20 +72,20 @@ KEYS: dict[str, tuple[str, ...]] = {
     "imported_files": ("dataset", "path"),
     "imported_lines": ("file_id", "number"),
 }
-"""table: what two rows that are the same have in common"""
+"""table: columns that two equal rows have in common"""
 
 OnStep = Callable[[int, int], None]
-"""told how many rows are done, of how many"""
+"""callback with how many rows are done, of how many"""
 
 Installed = Callable[[str], ImplementationRecord | None]
-"""the implementation of a name as it is installed here, if it is"""
+"""returns the implementation of a name as it is installed here, or None"""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote: rows per table."""
+    """Result of an export. rows: per table."""
 
     file: str
     schema: str
@@ -102,8 +102,8 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did: rows per table that are new, and rows that were known already. untrusted: signature and name of each new
-    implementation whose sources wait for `trust`.  installed: of each that is installed here, so needs none.  left_out: of each row
+    """Result of an import: rows per table that are new, and rows that were here already. untrusted: signature and name of each new
+    implementation whose sources wait for `trust`. installed: of each that is installed here, so needs none. left_out: of each row
     that was left out, which and why."""
 
     file: str
@@ -115,28 +115,28 @@ class ImportReport:
     left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        def named(found: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-            return [{"signature": signature, "name": name} for signature, name in found]
+        def named(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+            return [{"signature": signature, "name": name} for signature, name in pairs]
 
         return {"file": self.file, "schema": self.schema, "new": dict(self.new), "known": dict(self.known),
                 "untrusted": named(self.untrusted), "installed": named(self.installed), "left_out": list(self.left_out)}
 
     def lines(self) -> list[str]:
-        found = [f"{self.file} (schema {self.schema})"]
+        lines = [f"{self.file} (schema {self.schema})"]
         for table in self.new:
             if self.new[table] or self.known[table]:
-                found.append(f"  {table:24s} {self.new[table]} new, {self.known[table]} known already")
+                lines.append(f"  {table:24s} {self.new[table]} new, {self.known[table]} known already")
         if self.installed:
-            found.append(f"  {len(self.installed)} implementations are installed here, and are used")
+            lines.append(f"  {len(self.installed)} implementations are installed here, and are used")
         if self.untrusted:
-            found.append(f"  {len(self.untrusted)} implementations came with sources that are not trusted, and are not used until")
-            found.extend(f"    tg db trust {signature}   # {name}" for signature, name in self.untrusted[:5])
+            lines.append(f"  {len(self.untrusted)} implementations came with sources that are not trusted, and are not used until")
+            lines.extend(f"    tg db trust {signature}   # {name}" for signature, name in self.untrusted[:5])
             if len(self.untrusted) > 5:
-                found.append(f"    … {len(self.untrusted) - 5} more (--json lists them)")
+                lines.append(f"    … {len(self.untrusted) - 5} more (--json lists them)")
         if self.left_out:
-            found.append(f"  {len(self.left_out)} rows were left out (--json lists them), the first since")
-            found.extend(f"    {line}" for line in self.left_out[:5])
-        return found
+            lines.append(f"  {len(self.left_out)} rows were left out (--json lists them), the first since")
+            lines.extend(f"    {line}" for line in self.left_out[:5])
+        return lines
 
 
 # ---- out -------------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def export_file(
 ) -> ExportReport:
     """Write every table to a file, in the form that its suffix names. The file appears when it is whole, or not at all.
 
-    replace: a file that is there may be replaced, but never the database itself. Raises ExportError for a file that is there,
-    another suffix, or a path that cannot be written.
+    replace: an existing file may be replaced, but never the database itself. Raises ExportError for an existing file, another
+    suffix, or a path that cannot be written.
     """
     text = file.name.endswith(TEXT_SUFFIXES)
     if not text and file.suffix not in FILE_SUFFIXES:
@@ -171,7 +171,7 @@ def export_file(
 
 
 def _check_target(database: Database, file: Path, replace: bool) -> None:
-    """Raises ExportError where something would be lost."""
+    """Raise ExportError where something would be lost."""
     if not file.parent.is_dir():
         raise ExportError(f"{file} cannot be written: there is no folder {file.parent}\n"
                           "  fix: make it first, or name a file in a folder that is there")
@@ -179,9 +179,9 @@ def _check_target(database: Database, file: Path, replace: bool) -> None:
         raise ExportError(f"{file} is the database itself\n  fix: name another file")
     if os.path.lexists(file) and not replace:
         raise ExportError(f"{file} is there already\n  fix: name another file, or replace it (--force; in Python replace=True)")
-    beside = next((each for suffix in BESIDE if (each := Path(f"{file}{suffix}")).exists()), None)
-    if beside is not None:  # SQLite would play it into whatever file of that name it finds
-        raise ExportError(f"{beside} says that {file} is a database in use, or one whose last program was killed\n"
+    leftover = next((other for suffix in BESIDE if (other := Path(f"{file}{suffix}")).exists()), None)
+    if leftover is not None:  # SQLite would play it into whatever file of that name it finds
+        raise ExportError(f"{leftover} says that {file} is a database in use, or one whose last program was killed\n"
                           "  fix: name another file, or end that program and remove both")
 
 
@@ -217,9 +217,9 @@ def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) ->
     if not database.is_sqlite:
         with open_database(file) as copy, database.reading() as connection:
             counts = _counts(connection)
-            found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
+            rows = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
             with copy.writing() as target:
-                _Merge(copy, target, str(file)).take(found, sum(counts.values()), on_step)
+                _Merge(copy, target, str(file)).take(rows, sum(counts.values()), on_step)
             with contextlib.closing(copy.engine.raw_connection()) as raw:
                 raw.cursor().execute("PRAGMA journal_mode = DELETE")
         return counts
@@ -238,8 +238,8 @@ def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) ->
 
 
 def _rows_of(connection: Connection, table: sa.Table) -> Iterator[Row]:
-    found = connection.execution_options(yield_per=2 * CHUNK).execute(sa.select(table).order_by(table.c.id))
-    for row in found.mappings():
+    result = connection.execution_options(yield_per=2 * CHUNK).execute(sa.select(table).order_by(table.c.id))
+    for row in result.mappings():
         yield dict(row)
 
 
@@ -248,7 +248,7 @@ def _line(value: Any) -> bytes:
 
 
 def _text(value: Any) -> Any:
-    """A column's value as JSON has it: times in ISO 8601, bytes in base64, infinities as words."""
+    """Convert a column's value to JSON: times in ISO 8601, bytes in base64, infinities as words."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -269,9 +269,8 @@ def import_file(database: Database, file: Path, on_step: OnStep = lambda done, t
                 installed: Installed = lambda name: None, reads: Reads = any_graph, sound_only: bool = False) -> ImportReport:
     """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
 
-    installed: the implementation of a name as it is installed here, or None. What is installed here needs nobody's trust.
-    reads: see `sound.Reads`. sound_only: leave out rows that say what cannot be, and those that refer to them, instead of refusing
-    the file.
+    installed: see `Installed`; what is installed here needs no trust. reads: see `sound.Reads`. sound_only: leave out impossible
+    rows, and those that refer to them, instead of refusing the file.
 
     Raises ExportError for a file that is no whole export, or has such a row, SchemaMismatch for one of a newer tensor_graphs,
     InvalidRecord when it contradicts what is stored here.
@@ -294,7 +293,7 @@ def import_file(database: Database, file: Path, on_step: OnStep = lambda done, t
 
 @dataclass(frozen=True)
 class _Rule:
-    """What an import asks of rows: see `import_file`."""
+    """Options of an import, as in `import_file`."""
 
     installed: Installed
     reads: Reads
@@ -317,20 +316,20 @@ def _merge(database: Database, file: Path, revision: str, rows: Iterable[tuple[s
     database._forget()
     own = _vouch(database, merge, rule.installed)
     new = {table.name: merge.new[table.name] for table in TABLES}
-    known = {table.name: merge.known[table.name] for table in TABLES}
-    waiting = [found for row, found in merge.untrusted.items() if row not in own]
-    return ImportReport(str(file), revision, new, known, tuple(waiting), tuple(merge.untrusted[row] for row in own),
+    known_rows = {table.name: merge.known[table.name] for table in TABLES}
+    waiting = [identity for row, identity in merge.untrusted.items() if row not in own]
+    return ImportReport(str(file), revision, new, known_rows, tuple(waiting), tuple(merge.untrusted[row] for row in own),
                         tuple(merge.left_out))
 
 
 def _vouch(database: Database, merge: _Merge, installed: Installed) -> list[int]:
-    """Have what is installed here in the place of imported sources of the same signature; the implementations of which it is.
+    """Put what is installed here in the place of imported sources of the same signature; return those implementations.
 
-    After the merge and not in it: to ask what is installed may compile a backend, and meanwhile nobody else could write.
+    This runs after the merge and not in it: to ask what is installed may compile a backend, and meanwhile nobody else could write.
     """
-    found = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
+    own_records = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
     with database.writing() as connection:
-        return [row for row, own in found.items() if own is not None and own.signature == merge.untrusted[row][0]
+        return [row for row, own in own_records.items() if own is not None and own.signature == merge.untrusted[row][0]
                 and database._vouch(connection, row, own.sources)]
 
 
@@ -348,8 +347,8 @@ def _import_copy(database: Database, file: Path, on_step: OnStep, rule: _Rule) -
                         raw.backup(copy)
                 raw.close()
                 with open_database(readable) as source, source.reading() as connection:
-                    found = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
-                    return _merge(database, file, revision, found, sum(_counts(connection).values()), on_step, rule)
+                    rows = ((table.name, row) for table in TABLES for row in _rows_of(connection, table))
+                    return _merge(database, file, revision, rows, sum(_counts(connection).values()), on_step, rule)
     except sqlite3.OperationalError as error:
         if "alembic_version" in str(error):
             raise ExportError(f"{file} is the database of another program\n  fix: name a file that `tg db export` wrote") from error
@@ -359,7 +358,7 @@ def _import_copy(database: Database, file: Path, on_step: OnStep, rule: _Rule) -
 
 
 class _TextReader:
-    """The rows of a text export, checked line by line. Reading the header is part of making one."""
+    """Rows of a text export, checked line by line. The constructor reads the header."""
 
     def __init__(self, file: Path, lines: IO[bytes]) -> None:
         self._file, self._number, self._lines = file, 0, lines
@@ -401,18 +400,18 @@ class _TextReader:
     def rows(self) -> Iterator[tuple[str, Row]]:
         count = 0
         while True:
-            found = self._next()
-            if isinstance(found, dict) and "end" in found:
-                if found["end"] != count:
-                    raise self._wrong(f"says that there are {found['end']} rows, and there are {count}")
+            value = self._next()
+            if isinstance(value, dict) and "end" in value:
+                if value["end"] != count:
+                    raise self._wrong(f"says that there are {value['end']} rows, and there are {count}")
                 if self._read():  # this also compares the checksum at the end of a compressed file
                     raise self._wrong("stands behind the end")
                 return
-            if not (isinstance(found, list) and len(found) == 2 and isinstance(found[0], str) and isinstance(found[1], dict)
-                    and found[0] in _READERS):
+            if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+                    and value[0] in _READERS):
                 raise self._wrong("is no row of a table that this version knows")
             count += 1
-            yield found[0], self._row(found[0], found[1])
+            yield value[0], self._row(value[0], value[1])
 
     def _row(self, table: str, written: Row) -> Row:
         readers = _READERS[table]
@@ -434,7 +433,7 @@ class _TextReader:
 
 
 def _reader(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any]:
-    """From what `_text` wrote to a column's value; raises TypeError or ValueError for anything else."""
+    """Return the inverse of `_text` for a type; it raises TypeError or ValueError for anything else."""
     if isinstance(kind, schema.UtcDateTime):
         return lambda value: datetime.fromisoformat(value).astimezone(UTC)
     if isinstance(kind, sa.LargeBinary):
@@ -462,7 +461,7 @@ _READERS = {table.name: {c.name: (bool(c.nullable), _reader(c.type)) for c in ta
 
 @dataclass
 class _Merge:
-    """Rows on their way into a database. rule: of an import; without one, it is a copy of a database, just as it is."""
+    """Rows on their way into a database. rule: of an import; without one, it is a copy of a database, unchanged."""
 
     database: Database
     connection: Connection
@@ -486,7 +485,7 @@ class _Merge:
     def take(self, rows: Iterable[tuple[str, Row]], total: int, on_step: OnStep) -> None:
         tables = {table.name: table for table in TABLES}
         done = 0
-        for name, together in groupby(rows, key=lambda each: each[0]):
+        for name, together in groupby(rows, key=lambda entry: entry[0]):
             while chunk := [row for _, row in islice(together, CHUNK)]:
                 self._take(tables[name], chunk)
                 done += len(chunk)
@@ -498,9 +497,9 @@ class _Merge:
         rows = [row for row in rows if self._is_sound(table, row)]
         wanted = [(row.pop("id"), row) for row in rows if self._adapt(table, row)]
         self.known[table.name] += len(rows) - len(wanted)
-        known = here(table, [row for _, row in wanted])
-        fresh = [(old, row) for (old, row), there in zip(wanted, known, strict=True) if there is None]
-        ids.update((old, there) for (old, _), there in zip(wanted, known, strict=True) if there is not None)
+        existing = here(table, [row for _, row in wanted])
+        fresh = [(old, row) for (old, row), there in zip(wanted, existing, strict=True) if there is None]
+        ids.update((old, there) for (old, _), there in zip(wanted, existing, strict=True) if there is not None)
         self.known[table.name] += len(wanted) - len(fresh)
         self.new[table.name] += len(fresh)
         if not fresh:
@@ -516,14 +515,14 @@ class _Merge:
                 self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
 
     def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int]:
-        """The row ids of new rows. A compile elsewhere may store the same graph meanwhile, where the database allows it."""
+        """Return the row ids of new rows. A compile elsewhere may store the same graph meanwhile, where the database allows it."""
         if self.database.is_sqlite or not any(isinstance(c, sa.UniqueConstraint) for c in table.constraints):
             return self.database._insert_many(self.connection, table, rows)
         self.connection.execute(self.database._insert(table).on_conflict_do_nothing(), rows)
         return [row for row in self._rows_here(table, rows) if row is not None]
 
     def _is_sound(self, table: sa.Table, row: Row) -> bool:
-        """False: the row is left out. Raises ExportError where that was not asked for."""
+        """Return False if the row is left out. Raises ExportError where that was not asked for."""
         if self._sound is None or self.rule is None:
             return True
         why = self._sound.why_not(table.name, row)
@@ -541,7 +540,7 @@ class _Merge:
         return False
 
     def _adapt(self, table: sa.Table, row: Row) -> bool:
-        """Give a row this database's ids and what it may say here; False: it stays behind, as its parent is known already."""
+        """Set a row's ids, trust and origin to this database's; False: it is left out, as its parent is known already."""
         for name, parent in parents(table):
             old = row[name]
             if old is not None:
@@ -566,47 +565,44 @@ class _Merge:
         return True
 
     def _rows_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
-        """The row that each of these is here, if it is; by natural key."""
+        """Return the id here of each row, or None; by natural key."""
         names = KEYS[table.name]
-        columns = [table.c[name] for name in names]
         also = [table.c.name] if table.name == "implementations" else []
         keys = [tuple(row[name] for name in names) for row in rows]
         if not keys:
             return []
-        found: dict[tuple[Any, ...], Any] = {}
-        for each in self.connection.execute(sa.select(table.c.id, *also, *columns).where(_among(columns, keys))):
-            found[tuple(each[1 + len(also) :])] = each
+        by_key: dict[tuple[Any, ...], Any] = {}
+        select = sa.select(table.c.id, *also, *(table.c[name] for name in names))
+        for row_here in self.connection.execute(select.where(_among(table, keys))):
+            by_key[tuple(row_here[1 + len(also) :])] = row_here
         for row, key in zip(rows, keys, strict=True):
-            if also and key in found and found[key][1] != row["name"]:
+            if also and key in by_key and by_key[key][1] != row["name"]:
                 raise InvalidRecord(
-                    f"{self.origin}: the implementation {row['name']!r} is {found[key][1]!r} here: one source hash, "
+                    f"{self.origin}: the implementation {row['name']!r} is {by_key[key][1]!r} here: one source hash, "
                     f"{row['source_hash']}, two names\n  fix: find out which name is right before you merge; nothing was stored"
                 )
-        return [found[key][0] if key in found else None for key in keys]
+        return [by_key[key][0] if key in by_key else None for key in keys]
 
     def _traces_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
-        """As `_rows_here`, by all of the content. Two equal traces in a file are two traces: each row here stands for one."""
+        """Return the same by all of the content. Two equal traces in a file are two traces: each row here stands for one."""
         names = KEYS[table.name]
         keys = [tuple(row[name] for name in names) for row in rows]
         if not keys or not self._last_trace:
             return [None] * len(rows)
-        select = sa.select(table).where(_among([table.c[name] for name in names], keys), table.c.id <= self._last_trace)
+        select = sa.select(table).where(_among(table, keys), table.c.id <= self._last_trace)
         here: dict[tuple[Any, ...], list[Row]] = {}
-        for found in self.connection.execute(select.order_by(table.c.id)).mappings():
-            here.setdefault(tuple(found[name] for name in names), []).append(dict(found))
+        for stored in self.connection.execute(select.order_by(table.c.id)).mappings():
+            here.setdefault(tuple(stored[name] for name in names), []).append(dict(stored))
         same: list[int | None] = []
         for row, key in zip(rows, keys, strict=True):
-            match = next(
-                (each["id"] for each in here.get(key, ()) if each["id"] not in self._matched and each == {"id": each["id"], **row}),
-                None,
-            )
+            unmatched = (other for other in here.get(key, ()) if other["id"] not in self._matched)
+            match = next((other["id"] for other in unmatched if other == {"id": other["id"], **row}), None)
             if match is not None:
                 self._matched.add(match)
             same.append(match)
         return same
 
 
-def _among(columns: list[sa.Column[Any]], keys: list[tuple[Any, ...]]) -> Any:
-    if len(columns) == 1:
-        return columns[0].in_([key[0] for key in keys])
-    return sa.tuple_(*columns).in_(keys)
+def _among(table: sa.Table, keys: list[tuple[Any, ...]]) -> Any:
+    column, *more = (table.c[name] for name in KEYS[table.name])
+    return sa.tuple_(column, *more).in_(keys) if more else column.in_([key[0] for key in keys])

@@ -1,6 +1,6 @@
-"""queries: the questions that are asked of the measurements; every answer is evidence rows, never a bare choice.
+"""queries: questions about the measurements; every answer is evidence rows, never a bare choice.
 
-What makes an implementation eligible is in measurements.py, with what the compiler asks before it chooses.
+What makes an implementation eligible is in measurements.py, with the compiler's own queries.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from tensor_graphs.records.schema import (
 
 @dataclass(frozen=True)
 class FullTrace:
-    """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over
-    all judged traces of the same implementation on the same workload in the same environment (None in a history).
-    description: what a path runs, what a kernel assumes; computed_by: the backends of its environment, like "c+numpy"."""
+    """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over all
+    judged traces of the same implementation on the same workload in the same environment (None in a history). description: what a
+    path runs, what a kernel assumes; computed_by: the backends of its environment, like "c+numpy"."""
 
     trace_id: int
     graph_key: str
@@ -91,8 +91,8 @@ class FullTrace:
 
 @dataclass(frozen=True)
 class Failure:
-    """A trace that did not pass. reason: the line of its log that says why (`reason_of`).  newest: nothing was measured later of
-    the same implementation on the same workload in the same environment, so that this is the last word on it."""
+    """A trace that did not pass. reason: the line of its log that explains it (`reason_of`). newest: nothing was measured later of
+    the same implementation on the same workload in the same environment."""
 
     trace: FullTrace
     reason: str
@@ -101,8 +101,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Verification:
-    """All that is known about one implementation's correctness on one workload in one environment. statuses: traces per
-    status;
+    """All that is known about one implementation's correctness on one workload in one environment. statuses: traces per status;
     newest: the newest trace's status, None if there is no trace at all."""
 
     statuses: Mapping[str, int]
@@ -111,7 +110,7 @@ class Verification:
     refuted: bool
 
     def within(self, tolerance: float) -> bool:
-        """Has it passed, and is the worst error ever seen at most `tolerance`?"""
+        """Return whether it has passed, and the worst error ever seen is at most `tolerance`."""
         error = self.worst_relative_error
         passed = self.statuses.get("PASSED", 0) > 0 and self.newest in COMPARED and not self.refuted
         return passed and error is not None and error <= tolerance
@@ -119,8 +118,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A recipe on file. graph_key, recipe_key: of the part, and of the graph that says it otherwise, whose JSON is given.
-    sources: by path. trusted: all of them are, and none was changed since it was stored."""
+    """A recipe on file. graph_key, recipe_key: of the part, and of the equivalent graph, whose JSON is given. sources: by path.
+    trusted: all of them are, and none was changed since it was stored."""
 
     name: str
     graph_key: str
@@ -133,8 +132,7 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of what was asked for is measured, for one canonical graph in one environment (pairs of implementation
-    and workload)."""
+    """Measured share of the requests for one canonical graph in one environment (pairs of implementation and workload)."""
 
     graph_key: str
     graph_name: str
@@ -145,16 +143,15 @@ class Coverage:
     @property
     def fraction(self) -> float:
         """Measured pairs over known pairs; 1 when nothing is waiting."""
-        known = self.measured + self.waiting
-        return self.measured / known if known else 1.0
+        pairs = self.measured + self.waiting
+        return self.measured / pairs if pairs else 1.0
 
 
 def best_implementation(database: Database, graph_key: str, workload: WorkloadRecord | str, environment: Environment | str,
                         tolerance: float, *, kind: TraceKind = "cold", verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """Kernel or recipe? Every eligible implementation of a canonical graph on one workload, here, the fastest first.
+    """Return every eligible implementation of a canonical graph on one workload, here, the fastest first.
 
-    Empty when nothing measured in this environment is within `tolerance`; the caller then guesses, says so, and
-    enqueues.
+    Empty when nothing measured in this environment is within `tolerance`; the caller then estimates, reports that, and enqueues.
     """
     of_graph = sa.and_(Workload.key == _workload_key(workload), Workload.canonical_graph_id == _graph_id(graph_key))
     at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(of_graph).scalar_subquery()
@@ -165,7 +162,7 @@ def best_implementation(database: Database, graph_key: str, workload: WorkloadRe
 def fastest(
     database: Database, environment: Environment | str, tolerance: float, *, kind: TraceKind = "cold"
 ) -> tuple[FullTrace, ...]:
-    """The fastest eligible implementation per canonical graph and workload, here: one row each."""
+    """Return the fastest eligible implementation per canonical graph and workload, here: one row each."""
     with database.reading() as connection:
         rows = _eligible(connection, (measured_in(environment),), tolerance, kind, None)
     first: dict[str, FullTrace] = {}
@@ -177,21 +174,19 @@ def fastest(
 def best_per_machine(
     database: Database, tolerance: float, *, graph_key: str | None = None, kind: TraceKind = "cold"
 ) -> tuple[FullTrace, ...]:
-    """The fastest eligible implementation per canonical graph, workload and machine, whichever backend it is of, by graph name and
-    workload: what was measured on one machine may be compared, though each backend is an environment of its own.
-
-    graph_key: of this graph only.
-    """
-    found: Iterable[FullTrace]
+    """Return the fastest eligible implementation per canonical graph, workload and machine, of any backend, by graph name and
+    workload: what was measured on one machine may be compared, though each backend is an environment of its own. graph_key: of this
+    graph only."""
+    rows: Iterable[FullTrace]
     if graph_key is None:
-        found = (row for key, _ in environments(database) for row in fastest(database, key, tolerance, kind=kind))
+        rows = (row for key, _ in environments(database) for row in fastest(database, key, tolerance, kind=kind))
     else:
-        found = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
-    return fastest_per_machine(database, found)
+        rows = leaderboard(database, graph_key, tolerance=tolerance, kind=kind)
+    return fastest_per_machine(database, rows)
 
 
 def fastest_per_machine(database: Database, rows: Iterable[FullTrace]) -> tuple[FullTrace, ...]:
-    """Of some rows the fastest of each kind per workload and machine, by graph name and key."""
+    """Return the fastest of some rows of each kind per workload and machine, by graph name and key."""
     machines = {key: environment.machine for key, environment in environments(database)}
     best: dict[tuple[str, str, str], FullTrace] = {}
     for row in rows:
@@ -205,11 +200,10 @@ def fastest_per_machine(database: Database, rows: Iterable[FullTrace]) -> tuple[
 def leaderboard(database: Database, graph_key: str, *, environment: Environment | str | None = None, tolerance: float = math.inf,
                 hardware_name: str | None = None, backend: str | None = None, kind: TraceKind = "cold",
                 verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """The eligible implementations of a graph, here or (environment None) anywhere: by workload, then fastest first. Each
-    row says where it was measured.
+    """Return the eligible implementations of a graph, here or (environment None) anywhere: by workload, then fastest first. Each
+    row names where it was measured.
 
-    hardware_name: only environments whose hardware contains this text, case ignored ("rtx 4090").  backend: only this
-    backend's.
+    hardware_name: only environments whose hardware contains this text, case ignored ("rtx 4090"). backend: only this backend's.
     """
     trace, row = BenchmarkTrace, EnvironmentRow
     places = sa.select(row.id)  # named even when it is all of them: ix_benchmark_traces_here begins with the environment
@@ -227,9 +221,9 @@ def leaderboard(database: Database, graph_key: str, *, environment: Environment 
 
 def ways(database: Database, graph_key: str, *, axes: Mapping[str, int] | None = None, environment: Environment | str | None = None,
          tolerance: float = math.inf, verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """Every way to compute a graph that may be chosen at its error: by workload, first whole runs of paths (kind in_graph: one
-    kernel, or the definition in steps, as `description` says), then kernels timed alone (kind cold); the fastest first in each.
-    Times of the two kinds are not compared: a whole run has in it what calls cost.
+    """Return every way to compute a graph that may be chosen at its error: by workload, first whole runs of paths (kind in_graph:
+    one kernel, or the definition in steps, as `description` has it), then kernels timed alone (kind cold); the fastest first in
+    each. Times of the two kinds are not compared: a whole run includes what calls cost.
 
     axes: of this workload only, by canonical names ({"d0": 4096}).
     """
@@ -237,17 +231,15 @@ def ways(database: Database, graph_key: str, *, axes: Mapping[str, int] | None =
                    for kind in ("in_graph", "cold"))
     rows = [row for row in (*runs, *alone) if row.kind == "cold" or row.implementation_type == "GRAPH_RECIPE"]
     rows = [row for row in rows if axes is None or dict(row.axes) == dict(axes)]
-    def order(row: FullTrace) -> tuple[Any, ...]:
-        return sorted(row.axes.items()), row.workload_key, row.kind == "cold", row.median_ms or 0.0
-
-    return tuple(sorted(rows, key=order))
+    return tuple(sorted(rows, key=lambda row: (sorted(row.axes.items()), row.workload_key, row.kind == "cold",
+                                               row.median_ms or 0.0)))
 
 
 def history(database: Database, kernel: str, *, environment: Environment | str | None = None, since: datetime | None = None,
             limit: int = 1000) -> tuple[FullTrace, ...]:
-    """Every trace of a kernel (failures too), the newest first: all its workloads, here or in all environments.
+    """Return every trace of a kernel (failures too), the newest first: all its workloads, here or in all environments.
 
-    kernel: its name, and then over all the identities that its code has had, or one source hash.  since: no older ones.
+    kernel: its name, and then over all the identities that its code has had, or one source hash. since: no older ones.
     """
     trace = BenchmarkTrace
     with database.reading() as connection:
@@ -261,16 +253,16 @@ def history(database: Database, kernel: str, *, environment: Environment | str |
                 select = select.where(trace.timestamp >= since)
             select = select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)
             newest.extend((row[0], row[1]) for row in connection.execute(select))
-        ids = [each for _, each in sorted(newest, reverse=True)[:limit]]
+        ids = [trace_id for _, trace_id in sorted(newest, reverse=True)[:limit]]
         rows = _rows(connection, ids, {})
     return tuple(_present(database, rows, ids))
 
 
 def standings(database: Database, *trace_ids: int, verifier: str | None = None) -> dict[int, str]:
-    """Of each of these traces that is a time: "counts", "agrees", or why it does not count, among all of the same code, workload,
+    """Return for each trace that is a time: "counts", "agrees", or why it does not count, among all of the same code, workload,
     environment, kind and verifier. verifier: the current one; rows of others do not count. "" for what is no time."""
     trace, code = BenchmarkTrace, Implementation.source_hash
-    found: dict[int, str] = dict.fromkeys(trace_ids, "")
+    result: dict[int, str] = dict.fromkeys(trace_ids, "")
     groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
     select = sa.select(trace.environment_id, trace.workload_id, code, trace.kind, trace.verifier, trace.median_ms, trace.id)
     select = select.join(Implementation, Implementation.id == trace.implementation_id)
@@ -283,10 +275,11 @@ def standings(database: Database, *trace_ids: int, verifier: str | None = None) 
                 groups.setdefault(tuple(row[:5]), []).append((row[5] or 0.0, row[6]))
     for group, times in groups.items():
         chosen = counting(times)
-        for median, each in times:
-            if each in found:
-                found[each] = _standing(median, each, chosen) if verifier in (None, group[-1]) else "of an outdated verifier"
-    return found
+        for median, trace_id in times:
+            if trace_id in result:
+                current = verifier in (None, group[-1])
+                result[trace_id] = _standing(median, trace_id, chosen) if current else "of an outdated verifier"
+    return result
 
 
 def _standing(median: float, trace_id: int, chosen: Counting) -> str:
@@ -299,7 +292,7 @@ def _standing(median: float, trace_id: int, chosen: Counting) -> str:
 
 def failures(database: Database, *, environment: Environment | str | None = None, kernel: str | None = None,
              workload: WorkloadRecord | str | None = None, limit: int = 100) -> tuple[Failure, ...]:
-    """The traces that did not pass, the newest first, each with the line of its log that says why.
+    """Return the traces that did not pass, the newest first, each with the line of its log that explains it.
 
     kernel: only this name's or source hash's. workload: only on this one.
     """
@@ -321,28 +314,28 @@ def failures(database: Database, *, environment: Environment | str | None = None
         at = sa.select(Workload.id).where(Workload.key == _workload_key(workload)).scalar_subquery()
         select = select.where(trace.workload_id == at)
     with database.reading() as connection:
-        found = connection.execute(select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)).all()
-        rows = _rows(connection, [row[0] for row in found], {})
-    present = _present(database, rows, (row[0] for row in found))
+        failed = connection.execute(select.order_by(trace.timestamp.desc(), trace.id.desc()).limit(limit)).all()
+        rows = _rows(connection, [row[0] for row in failed], {})
+    present = _present(database, rows, (row[0] for row in failed))
     return tuple(Failure(evidence, reason_of(decompress_log(log)), not superseded)
-                 for evidence, (_, log, superseded) in zip(present, found, strict=True))
+                 for evidence, (_, log, superseded) in zip(present, failed, strict=True))
 
 
 def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
-    """The evidence rows of these traces, in the order given, for whoever explains a choice. Raises MissingRecord."""
+    """Return the evidence rows of these traces, in the order given. Raises MissingRecord."""
     trace = BenchmarkTrace
     groups = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids))
     same = sa.tuple_(trace.workload_id, trace.environment_id).in_(groups)
     with database.reading() as connection:
         rows = _rows(connection, trace_ids, verdicts(connection, (same,), None, None, trusted_only=False))
-    for each in trace_ids:
-        if each not in rows:
-            raise _no_trace(database, each)
-    return tuple(rows[each] for each in trace_ids)
+    for trace_id in trace_ids:
+        if trace_id not in rows:
+            raise _no_trace(database, trace_id)
+    return tuple(rows[trace_id] for trace_id in trace_ids)
 
 
 def trace_count(database: Database) -> int:
-    """How many traces there are."""
+    """Return the number of traces."""
     with database.reading() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(BenchmarkTrace)).scalar_one())
 
@@ -354,12 +347,12 @@ def all_traces(database: Database) -> Iterator[tuple[FullTrace, tuple[float, ...
     while True:
         with database.reading() as connection:
             after = sa.select(trace.id, trace.samples_ms).where(trace.id > last).order_by(trace.id).limit(500)
-            found = connection.execute(after).all()
-            rows = _rows(connection, [number for number, _ in found], {})
-        if not found:
+            batch = connection.execute(after).all()
+            rows = _rows(connection, [number for number, _ in batch], {})
+        if not batch:
             return
-        yield from ((rows[number], tuple(samples)) for number, samples in found)
-        last = found[-1][0]
+        yield from ((rows[number], tuple(samples)) for number, samples in batch)
+        last = batch[-1][0]
 
 
 def verified(database: Database, source_hash: str, workload: WorkloadRecord | str, environment: Environment | str, *,
@@ -373,16 +366,16 @@ def verified(database: Database, source_hash: str, workload: WorkloadRecord | st
     if verifier is not None:
         count = count.where(trace.verifier == verifier)
     with database.reading() as connection:
-        known = verdicts(connection, conditions, None, verifier, trusted_only=False)
+        times = verdicts(connection, conditions, None, verifier, trusted_only=False)
         statuses = {str(row[0]): int(row[1]) for row in connection.execute(count)}
-    verdict = next(iter(known.values()), None)
+    verdict = next(iter(times.values()), None)
     if verdict is None:
         return Verification(statuses, None, None, refuted=False)
     return Verification(statuses, verdict.status, verdict.worst_relative_error, verdict.refuted)
 
 
 def coverage(database: Database, environment: Environment | str) -> tuple[Coverage, ...]:
-    """Per canonical graph, the least covered first: pairs measured, pairs passed, pairs still waiting in the queue."""
+    """Return per canonical graph, the least covered first: pairs measured, pairs passed, pairs still waiting in the queue."""
     here = environment_row(environment)
 
     def pairs(table: Any, *conditions: Any) -> Any:
@@ -401,39 +394,39 @@ def coverage(database: Database, environment: Environment | str) -> tuple[Covera
                                     BenchmarkTrace.environment_id == ProfileQueue.environment_id)
     measured, passed = pairs(BenchmarkTrace), pairs(BenchmarkTrace, BenchmarkTrace.status == "PASSED")
     waiting = pairs(ProfileQueue, unmeasured)
-    counts = [sa.func.coalesce(each.c.pairs, 0) for each in (measured, passed, waiting)]
+    counts = [sa.func.coalesce(counted.c.pairs, 0) for counted in (measured, passed, waiting)]
     select = sa.select(GraphRow.structural_key, GraphRow.human_name, *counts)
-    for each in (measured, passed, waiting):
-        select = select.outerjoin(each, each.c.graph == GraphRow.id)
+    for counted in (measured, passed, waiting):
+        select = select.outerjoin(counted, counted.c.graph == GraphRow.id)
     with database.reading() as connection:
         rows = [Coverage(*row) for row in connection.execute(select.where(counts[0] + counts[2] > 0))]
     return tuple(sorted(rows, key=lambda row: (row.fraction, row.graph_key)))
 
 
 def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
-    """Every environment that was ever measured, as (key, environment), by hardware name."""
+    """Return every environment that was ever measured, as (key, environment), by hardware name."""
     row = EnvironmentRow
     select = sa.select(row.key, row.hardware_name, row.memory_bytes, row.platform, row.backend, row.libs, row.hardware)
     with database.reading() as connection:
-        found = connection.execute(select.order_by(row.hardware_name, row.backend, row.id)).all()
+        rows = connection.execute(select.order_by(row.hardware_name, row.backend, row.id)).all()
     return tuple((key, Environment(name, memory, platform, backend, tuple(libs.items()), tuple(hardware.items())))
-                 for key, name, memory, platform, backend, libs, hardware in found)
+                 for key, name, memory, platform, backend, libs, hardware in rows)
 
 
 def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str, str], ...]:
-    """(structural key, name) of the canonical graphs of this name, or else those whose key begins with it (None: of all), by
+    """Return (structural key, name) of the canonical graphs of this name, or else those whose key begins with it (None: of all), by
     name and key."""
     row = GraphRow
     select = sa.select(row.structural_key, row.human_name).order_by(row.human_name, row.structural_key)
     with database.reading() as connection:
-        found = connection.execute(select if what is None else select.where(row.human_name == what)).all()
-        if not found and what:
-            found = connection.execute(select.where(row.structural_key.startswith(what, autoescape=True))).all()
-    return tuple((key, name) for key, name in found)
+        rows = connection.execute(select if what is None else select.where(row.human_name == what)).all()
+        if not rows and what:
+            rows = connection.execute(select.where(row.structural_key.startswith(what, autoescape=True))).all()
+    return tuple((key, name) for key, name in rows)
 
 
 def kernels_like(database: Database, what: str) -> tuple[str, ...]:
-    """The signatures of the implementations of this name, source hash or signature."""
+    """Return the signatures of the implementations of this name, source hash or signature."""
     row = Implementation
     select = sa.select(row.signature).where(sa.or_(row.name == what, row.source_hash == what, row.signature == what))
     with database.reading() as connection:
@@ -441,7 +434,7 @@ def kernels_like(database: Database, what: str) -> tuple[str, ...]:
 
 
 def kernel_names(database: Database) -> dict[str, str]:
-    """The name of every kernel on file, by source hash."""
+    """Return the name of every kernel on file, by source hash."""
     select = sa.select(Implementation.source_hash, Implementation.name).where(Implementation.type == "KERNEL")
     with database.reading() as connection:
         return {row.source_hash: row.name for row in connection.execute(select)}
@@ -449,8 +442,8 @@ def kernel_names(database: Database) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SearchedRow:
-    """A schedule that a search has timed. source: of its kernel; graph: JSON of the canonical graph; score: its time ÷ that of the
-    rules' schedule, in pairs; baseline_ms: of that."""
+    """A schedule that a search has timed. source: of its kernel; graph: JSON of the canonical graph; score: ratio of its time to
+    that of the rules' schedule, in pairs; baseline_ms: of that."""
 
     source: str
     graph_key: str
@@ -462,7 +455,8 @@ class SearchedRow:
 
 
 def searched(database: Database, environment: Environment | str) -> tuple[SearchedRow, ...]:
-    """What searches have timed in an environment, by workload and the order in which they did; of sources that are trusted."""
+    """Return the schedules timed by searches in an environment, by workload and in the order of the search; of sources that are
+    trusted."""
     trace, code, file = BenchmarkTrace, Implementation, ImplementationSource
     select = (sa.select(file.content, GraphRow.structural_key, GraphRow.json, Workload.key, Workload.axes_json, trace.conditions,
                         trace.baseline_ms)
@@ -478,7 +472,7 @@ def searched(database: Database, environment: Environment | str) -> tuple[Search
 
 
 def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
-    """(signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
+    """Return (signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
     row = Implementation
     select = sa.select(row.signature, row.name).where(untrusted(row.id)).order_by(row.name, row.id)
     with database.reading() as connection:
@@ -486,26 +480,26 @@ def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
 
 
 def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
-    """(the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
+    """Return (the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
     select = sa.select(GraphRow.text, GraphRow.json).where(GraphRow.structural_key == structural_key)
     with database.reading() as connection:
-        found = connection.execute(select).one_or_none()
-    if found is None:
+        graph = connection.execute(select).one_or_none()
+    if graph is None:
         raise MissingRecord(f"{database.location} has no canonical graph {structural_key}\n  fix: store it with ensure_graph")
-    return found.text, found.json
+    return graph.text, graph.json
 
 
 def workload_inputs(database: Database, workload_key: str) -> tuple[Mapping[str, Any], ...]:
-    """Where the values of a workload's inputs come from, as they were stored; empty where all are random. Raises MissingRecord."""
+    """Return where the values of a workload's inputs come from; empty where all are random. Raises MissingRecord."""
     with database.reading() as connection:
-        found = connection.execute(sa.select(Workload.input_descriptors).where(Workload.key == workload_key)).one_or_none()
-    if found is None:
+        workload = connection.execute(sa.select(Workload.input_descriptors).where(Workload.key == workload_key)).one_or_none()
+    if workload is None:
         raise MissingRecord(f"{database.location} has no workload {workload_key}")
-    return tuple(found.input_descriptors)
+    return tuple(workload.input_descriptors)
 
 
 def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
-    """The sources of one implementation, verbatim, with their trust; empty when none were stored."""
+    """Return the sources of one implementation, verbatim, with their trust; empty when none were stored."""
     source = ImplementationSource
     select = (sa.select(source.path, source.content, source.trusted, source.language, source.origin)
               .join(Implementation, Implementation.id == source.implementation_id)
@@ -516,41 +510,41 @@ def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
 
 
 def recipe_search(database: Database, key: str) -> list[Any] | None:
-    """What a search for recipes found, as `Database.add_recipes` stored it; None where there was none."""
+    """Return the result of a search for recipes, as `Database.add_recipes` stored it; None where there was none."""
     with database.reading() as connection:
         return connection.execute(sa.select(RecipeSearch.found).where(RecipeSearch.key == key)).scalar()
 
 
 def recipes(database: Database, signatures: Iterable[str]) -> dict[str, RecipeRow]:
-    """The recipes of these signatures; what is no recipe is left out."""
+    """Return the recipes of these signatures; what is no recipe is left out."""
     row, source, target = Implementation, ImplementationSource, aliased(GraphRow)
     columns = (row.name, GraphRow.structural_key, target.structural_key, target.json, row.numeric_class)
     select = sa.select(row.id, row.signature, *columns).join(GraphRow, GraphRow.id == row.canonical_graph_id)
     select = select.join(target, target.id == row.recipe_graph_id)
     texts = sa.select(source.implementation_id, source.path, source.content, source.content_sha256, source.trusted)
     wanted = sorted(set(signatures))
-    found: dict[str, RecipeRow] = {}
+    result: dict[str, RecipeRow] = {}
     with database.reading() as connection:
         for start in range(0, len(wanted), 500):
             rows = connection.execute(select.where(row.signature.in_(wanted[start : start + 500]))).all()
-            sources: dict[Any, list[Any]] = {each[0]: [] for each in rows}
-            for each in connection.execute(texts.where(source.implementation_id.in_(list(sources)))):
-                sources[each[0]].append(each)
+            sources: dict[Any, list[Any]] = {row_here[0]: [] for row_here in rows}
+            for row_here in connection.execute(texts.where(source.implementation_id.in_(list(sources)))):
+                sources[row_here[0]].append(row_here)
             for number, signature, name, of, recipe, json, numeric_class in rows:
-                mine = sources[number]
-                whole = all(text_hash(content) == stored and trusted for _, _, content, stored, trusted in mine)
-                found[signature] = RecipeRow(name, of, recipe, json, numeric_class,
-                                             {path: content for _, path, content, _, _ in mine}, whole and bool(mine))
-    return found
+                own_sources = sources[number]
+                whole = all(text_hash(content) == stored and trusted for _, _, content, stored, trusted in own_sources)
+                result[signature] = RecipeRow(name, of, recipe, json, numeric_class,
+                                             {path: content for _, path, content, _, _ in own_sources}, whole and bool(own_sources))
+    return result
 
 
 def samples(database: Database, trace_id: int) -> tuple[float, ...]:
-    """All time samples of one trace [ms], in the order they were taken. Raises MissingRecord."""
+    """Return all time samples of one trace [ms], in the order they were taken. Raises MissingRecord."""
     return tuple(_of_trace(database, trace_id, BenchmarkTrace.samples_ms))
 
 
 def read_log(database: Database, trace_id: int) -> str:
-    """The log of one trace, as text. Raises MissingRecord."""
+    """Return the log of one trace, as text. Raises MissingRecord."""
     return decompress_log(_of_trace(database, trace_id, BenchmarkTrace.full_log))
 
 
@@ -583,10 +577,10 @@ def _workload_key(workload: WorkloadRecord | str) -> str:
 def _eligible(
     connection: Connection, conditions: tuple[Any, ...], tolerance: float, kind: str, verifier: str | None
 ) -> tuple[FullTrace, ...]:
-    known = verdicts(connection, conditions, kind, verifier)
-    found = _rows(connection, [each.trace_id for each in known.values() if each.usable(tolerance)], known)
-    workloads = {key: number for number, key in enumerate(dict.fromkeys(key for _, _, key in known))}
-    return tuple(sorted(found.values(), key=lambda row: (workloads[row.workload_key], row.median_ms or 0.0, row.signature)))
+    times = verdicts(connection, conditions, kind, verifier)
+    rows = _rows(connection, [known_time.trace_id for known_time in times.values() if known_time.usable(tolerance)], times)
+    workloads = {key: number for number, key in enumerate(dict.fromkeys(key for _, _, key in times))}
+    return tuple(sorted(rows.values(), key=lambda row: (workloads[row.workload_key], row.median_ms or 0.0, row.signature)))
 
 
 _target = aliased(GraphRow)
@@ -612,21 +606,21 @@ _EVIDENCE = (
 
 
 def _present(database: Database, rows: Mapping[int, FullTrace], ids: Iterable[int]) -> Iterator[FullTrace]:
-    """The rows of traces that are there. Raises CorruptDatabase for one whose graph, workload or kernel is missing."""
-    for each in ids:
-        if each not in rows:
-            raise CorruptDatabase(f"{database.location} is damaged: trace {each} belongs to a row that is not there\n"
+    """Yield the rows of these traces. Raises CorruptDatabase for one whose graph, workload or kernel is missing."""
+    for trace_id in ids:
+        if trace_id not in rows:
+            raise CorruptDatabase(f"{database.location} is damaged: trace {trace_id} belongs to a row that is not there\n"
                                   "  fix: `tg db check` lists what is missing")
-        yield rows[each]
+        yield rows[trace_id]
 
 
-def _rows(connection: Connection, trace_ids: Sequence[int], known: Mapping[Group, KnownTime]) -> dict[int, FullTrace]:
-    """Traces by their ids, with the worst error where the verdict is known. Ids that do not exist are left out."""
+def _rows(connection: Connection, trace_ids: Sequence[int], times: Mapping[Group, KnownTime]) -> dict[int, FullTrace]:
+    """Return traces by their ids, with the worst error where the verdict is known. Ids that do not exist are left out."""
     rows: dict[int, FullTrace] = {}
     for start in range(0, len(trace_ids), 500):
         select = _EVIDENCE.where(BenchmarkTrace.id.in_(trace_ids[start : start + 500]))
         for place, code, workload, *columns in connection.execute(select):
-            verdict = known.get((place, code, workload))
+            verdict = times.get((place, code, workload))
             row = FullTrace(*(*columns, None if verdict is None else verdict.worst_relative_error))
             rows[row.trace_id] = row
     return rows

@@ -1,7 +1,6 @@
 """rows: the plain frozen records that other rooms write to and read from the database; no SQL, no ORM.
 
-Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the
-database.
+Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the database.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ REFUTING: tuple[Status, ...] = ("INCORRECT_SHAPE", "INCORRECT_DTYPE", "MUTATED_I
 
 
 def digest(value: Any) -> str:
-    """sha256 (64 hexadecimal digits) of a JSON-able value: equal values give equal digests, whatever the order of dict
-    keys."""
+    """Return the sha256 (64 hexadecimal digits) of a JSON-able value, whatever the order of dict keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The key of a workload: what is computed (structural key), at which sizes, on which inputs."""
+    """Return the key of a workload: what is computed (structural key), at which sizes, on which inputs."""
     if not inputs:
         return _key_of_sizes(graph_key, tuple(sorted(axes.items())), tuple(map(type, axes.values())))
-    return digest([graph_key, dict(axes), [dict(each) for each in inputs]])
+    return digest([graph_key, dict(axes), [dict(descriptor) for descriptor in inputs]])
 
 
 @lru_cache(maxsize=65536)
 def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...], types: tuple[type, ...]) -> str:
-    """`workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, their texts are not."""
+    """Return `workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, their texts are
+    not."""
     return digest([graph_key, dict(axes), []])
 
 
@@ -63,8 +62,7 @@ def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """One canonical graph: its structural key, its `.tg` text and its JSON (both kept verbatim), and a name for
-    people."""
+    """One canonical graph: its structural key, its `.tg` text and its JSON (both verbatim), and a name for people."""
 
     structural_key: str
     text: str
@@ -78,8 +76,7 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class DefinitionRecord:
-    """A name, and names for the axes, bound to a canonical graph. `verbatim` keeps an imported definition's own
-    text."""
+    """A name, and names for the axes, bound to a canonical graph. `verbatim` holds an imported definition's own text."""
 
     name: str
     graph_key: str
@@ -91,8 +88,7 @@ class DefinitionRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One source file of an implementation, verbatim. Imported code is `trusted=False`: kept, never run, until
-    trusted."""
+    """One source file of an implementation, verbatim. Imported code is `trusted=False`: stored, never run, until trusted."""
 
     path: str
     content: str
@@ -140,7 +136,7 @@ class ImplementationRecord:
 
     @cached_property
     def signature(self) -> str:
-        """The unique key of an implementation row; the name is not part of it."""
+        """Unique key of an implementation row; the name is not part of it."""
         return digest([self.type, self.backend, self.source_hash, self.graph_key])
 
 
@@ -149,7 +145,7 @@ FIXED = "fixed"
 
 
 def at_sizes(axes: Mapping[str, int]) -> str:
-    """For people, a workload's sizes: ` at d0=16`, "" where it has only one, ` at all sizes` of a verdict."""
+    """Format a workload's sizes for people: ` at d0=16`, "" where it has only one, ` at all sizes` of a verdict."""
     if tuple(axes) == (FIXED,):
         return ""
     return f" at {', '.join(f'{n}={size}' for n, size in axes.items()) or 'all sizes'}"
@@ -219,7 +215,7 @@ class TraceRecord:
         _one_of("trace status", self.status, STATUSES)
         _one_of("trace kind", self.kind, TRACE_KINDS)
         name = self.implementation.name
-        samples = tuple(float(each) for each in self.samples_ms)
+        samples = tuple(float(sample) for sample in self.samples_ms)
         self._set("samples_ms", samples)
         if samples and self.median_ms is None:
             self._set("median_ms", statistics.median(samples))
@@ -246,7 +242,7 @@ class TraceRecord:
 
 
 def relative_spread(samples: Sequence[float]) -> float:
-    """(p75 - p25) / median of at least one sample, by linear interpolation; 0 for one sample or a median of 0."""
+    """Return (p75 - p25) / median of at least one sample, by linear interpolation; 0 for one sample or a median of 0."""
     if len(samples) < 2:
         return 0.0
     lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
@@ -255,7 +251,7 @@ def relative_spread(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """Please measure this implementation on this workload in this environment; larger priority goes first."""
+    """Request to measure this implementation on this workload in this environment; larger priority goes first."""
 
     implementation: ImplementationRecord
     workload: WorkloadRecord
@@ -266,10 +262,8 @@ class ProfileRequest:
 
 @dataclass(frozen=True)
 class QueueItem:
-    """A request that one worker holds until `lease_until` (UTC).
-
-    attempts: claims so far, this one included, without those that were released in peace.
-    """
+    """A request that one worker holds until `lease_until` (UTC). attempts: claims so far, this one included, without those that
+    were released undone."""
 
     id: int
     implementation: ImplementationRecord

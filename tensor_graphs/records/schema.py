@@ -48,7 +48,7 @@ ROW = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class DamagedValue(Exception):
-    """A value in the file that its column cannot hold: somebody else wrote it. `Database` tells it as a CorruptDatabase."""
+    """A value in the file that its column cannot hold: another program wrote it. `Database` raises CorruptDatabase for it."""
 
 
 class _Checked(TypeDecorator[Any]):
@@ -197,7 +197,7 @@ class ImplementationSource(Base):
 
 
 class RecipeSearch(Base):
-    """What a search for recipes found in one graph: where parts are, and their recipes.
+    """Result of a search for recipes in one graph: where parts are, and their recipes.
 
     key: of the graph and of the code that searches. found: per part the numbers of its operands, outputs and nodes in the graph,
     and the signatures of its implementations of the type GRAPH_RECIPE. A reader compares all of it with the graph and those rows.
@@ -323,7 +323,7 @@ class ImportedLine(Base):
 
 
 class ProfileQueue(Base):
-    """What was asked for and not yet measured. A claim is a lease: it runs out by itself when its worker dies."""
+    """Requests that are not yet measured. A claim is a lease: it expires by itself when its worker dies."""
 
     __tablename__ = "profile_queue"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)

@@ -1,4 +1,4 @@
-"""trace_values: which times and errors a measurement can have; what else a writer gives, or a file holds, is refused."""
+"""trace_values: possible times and errors of a measurement; others are refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ERRORS = ("max_relative_error", "p999_relative_error", "norm_error", "max_absolu
 
 
 def require_possible(trace: TraceRecord) -> None:
-    """Raises InvalidRecord for times and errors that cannot be: below 0, not finite, or not of the samples."""
+    """Raise InvalidRecord for impossible times and errors: below 0, not finite, or not of the samples."""
     name, samples = trace.implementation.name, trace.samples_ms
-    if any(not (0 <= each < math.inf) for each in samples):
+    if any(not (0 <= sample < math.inf) for sample in samples):
         raise InvalidRecord(f"a time sample of {name!r} is negative or not finite\n  fix: record a failed run by its status")
     if trace.status == "PASSED" and trace.kind != "verify" and trace.median_ms is None:
         raise InvalidRecord(f"a PASSED {trace.kind} trace of {name!r} has no time\n  fix: pass samples_ms, or kind='verify'")

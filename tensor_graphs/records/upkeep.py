@@ -1,4 +1,4 @@
-"""upkeep: the care of a benchmark database: looking for damage, giving space back, counting what is in it."""
+"""upkeep: maintenance of a benchmark database: looking for damage, giving space back, counting what is in it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tensor_graphs.records.work_queue import Queued, queued
 from tensor_graphs.records.wrong_values import wrong_values
 
 UNREAD = ("full_log", "conditions", "verbatim")
-"""columns of traces that fill pages, and of which `check` asks nothing but their type"""
+"""columns of traces that fill pages, and of which `check` reads nothing but their type"""
 CHUNK = 1000
 """rows that are read together"""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` found: nothing in `problems` means that the file, the references and the rows are sound. readable: the file and
-    its schema are, and the problems are of single rows."""
+    """Result of `check`: with no `problems` the file, the references and the rows are sound. readable: the file and its schema are,
+    and the problems are of single rows."""
 
     problems: tuple[str, ...]
     readable: bool = True
@@ -63,9 +63,9 @@ class DatabaseStats:
 
 
 def check(database: Database, on_step: Callable[[str], None] = lambda what: None, *, reads: Reads = any_graph) -> CheckReport:
-    """Look for damage: the file's structure, the schema, dangling references, then rows that say what cannot be (sound.py).
+    """Look for damage: the file's structure, the schema, dangling references, then impossible rows (sound.py).
 
-    Changes nothing. In a damaged file the rows are not looked at. on_step is told what is looked at next.
+    Changes nothing. In a damaged file the rows are not checked. on_step receives what is checked next.
     """
     try:
         with database.reading() as connection:
@@ -74,16 +74,16 @@ def check(database: Database, on_step: Callable[[str], None] = lambda what: None
             if damage:
                 return CheckReport(tuple(damage), readable=False)
             on_step("references")
-            found = [words for _, _, words in _dangling(database, connection)]
+            dangling = [words for _, _, words in _dangling(database, connection)]
             on_step("rows")
             wrong = [words for _, _, words in wrong_values(connection)]       # what else is asked of the rows would not be answered
-            return CheckReport((*found, *(wrong or (words for _, _, words in _unsound(reads, connection)))))
+            return CheckReport((*dangling, *(wrong or (words for _, _, words in _unsound(reads, connection)))))
     except CorruptDatabase as error:
         return CheckReport((f"integrity: {error}",), readable=False)
 
 
 def remove_unsound(database: Database, *, reads: Reads = any_graph) -> dict[str, int]:
-    """Take out the rows that `check` names, and all that refer to them, in one transaction; how many of each table."""
+    """Remove the rows that `check` names, and all that refer to them, in one transaction; return how many of each table."""
     removed: Counter[str] = Counter()
     with database.writing() as connection:
         for find in (partial(_dangling, database), wrong_values, partial(_unsound, reads)):
@@ -111,26 +111,25 @@ def _delete(connection: Connection, rows: Iterable[tuple[str, int]]) -> Counter[
 def _file_damage(database: Database, connection: Connection) -> list[str]:
     if not database.is_sqlite:
         return []
-    found = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
-    return [f"integrity: {line}" for line in found if line != "ok"]
+    lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
+    return [f"integrity: {line}" for line in lines if line != "ok"]
 
 
 def _schema_damage(connection: Connection) -> list[str]:
     revisions = list(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars())
-    found = []
+    problems = []
     if revisions != [schema.REVISION]:
-        found.append(f"schema: its version is {', '.join(revisions) or '(none)'}, and {schema.REVISION} is expected")
+        problems.append(f"schema: its version is {', '.join(revisions) or '(none)'}, and {schema.REVISION} is expected")
     inspector = sa.inspect(connection)
     tables, views = set(inspector.get_table_names()), set(inspector.get_view_names())
     for table in TABLES:
         if table.name not in tables:
-            found.append(f"schema: the table {table.name} is missing")
+            problems.append(f"schema: the table {table.name} is missing")
             continue
-        have = {each["name"] for each in inspector.get_indexes(table.name)}
-        missing = {str(index.name) for index in table.indexes} - have
-        found.extend(f"schema: the index {name} is missing" for name in sorted(missing))
-    found.extend(f"schema: the view {name} is missing" for name in sorted(VIEWS.keys() - views))
-    return found
+        missing = {str(index.name) for index in table.indexes} - {known["name"] for known in inspector.get_indexes(table.name)}
+        problems.extend(f"schema: the index {name} is missing" for name in sorted(missing))
+    problems.extend(f"schema: the view {name} is missing" for name in sorted(VIEWS.keys() - views))
+    return problems
 
 
 def _dangling(database: Database, connection: Connection) -> Iterator[tuple[str, int, str]]:
@@ -162,7 +161,7 @@ def trust(database: Database, signature: str, trusted: bool = True) -> int:
 
 
 def vacuum(database: Database) -> int:
-    """Give free pages back to the disk and renew the query statistics; returns the bytes saved. Raises DatabaseReadOnly where a
+    """Give free pages back to the disk and renew the query statistics; return the bytes saved. Raises DatabaseReadOnly where a
     server leaves that to another account."""
     _require_owner(database)
     before = _file_bytes(database)
@@ -183,7 +182,7 @@ def vacuum(database: Database) -> int:
 
 
 def _require_owner(database: Database) -> None:
-    """PostgreSQL passes over the tables of others, and only warns of it."""
+    """Raise DatabaseReadOnly where the tables belong to another account: PostgreSQL passes over these, and only warns of it."""
     if database.is_sqlite:
         return
     names = ", ".join(f"'{table.name}'" for table in TABLES)

@@ -59,7 +59,7 @@ JOIN environments e ON e.id = t.environment_id""",
 
 
 def create_views(connection: Connection) -> None:
-    """Make the views, in place of those that are there."""
+    """Create the views, in place of existing ones."""
     for name, select in VIEWS.items():
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")

@@ -112,7 +112,7 @@ def release_worker(database: Database, worker: str) -> int:
 
 
 def revive(database: Database) -> int:
-    """Have abandoned requests answered after all; returns how many."""
+    """Reset abandoned requests so that they are answered after all; return how many."""
     queue = schema.ProfileQueue
     with database.writing() as connection:
         change = sa.update(queue).where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS).values(attempts=0)
@@ -121,7 +121,7 @@ def revive(database: Database) -> int:
 
 @dataclass(frozen=True)
 class Queued:
-    """How many requests there are of one environment. waiting: that may be claimed; claimed: that somebody holds; abandoned: whose
+    """Counts of the requests of one environment. waiting: that may be claimed; claimed: that a worker holds; abandoned: whose
     workers died too often; untrusted: whose sources wait for trust."""
 
     environment: Environment
@@ -132,7 +132,7 @@ class Queued:
 
 
 def queued(database: Database) -> tuple[Queued, ...]:
-    """What is in the queue, environment by environment."""
+    """Return the counts of the queue, environment by environment."""
     queue, place = schema.ProfileQueue, schema.EnvironmentRow
     unheld, again = _unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS
     unsafe = untrusted(queue.implementation_id)
@@ -141,12 +141,12 @@ def queued(database: Database) -> tuple[Queued, ...]:
     with database.reading() as connection:
         rows = connection.execute(sa.select(queue.environment_id, *counts).group_by(queue.environment_id)).all()
         stored = sa.select(place.__table__).where(place.id.in_([row[0] for row in rows]))
-        places = {each["id"]: _environment({**each}) for each in connection.execute(stored).mappings()}
+        places = {place_row["id"]: _environment({**place_row}) for place_row in connection.execute(stored).mappings()}
     return tuple(Queued(places[row[0]], *(int(count) for count in row[1:])) for row in rows)
 
 
 def abandoned(database: Database, most: int = 5) -> list[str]:
-    """Of each of the first abandoned requests, what it asks for and what happened last, in words."""
+    """Describe each of the first abandoned requests: what it asks for and what happened last."""
     queue, graph = schema.ProfileQueue, schema.GraphRow
     select = (sa.select(schema.Implementation.name, graph.human_name, schema.Workload.axes_json, queue.last_error)
               .join(schema.Implementation, schema.Implementation.id == queue.implementation_id)
@@ -155,22 +155,21 @@ def abandoned(database: Database, most: int = 5) -> list[str]:
               .where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS))
     with database.reading() as connection:
         rows = connection.execute(select.order_by(queue.id).limit(most)).all()
-    return [f"{name} on {what}{at_sizes(axes)}: {error or 'worker died'}"
-            for name, what, axes, error in rows]
+    return [f"{name} on {what}{at_sizes(axes)}: {error or 'worker died'}" for name, what, axes, error in rows]
 
 
 def waiting(database: Database, environment: Environment | str, of: Collection[str] = ()) -> tuple[int, float]:
-    """(how many requests of this environment may be claimed, the sum of their priorities). of: only of these signatures."""
+    """Return (how many requests of this environment may be claimed, the sum of their priorities). of: only of these signatures."""
     queue = schema.ProfileQueue
-    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0))
-    found = found.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS), *([_of(of)] if of else []))
+    select = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0))
+    select = select.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS), *([_of(of)] if of else []))
     with database.reading() as connection:
-        count, worth = connection.execute(found).one()
+        count, worth = connection.execute(select).one()
     return int(count), float(worth)
 
 
 def claimants(database: Database) -> list[str]:
-    """The names of all who hold requests now, sorted."""
+    """Return the names of all who hold requests now, sorted."""
     queue = schema.ProfileQueue
     select = sa.select(queue.claimed_by).where(queue.claimed_by.is_not(None)).distinct().order_by(queue.claimed_by)
     with database.reading() as connection:
@@ -183,26 +182,26 @@ def _on_claim(database: Database, item: QueueItem, **values: Any) -> bool:
 
 
 def _free(environment: Environment | str, now: datetime, max_attempts: int) -> tuple[Any, ...]:
-    """The conditions under which a request of this environment may be claimed."""
+    """Return the conditions under which a request of this environment may be claimed."""
     queue = schema.ProfileQueue
     return (queue.environment_id == environment_row(environment), _unheld(now), queue.attempts < max_attempts,
             ~untrusted(queue.implementation_id))
 
 
 def _unheld(now: datetime) -> Any:
-    """The condition that nobody holds a request."""
+    """Return the condition that nobody holds a request."""
     until = schema.ProfileQueue.lease_until
     return sa.or_(until.is_(None), until < now, until > now + LONGEST)
 
 
 def _of(signatures: Collection[str]) -> Any:
-    """The condition that a request is of one of these implementations."""
+    """Return the condition that a request is of one of these implementations."""
     model = schema.Implementation
     return schema.ProfileQueue.implementation_id.in_(sa.select(model.id).where(model.signature.in_(signatures)))
 
 
 def _queue_item(connection: Connection, row: int) -> QueueItem:
-    """A request, with what it asks for."""
+    """Return a request, with its implementation, workload and environment."""
     def stored(model: type[schema.Base], number: int) -> dict[str, Any]:
         table = model.__table__
         return dict(connection.execute(sa.select(table).where(table.c.id == number)).one()._mapping)
@@ -222,7 +221,7 @@ def _queue_item(connection: Connection, row: int) -> QueueItem:
         implementation=ImplementationRecord(
             graph_key=graph_key(implementation["canonical_graph_id"]),
             recipe_key=graph_key(implementation["recipe_graph_id"]),
-            sources=tuple(SourceRecord(*each) for each in sources),
+            sources=tuple(SourceRecord(*source_row) for source_row in sources),
             **_some(implementation, "type", "name", "backend", "source_hash", "numeric_class", "requirements", "verbatim"),
         ),
         workload=WorkloadRecord(graph_key(workload["canonical_graph_id"]) or "", workload["axes_json"],
@@ -241,6 +240,7 @@ def _some(row: Mapping[str, Any], *columns: str) -> dict[str, Any]:
 
 
 def _held(item: QueueItem) -> Any:
-    """The claim `item` stands for: same worker, same moment; a claim that was lost and won again is another one."""
+    """Return the condition for the claim of `item`: same worker, same moment; a claim that was lost and won again is another one.
+    """
     queue = schema.ProfileQueue
     return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.claimed_at == item.claimed_at)

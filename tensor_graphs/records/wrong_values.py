@@ -16,12 +16,12 @@ from tensor_graphs.records.tables import TABLES
 
 _NUMBER, _TEXT, _BYTES = ("integer", "real"), ("text",), ("blob",)
 MOST = 20
-"""lines of one column: whoever wrote one wrong value has often written it into every row"""
+"""lines of one column: a writer of one wrong value has often written it into every row"""
 
 
 def _stored_as(kind: Any, name: str) -> tuple[str, tuple[str, ...], str]:
-    """What a column of this type holds, for people, SQLite's words for how it is stored (none for what may be anything), and a
-    condition for texts that are none of that."""
+    """Return what a column of this type holds, for people, SQLite's words for how it is stored (none for what may be anything), and
+    a condition for texts that are none of that."""
     if isinstance(kind, (sa.Integer, sa.Float, sa.Boolean)):
         return "number", _NUMBER, "0"
     if isinstance(kind, sa.LargeBinary):
@@ -35,8 +35,8 @@ def _stored_as(kind: Any, name: str) -> tuple[str, tuple[str, ...], str]:
 
 
 def wrong_values(connection: Connection) -> Iterator[tuple[str, int, str]]:
-    """Table, row, and `table.column of row 5 holds the text 'x', and no number`, table by table. Empty for a database that is no
-    SQLite file, whose server looks at types itself."""
+    """Yield table, row, and `table.column of row 5 holds the text 'x', and no number`, table by table. Empty for a database that is
+    no SQLite file, whose server checks types itself."""
     if connection.dialect.name != "sqlite":
         return
     for table in TABLES:

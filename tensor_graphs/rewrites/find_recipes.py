@@ -17,8 +17,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, work
-from tensor_graphs.costs.rounding import predicted_error
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves

@@ -1,8 +1,8 @@
 """ranked: a space in which a strategy proposes many schedules, and only those that a cost model ranks first are compiled and timed.
 
-A strategy sees measured scores where there are some, else predicted ones. What it proposes is gathered; after every POOL new ones,
-or where a strategy names nothing new, the FEW that may be the fastest of all are measured, compiled together. What measured
-neighbours were off by corrects a prediction: schedules of one call share what the model does not know of it.
+A strategy sees measured scores where there are some, else predicted ones. After every POOL new proposals, or where a strategy names
+nothing new, the FEW that may be the fastest are measured, compiled together. The errors of measured neighbours correct a
+prediction: schedules of one call share what the model does not know of it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tensor_graphs.costs.schedules import features_of_schedule
 from tensor_graphs.tuning.space import Measured, Space
 
 POOL, FEW, ANY = 32, 6, 2
-"""new proposals after which some are measured; how many of those that are predicted best, and how many of any, as a model may be
-wrong"""
+"""new proposals after which some are measured; how many of the best by prediction, and how many at random, as a model may be wrong
+"""
 
 IN_VAIN = 8
 """steps in a row that name nothing new, after which some are measured too"""
 
 BROKEN = 4.0
-"""the score that one which cannot be used counts as, where it says something of others"""
+"""the score of an unusable schedule, where it corrects predictions"""
 
 OPTIMISM = 0.5
-"""of the spread of a prediction, by which it may be better"""
+"""share of the spread of a prediction by which it may be better"""
 
 ALIKE = 0.5
-"""what a measured schedule says of one that differs by an action more, of 1 that the model says"""
+"""weight of a measured schedule per action of difference, relative to the model's 1"""
 
 Predict = Callable[[Schedule], Estimate]
 
 
 def ranked(space: Measured) -> Space:
-    """The space, ranked by this machine's model of schedules; itself where none was trained."""
+    """Return the space, ranked by this machine's model of schedules; itself where none was trained."""
     model = cost_model.of_machine(cost_model.SCHEDULES)
     if model is None:
         return space
@@ -47,7 +47,7 @@ def ranked(space: Measured) -> Space:
 
 
 class Ranked:
-    """predict: the logarithm of a schedule's score, and its spread."""
+    """A ranked space. predict: the logarithm of a schedule's score, and its spread."""
 
     def __init__(self, space: Space, predict: Predict) -> None:
         self.space, self.seed, self.predict = space, space.seed, predict
@@ -66,28 +66,28 @@ class Ranked:
 
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
         before = len(self.predicted)
-        for each in dict.fromkeys(schedules):
-            if each not in self.predicted and each not in self.found:
-                self.predicted[each] = self.predict(each)
+        for schedule in dict.fromkeys(schedules):
+            if schedule not in self.predicted and schedule not in self.found:
+                self.predicted[schedule] = self.predict(schedule)
         named = len(self.predicted) - before
         self.new, self.vain = self.new + named, 0 if named else self.vain + 1
         if self.new >= POOL or self.vain >= IN_VAIN:
             best = self.best(FEW)
-            others = [each for each in self.predicted if each not in self.found and each not in best]
+            others = [schedule for schedule in self.predicted if schedule not in self.found and schedule not in best]
             self.measure([*best, *self.rng.sample(others, min(ANY, len(others)))])
-        return [self.found[each] if each in self.found else self.estimate(each)[0] for each in schedules]
+        return [self.found[schedule] if schedule in self.found else self.estimate(schedule)[0] for schedule in schedules]
 
     def better(self, one: Schedule, other: Schedule) -> bool:
-        """In pairs; what is not measured yet is, together with the best that were proposed."""
-        new = [each for each in dict.fromkeys((one, other)) if each not in self.found]
+        """Return whether one is faster, in pairs; unmeasured ones are measured first, together with the best proposals."""
+        new = [schedule for schedule in dict.fromkeys((one, other)) if schedule not in self.found]
         if new:
             self.measure([*new, *self.best(FEW // 2)])
         return self.space.better(one, other)
 
     def best(self, count: int) -> list[Schedule]:
-        """Of what was proposed and not measured, what may be the fastest."""
-        left = {each: self.estimate(each)[1] for each in self.predicted if each not in self.found}
-        return sorted(left, key=lambda each: left[each])[:count]
+        """Return the unmeasured proposals that may be the fastest."""
+        left = {schedule: self.estimate(schedule)[1] for schedule in self.predicted if schedule not in self.found}
+        return sorted(left, key=lambda schedule: left[schedule])[:count]
 
     def measure(self, schedules: Sequence[Schedule]) -> None:
         self.new = self.vain = 0
@@ -95,7 +95,7 @@ class Ranked:
         self.found |= zip(several, self.space.scores(several), strict=True)
 
     def estimate(self, schedule: Schedule) -> tuple[float, float]:
-        """The score that is expected, and an optimistic one."""
+        """Return the expected score, and an optimistic one."""
         estimate = self.predicted[schedule]
         own = self.actions(schedule)
         weight, off = 1.0, 0.0
@@ -107,7 +107,7 @@ class Ranked:
         return math.exp(middle), math.exp(middle - OPTIMISM * estimate.spread / math.sqrt(weight))
 
     def actions(self, schedule: Schedule) -> frozenset[int]:
-        """As numbers, which compare at once."""
+        """Encode actions as numbers, which compare at once."""
         if schedule not in self.sets:
             self.sets[schedule] = frozenset(self.numbers.setdefault(a, len(self.numbers)) for a in schedule)
         return self.sets[schedule]

@@ -1,4 +1,5 @@
-"""space: what a strategy walks: the schedules of one signature at some sizes, and what each scores, until the time is spent."""
+"""space: the search space of a strategy: the schedules of one signature at some sizes, and their scores, until the time is spent.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +20,23 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
 
 FIRST, MORE, LAST, PLACES = 5, 12, 15, 3
-"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner, at each of so many places in
-memory"""
+"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner, at each of several places"""
 
 MAY_BE = 0.97
-"""a score below which a schedule is looked at more closely"""
+"""a score below which a schedule is measured more closely"""
 
 FASTER, WINS = 0.98, 0.7
-"""the winner's time ÷ the seed's, and the share of pairs that it wins, in samples of their own (one of two hundred schedules that
-are equal to the seed would win as many of 45): else the seed stays"""
+"""ratio of the winner's time to the seed's, and the share of pairs that it wins, in samples of their own (one of two hundred equal
+schedules would win 45 of them): else the seed stays"""
 
 KEPT = 0.2
 """of the time, for the last test"""
 
 SMALL = 1 << 16
-"""turns up to which the interpreter runs a program that is cut or lowered otherwise"""
+"""iterations up to which the interpreter runs a program that is cut or lowered differently"""
 
 BAD = float("inf")
-"""the score of what is not legal, does not compile or computes something else"""
+"""the score of a schedule that is not legal, does not compile or computes something else"""
 
 
 class TimeIsOver(Exception):
@@ -44,26 +44,26 @@ class TimeIsOver(Exception):
 
 
 class Space(Protocol):
-    """What strategies see. Scores: time ÷ the seed's, BAD for what cannot be used. All but `seed` may raise TimeIsOver."""
+    """Interface for strategies. Scores: time ÷ the seed's, BAD for unusable schedules. All but `seed` may raise TimeIsOver."""
 
     seed: Schedule
 
     def sites(self, schedule: Schedule) -> Sequence[Sequence[Action]]:
-        """For each thing that can be chosen otherwise: the other actions."""
+        """Return the other actions of each site."""
 
     def changed(self, schedule: Schedule, action: Action) -> Schedule:
-        """The schedule with this action; itself where that is not legal."""
+        """Return the schedule with this action; itself where that is not legal."""
 
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
-        """Measured once each."""
+        """Return the scores, measured once each."""
 
     def better(self, one: Schedule, other: Schedule) -> bool:
-        """Whether one is faster than another, in pairs of samples."""
+        """Return whether one is faster than another, in pairs of samples."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """A schedule that a search has looked at. why: it cannot be used."""
+    """A schedule that a search has tried. why: it cannot be used."""
 
     schedule: Schedule
     samples: Paired | None
@@ -127,7 +127,7 @@ class Measured:
         return [self.looked[s].score for s in schedules]
 
     def program(self, schedule: Schedule) -> StageProgram:
-        """What a legal schedule comes to."""
+        """Return the stage program of a legal schedule."""
         if schedule not in self.programs:
             self.programs[schedule] = actions.replay(self.definition, schedule)
         return self.programs[schedule]
@@ -140,25 +140,25 @@ class Measured:
         return pairs.ratio < FASTER and pairs.wins >= WINS
 
     def winner(self) -> tuple[Schedule, Paired | None]:
-        """The best schedule that holds against the seed in samples of their own, and these; else the seed. On operands of their own
-        too, at several places, at each of which it is faster: where arrays lie, and when threads sleep, makes a short kernel some
-        percent faster or slower, and a search finds what suits the operands it has."""
-        ranked = sorted((each for each in self.looked.values() if each.schedule != self.seed and each.score < 1.0),
-                        key=lambda each: each.score)[:3]
+        """Return the best schedule that beats the seed in samples of their own, and these; else the seed. It has to be faster on
+        other operands too, at several places in memory: where arrays lie makes a short kernel some percent faster or slower, and a
+        search fits its operands."""
+        ranked = sorted((looked for looked in self.looked.values() if looked.schedule != self.seed and looked.score < 1.0),
+                        key=lambda looked: looked.score)[:3]
         benches = self.elsewhere() if ranked else []
-        for each in ranked:
-            found = self.beside_seed(each.schedule, benches, LAST)
-            pairs = Paired.joined(found)
-            if pairs.ratio < FASTER and pairs.wins >= WINS and all(each.ratio < 1.0 for each in found):
-                return each.schedule, pairs
+        for looked in ranked:
+            paired = self.beside_seed(looked.schedule, benches, LAST)
+            pairs = Paired.joined(paired)
+            if pairs.ratio < FASTER and pairs.wins >= WINS and all(one.ratio < 1.0 for one in paired):
+                return looked.schedule, pairs
         return self.seed, None
 
     def elsewhere(self) -> list[ScheduleBench]:
-        """Operands at other places in memory, kept together so that none lies where another did."""
+        """Return operands at other places in memory, held together so that no two share a place."""
         return [ScheduleBench(self.signature, self.dims) for _ in range(PLACES)]
 
     def beside_seed(self, schedule: Schedule, benches: Sequence[ScheduleBench], rounds: int) -> list[Paired]:
-        """Samples of a schedule and of the seed at each place."""
+        """Return samples of a schedule and of the seed at each place."""
         own, its = self.programs[schedule], self.programs[self.seed]
         return [bench.pairs(bench.load(own), bench.load(its), rounds) for bench in benches]
 
@@ -177,20 +177,20 @@ class Measured:
         return Looked(schedule, pairs)
 
     def _interpreted(self, schedule: Schedule) -> None:
-        """Of small programs, lowered or cut otherwise. Raises WrongOutputs where the interpreter computes something else."""
+        """Interpret small programs, lowered or cut differently. Raises WrongOutputs where the result differs."""
         program, seed = self.programs[schedule], self.programs[self.seed]
         if _structure(schedule) == _structure(self.seed) or self._turns(seed) > SMALL or self._turns(program) > SMALL:
             return
         operands = [x.reshape(-1) for x in self.bench.sets[0][1]]
         if self.meant is None:
             self.meant = run(seed, operands, self.dims)
-        for found, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
-            if not np.allclose(found, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
+        for output, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
+            if not np.allclose(output, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
                 raise WrongOutputs("the interpreter computes something else than from the rules' schedule")
 
     def _turns(self, program: StageProgram) -> int:
         axes = ((*n.axes[:s.level], *s.axes, *s.reduce) for n in program.nests for s in n.stages)
-        return sum(int(np.prod([d.bounds(a.size)[1] for a in each], dtype=float)) for each in axes)
+        return sum(int(np.prod([d.bounds(a.size)[1] for a in nest_axes], dtype=float)) for nest_axes in axes)
 
     def _still(self) -> None:
         if time.perf_counter() > self.deadline:

@@ -1,6 +1,6 @@
-"""strategies: ways to walk a space of schedules until its time is spent; all see the same interface (space.py) and keep nothing.
+"""strategies: ways to search a space of schedules until its time is spent; all see the same interface (space.py) and store nothing.
 
-A strategy may propose whatever it likes: what it has measured is in the space, and the winner is tested against the seed once more.
+A strategy may propose any schedule: its measurements are in the space, and the winner is tested against the seed again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MOST_CHANGES = 4
 """actions by which a random schedule differs from the seed at most"""
 
 IN_VAIN = 200
-"""steps in a row that name no new schedule, after which a space is taken to be known"""
+"""steps in a row that name no new schedule, after which a space counts as exhausted"""
 
 
 def descent(space: Space, rng: random.Random) -> None:
-    """One site after the other: the best of its actions where it is faster in pairs; from two random changes when nothing is."""
+    """Search one site after the other: take the best of its actions where it is faster in pairs, else two random changes."""
     best = space.seed
     at = best
     while True:
@@ -36,7 +36,7 @@ def descent(space: Space, rng: random.Random) -> None:
                 sites = space.sites(at)
                 others = [space.changed(at, a) for a in sites[i]] if i < len(sites) else []
                 if others:
-                    scored = sorted(zip(space.scores(others), others, strict=True), key=lambda each: each[0])
+                    scored = sorted(zip(space.scores(others), others, strict=True), key=lambda pair: pair[0])
                     if scored[0][0] < space.scores([at])[0] and space.better(scored[0][1], at):
                         at, moved = scored[0][1], True
         if at != best and (best == space.seed or space.better(at, best)):
@@ -46,23 +46,23 @@ def descent(space: Space, rng: random.Random) -> None:
 
 
 def at_random(space: Space, rng: random.Random, together: int = 4) -> None:
-    """Schedules that differ from the seed by a few actions."""
+    """Try schedules that differ from the seed by a few actions."""
     while True:
         space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(together)])
 
 
-def beam(space: Space, rng: random.Random, width: int = 4, each: int = 4) -> None:
-    """The best few, some neighbours of each of them, the best few of all these, and so on."""
+def beam(space: Space, rng: random.Random, width: int = 4, neighbours: int = 4) -> None:
+    """Repeat: the best few, some neighbours of each of them, the best few of all these."""
     held = [space.seed]
     while True:
-        near = [_walked(space, s, rng, 1) for s in held for _ in range(each)]
+        near = [_walked(space, s, rng, 1) for s in held for _ in range(neighbours)]
         both = list(dict.fromkeys((*held, *near)))
         scored = sorted(zip(space.scores(both), range(len(both)), strict=True))
         held = [both[i] for _, i in scored[:width]]
 
 
 def evolution(space: Space, rng: random.Random, size: int = 8) -> None:
-    """A population: the better of two at random is a parent, children take actions of either and one more; the worst go."""
+    """Evolve a population: the better of two at random is a parent, children take actions of either and one more; the worst go."""
     population = list(dict.fromkeys([space.seed, *(_walked(space, space.seed, rng, 2) for _ in range(size - 1))]))
     while True:
         parents = [_better_of_two(space, population, rng) for _ in range(size // 2 * 2)]
@@ -80,7 +80,7 @@ def _better_of_two(space: Space, population: Sequence[Schedule], rng: random.Ran
 
 @dataclass
 class _Node:
-    """What was decided of the first sites. reward: the sum over visits."""
+    """Decisions on the first sites. reward: the sum over visits."""
 
     schedule: Schedule
     depth: int
@@ -91,7 +91,7 @@ class _Node:
 
 
 def tree_search(space: Space, rng: random.Random, curiosity: float = 0.1) -> None:
-    """Monte-Carlo tree search: site by site, the child with the largest bound (UCT), the rest at random."""
+    """Search by Monte-Carlo tree search: site by site, the child with the largest bound (UCT), the rest at random."""
     root = _Node(space.seed, 0)
     while True:
         path = [root]
@@ -128,7 +128,7 @@ _registered: dict[str, Strategy] = {}
 
 
 def known() -> dict[str, Strategy]:
-    """The strategies by name, those of users too."""
+    """Return the strategies by name, those of users too."""
     return {**STRATEGIES, **_registered}
 
 
@@ -177,7 +177,7 @@ def walk(space: Space, strategy: str, rng: random.Random) -> None:
 
 
 class _Bored:
-    """A space that ends a strategy which names nothing new, as time does."""
+    """A space that ends a strategy which names nothing new, as at the end of its time."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.seed = space, space.seed
@@ -203,7 +203,7 @@ class _Bored:
 
 
 def _walked(space: Space, schedule: Schedule, rng: random.Random, steps: int) -> Schedule:
-    """After so many random actions."""
+    """Return the schedule after this many random actions."""
     for _ in range(steps):
         sites = space.sites(schedule)
         if sites:
@@ -212,7 +212,7 @@ def _walked(space: Space, schedule: Schedule, rng: random.Random, steps: int) ->
 
 
 def _crossed(space: Space, one: Schedule, other: Schedule, rng: random.Random) -> Schedule:
-    """One with about half of the actions in which another differs."""
+    """Return one with about half of the actions in which another differs."""
     for action in other:
         if action not in one and rng.random() < 0.5:
             one = space.changed(one, action)

@@ -1,7 +1,7 @@
-"""timing: schedules of one signature, timed in turns with the seed in this process.
+"""timing: schedules of one signature, timed interleaved with the seed in this process.
 
-What our own generator wrote is no enemy: candidates share this process and its pool, and are compared with the seed's outputs
-before they are timed. Who wins is compared with the oracle by the judge, in a process of its own, before it is chosen (tune.py).
+Code of our own generator is trusted: candidates share this process and its pool, and are compared with the seed's outputs before
+they are timed. The judge compares the winner with the oracle, in a process of its own, before it is chosen (tune.py).
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.measure.points.inputs import make_inputs
 
 COLD_BYTES, MOST_SETS = 32 << 20, 8
-"""operands lie at another place in each run, until so many bytes were seen: what was used last is not in the nearest cache"""
+"""operands lie at another place in each run, until this many bytes were read: the last used are not in the nearest cache"""
 
 LEAST_SECONDS = 2e-4
 """of a sample: shorter runs are repeated"""
 
 HALF_LIMIT, NARROW_LIMIT, WIDE_LIMIT = 2e-2, 1e-4, 1e-10
-"""a schedule's outputs may be off the seed's by as much, relative to the largest of them: sums are taken in another order"""
+"""deviation of a schedule's outputs from the seed's, relative to the largest of them: sums are taken in another order"""
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Samples [s] of a schedule and of the seed, each pair right after each other."""
+    """Samples [s] of a schedule and of the seed, each pair consecutive."""
 
     own: tuple[float, ...]
     seed: tuple[float, ...]
 
     @staticmethod
     def joined(several: Sequence[Paired]) -> Paired:
-        """All of their pairs."""
-        return Paired(tuple(s for each in several for s in each.own), tuple(s for each in several for s in each.seed))
+        """Return all of their pairs."""
+        return Paired(tuple(s for paired in several for s in paired.own), tuple(s for paired in several for s in paired.seed))
 
     @property
     def ratio(self) -> float:
-        """Time ÷ the seed's: of the medians over pairs, which a slow moment of the machine moves little."""
+        """Ratio of the times of the schedule and the seed: of the medians over pairs, as a slow moment changes these little."""
         return float(np.median(np.asarray(self.own) / np.asarray(self.seed)))
 
     @property
     def wins(self) -> float:
-        """The share of pairs in which it was faster."""
+        """Share of pairs in which it was faster."""
         return float(np.mean(np.asarray(self.own) < np.asarray(self.seed)))
 
 
 class WrongOutputs(Exception):
-    """A schedule computes something else than the seed."""
+    """Error: a schedule computes something else than the seed."""
 
 
 class ScheduleBench:
@@ -79,7 +79,7 @@ class ScheduleBench:
         self.turn = 0
 
     def load(self, program: StageProgram) -> Callable[[], None]:
-        """A call of a compiled program, on other operands each time."""
+        """Return a call of a compiled program, on other operands each time."""
         code = libraries.code_of(program)
         function = _CALL(self.native.address(code.symbol, str(code.path)))
         ints = (ctypes.c_int64 * max(1, len(program.dims)))(*(self.ints[str(s)] for s in program.dims))
@@ -92,23 +92,23 @@ class ScheduleBench:
         return run
 
     def compare(self, run: Callable[[], None]) -> None:
-        """Raises WrongOutputs where a call does not give what the first one gave that was compared."""
+        """Raise WrongOutputs where a call's result differs from that of the first call that was compared."""
         outs = self.sets[(self.turn + 1) % len(self.sets)][0]
         for out in outs:
             out.reshape(-1).view(np.uint8)[:] = 0xA5                  # a number alone has no bytes to view
         run()
-        found = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
+        outputs = [np.array(out, np.float64 if out.dtype.kind != "i" else out.dtype) for out in outs]
         if self.expected is None:
-            self.expected = found
+            self.expected = outputs
             return
-        for out, ref, dtype in zip(found, self.expected, self.dtypes, strict=True):
+        for out, ref, dtype in zip(outputs, self.expected, self.dtypes, strict=True):
             limit = WIDE_LIMIT if dtype.itemsize == 8 else NARROW_LIMIT if dtype.itemsize == 4 else HALF_LIMIT
             scale = float(np.max(np.abs(ref), initial=0.0, where=np.isfinite(ref)))
             if not np.allclose(out, ref, rtol=limit, atol=limit * scale, equal_nan=True):
                 raise WrongOutputs(f"it is off the rules' schedule by {np.nanmax(np.abs(out - ref)):.2g}")
 
     def pairs(self, run: Callable[[], None], seed: Callable[[], None], rounds: int) -> Paired:
-        """Samples of both, in turns, in another order each time."""
+        """Return samples of both, interleaved, in another order each time."""
         repeats = self.repeats(seed)
         own, its = list[float](), list[float]()
         for i in range(rounds):
@@ -129,5 +129,5 @@ class ScheduleBench:
 
 
 def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
-    """Compile programs together; of each None, or why there is no code of it."""
+    """Compile programs together; return for each None, or why there is no code of it."""
     return libraries.compiled(programs)

@@ -1,7 +1,7 @@
-"""tune: search a schedule for one signature at some sizes, store what was looked at, have the winner judged, and make it a kernel.
+"""tune: search a schedule for one signature at some sizes, store what was tried, have the winner judged, and make it a kernel.
 
-What was looked at are traces of the kind `search`, which no choice reads. The winner is compared with the oracle and timed like any
-kernel, in turns with what the rules make, and is chosen where those rows say so.
+Tried schedules are traces of the kind `search`, which no choice reads. The winner is judged and timed like any kernel, interleaved
+with the rules' one, and is chosen where those rows favour it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LOOPS = "gen.loops"
 """the kernel whose loops the rules arrange: the seed of every search"""
 
 JUDGED = 1.2
-"""seconds of timed runs of the winner, and of the seed beside it: several processes each"""
+"""seconds of timed runs of the winner, and of the seed: several processes each"""
 
 
 def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds: float, *, strategy: str = next(iter(STRATEGIES)),
          seed: int = 0) -> TunedPart:
-    """What a search of so many seconds came to; judging its winner comes on top. Raises NotLowered where `gen` writes no loops, and
-    StrategyError."""
+    """Search for this many seconds and return the result; judging its winner comes on top. Raises NotLowered where `gen` writes no
+    loops, and StrategyError."""
     started = time.perf_counter()
     threads = library.load().threads()
     library.set_threads(judge.threads or 0)
@@ -57,8 +57,8 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
     if pairs is not None:
         seeded, kernel = kernel, registry.know(tuned(signature, schedule))
         asked = [Question(k, signature, binding, 1.0, again="beside what was tuned") for k in (kernel, seeded)]
-        found = {q.kernel.name: status for q, status in answer(judge, asked, budget=4 * JUDGED, per_kernel=JUDGED, at_least=2)}
-        status = found.get(kernel.name, "LEFT")
+        statuses = {q.kernel.name: status for q, status in answer(judge, asked, budget=4 * JUDGED, per_kernel=JUDGED, at_least=2)}
+        status = statuses.get(kernel.name, "LEFT")
     ratio = 1.0 if pairs is None else pairs.ratio
     log.info("%s: %d schedules in %.1f s, %s: %.3f of the seed's time", signature.title(), len(space.looked),
              time.perf_counter() - started, kernel.name, ratio)
@@ -68,22 +68,22 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
 
 def store(database: Database, signature: Signature, binding: Mapping[str, int], space: Measured, strategy: str, seed: int,
           threads: int | None = None) -> None:
-    """File all that was looked at, the seed left out."""
+    """File all that was tried, except the seed."""
     database.ensure_graph(graph_record(signature))
-    database.add_traces(_trace(signature, binding, each, strategy, seed, threads) for each in space.looked.values()
-                        if each.schedule != space.seed)
+    database.add_traces(_trace(signature, binding, looked, strategy, seed, threads) for looked in space.looked.values()
+                        if looked.schedule != space.seed)
 
 
 def _trace(signature: Signature, binding: Mapping[str, int], looked: Looked, strategy: str, seed: int,
            threads: int | None) -> TraceRecord:
     kernel = tuned(signature, looked.schedule)
     environment = environment_of(kernel.backend, threads)
-    said = {"search": {"strategy": strategy, "score": None if looked.samples is None else looked.samples.ratio}}
+    conditions = {"search": {"strategy": strategy, "score": None if looked.samples is None else looked.samples.ratio}}
     where = implementation_of(kernel), timed_workload(signature, binding), environment, "search"
     if looked.samples is None:
         status = "COMPILE_ERROR" if "compile" in looked.why else "INCORRECT_NUMERICAL"
-        return TraceRecord(*where, status, verifier=VERIFIER, seed=seed, log=looked.why, conditions=said)   # type: ignore[arg-type]
+        return TraceRecord(*where, status, verifier=VERIFIER, seed=seed, log=looked.why, conditions=conditions)   # type: ignore[arg-type]
     middle = sorted(looked.samples.seed)[len(looked.samples.seed) // 2]
     return TraceRecord(*where, "PASSED", samples_ms=tuple(s * 1e3 for s in looked.samples.own), baseline=LOOPS,    # type: ignore[arg-type]
-                       baseline_ms=middle * 1e3, timer="perf_counter", verifier=VERIFIER, seed=seed, conditions=said)
+                       baseline_ms=middle * 1e3, timer="perf_counter", verifier=VERIFIER, seed=seed, conditions=conditions)
 

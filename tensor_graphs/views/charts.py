@@ -10,14 +10,14 @@ WIDTH, HEIGHT = 860, 560
 LEFT, RIGHT, TOP, BOTTOM = 96, 30, 56, 70
 
 APART = 26
-"""pixels between two labels, at least: of points closer than that the first is labelled"""
+"""pixels between two labels, at least: of closer points the first is labelled"""
 
 Ticks = Sequence[tuple[float, str]]
-"""where along an axis, and what is said there"""
+"""pixels along an axis, and their labels"""
 
 
 def opened(title: str, note: str) -> list[str]:
-    """The beginning of a document, with a title on the left and a note on the right; `closed` ends it."""
+    """Return the beginning of a document, with a title on the left and a note on the right; `closed` ends it."""
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
             'font-family="sans-serif" font-size="13">')
     return [head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', text(LEFT, 26, title, size=15),
@@ -29,12 +29,12 @@ def closed(lines: Sequence[str]) -> str:
 
 
 def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[str]:
-    """Both axes: a grid at the ticks, given in pixels, what is said at each, and what the axes are."""
+    """Draw both axes: a grid at the ticks, given in pixels, their labels, and the axes' names."""
     out = []
-    for at, said in x_ticks:
-        out += [line(at, TOP, at, HEIGHT - BOTTOM, "#ddd"), text(at, HEIGHT - BOTTOM + 20, said, anchor="middle")]
-    for at, said in y_ticks:
-        out += [line(LEFT, at, WIDTH - RIGHT, at, "#ddd"), text(LEFT - 10, at + 4, said, anchor="end")]
+    for at, label in x_ticks:
+        out += [line(at, TOP, at, HEIGHT - BOTTOM, "#ddd"), text(at, HEIGHT - BOTTOM + 20, label, anchor="middle")]
+    for at, label in y_ticks:
+        out += [line(LEFT, at, WIDTH - RIGHT, at, "#ddd"), text(LEFT - 10, at + 4, label, anchor="end")]
     middle = (TOP + HEIGHT - BOTTOM) / 2
     box = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
     return [*out, f'<rect {box} fill="none" stroke="#444"/>',
@@ -43,24 +43,24 @@ def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[st
 
 
 class Circles:
-    """Circles, each with what is said of it, and labels that do not lie on each other."""
+    """Circles, each with a title, and labels that do not overlap."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._labels: list[tuple[float, float]] = []
 
-    def add(self, point: tuple[float, float], label: str, said: str, colour: str, *, filled: bool = True,
+    def add(self, point: tuple[float, float], label: str, title: str, colour: str, *, filled: bool = True,
             radius: float = 5) -> None:
         x, y = point
         self.lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour if filled else "white"}" '
-                          f'stroke="{colour}" stroke-width="1.5"><title>{escape(said)}</title></circle>')
+                          f'stroke="{colour}" stroke-width="1.5"><title>{escape(title)}</title></circle>')
         if all(math.dist(point, other) >= APART for other in self._labels):
             self._labels.append(point)
             self.lines.append(text(x + radius + 3, y - radius - 2, label, colour=colour))
 
 
 def axis(values: Sequence[float], start: float, end: float) -> tuple[Callable[[float], float], list[float]]:
-    """(value -> pixel, on a logarithmic scale; where to put ticks: decades, and 2 and 5 of each where that leaves few)."""
+    """Return (value -> pixel, on a logarithmic scale; positions of ticks: decades, and 2 and 5 of each where that leaves few)."""
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
     low, high = low / 1.25, high * 1.25
     span = math.log10(high / low)
@@ -79,5 +79,5 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
 
 
-def text(x: float, y: float, said: str, *, anchor: str = "start", size: int = 13, colour: str = "#222") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(said)}</text>'
+def text(x: float, y: float, content: str, *, anchor: str = "start", size: int = 13, colour: str = "#222") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(content)}</text>'

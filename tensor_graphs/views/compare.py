@@ -1,7 +1,7 @@
-"""compare: two plans of one graph, step by step: what differs, why each has not what the other has, and what it costs.
+"""compare: two plans of one graph, step by step: the differences, the reasons for them, and their costs.
 
-In: plans that were chosen, or pinned and run again.  Out: for each range of sizes that a path of each serves, the steps that are
-not the same, with the difference in time; then errors and memory. The differences of the steps add up to that of the paths.
+In: plans that were chosen, or pinned and run again.  Out: for each range of sizes that a path of each serves, the steps that
+differ, with the difference in time; then errors and memory. The differences of the steps add up to that of the paths.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class Side:
-    """How one of the plans computes a part. seconds: of all its calls; none of a part that is said otherwise, whose steps count.
-    why_not: why it has not what the other plan has ("" where that has nothing)."""
+    """Way in which one of the plans computes a part. seconds: of all its calls; none of a part that is rewritten, whose steps
+    count. why_not: why it has not the other plan's way ("" where that has nothing)."""
 
     way: str
     calls: int
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """A part that is not computed alike; a side is None where its path does not reach the part."""
+    """A part that is computed differently; a side is None where its path does not reach the part."""
 
     what: str
     a: Side | None
@@ -52,7 +52,7 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """What B takes more."""
+        """Additional seconds of B."""
         return (self.b.seconds if self.b else 0.0) - (self.a.seconds if self.a else 0.0)
 
 
@@ -73,7 +73,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. names: of the two plans, for people."""
+    """Result of `compare`. names: of the two plans, for people."""
 
     names: tuple[str, str]
     plans: tuple[Plan, Plan]
@@ -85,7 +85,7 @@ class Comparison:
         return "\n".join(self.lines())
 
     def lines(self, rows: int = 14) -> list[str]:
-        """For people; at most `rows` steps of a range."""
+        """Return lines for people; at most `rows` steps of a range."""
         out = []
         for letter, name, plan in zip("AB", self.names, self.plans, strict=True):
             form = f" · intermediates {plan.intermediates}" if self.plans[0].graph != self.plans[1].graph else ""
@@ -117,8 +117,8 @@ class Comparison:
             ratio = r.b.predicted / r.a.predicted if r.a.predicted else 1.0
             yield f"  B takes {ratio:.3g} × the time of A{f' at {at[0]}' if at[0] else ''}; {r.same} steps are alike"
         else:
-            yield (f"  A is priced at {at[0]}, B at {at[1]}, so their times do not compare "
-                   "(in Python: sizes in at= price both there)")
+            yield (f"  A is costed at {at[0]}, B at {at[1]}, so their times do not compare "
+                   "(in Python: sizes in at= cost both there)")
         for d in r.differences[:rows]:
             yield f"  {d.seconds * 1e6:+10.1f} µs  {d.what[:LONGEST]}"
             yield f"{'':17}A: {d.a if d.a else 'not reached'}   B: {d.b if d.b else 'not reached'}"
@@ -149,9 +149,9 @@ class Comparison:
 
 def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second"), sizes: Mapping[str, int] | None = None,
             costed: Callable[[Plan, Mapping[str, int]], Plan] | None = None) -> Comparison:
-    """Two plans of one graph, compared. sizes: at which memory is compared (default: the largest); a range that serves them comes
-    first. priced: a plan with the same choices and its prices at these sizes, for ranges that the two were priced at other sizes
-    in; without it their times are not compared. Raises GraphError for plans of different graphs, PlanError for a size outside of
+    """Compare two plans of one graph. sizes: at which memory is compared (default: the largest); a range that serves them comes
+    first. priced: a plan with the same choices and its costs at these sizes, for ranges in which the two were costed at different
+    sizes; without it their times are not compared. Raises GraphError for plans of different graphs, PlanError for a size outside of
     its dim's range."""
     if a.pin.written != b.pin.written and a.graph != b.graph:
         raise GraphError(f"these are plans of different graphs, {a.pin.written[:12]} and {b.pin.written[:12]}",
@@ -170,30 +170,30 @@ def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second
 
 
 def _within(cell: Cell, *priced_at: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of a cell: those of one of the plans where they lie in it, else its lowest."""
+    """Return sizes of a cell: those of one of the plans where they lie in it, else its lowest."""
     lowest = {**priced_at[0], **{name: low for name, low, _ in cell.ranges}}
     return dict(next((at for at in priced_at if cell.holds(at)), lowest))
 
 
 def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
     mine, theirs = ({e.signature: e for e in x.evidence} for x in (v, w))
-    found, same = [], 0
+    differences, same = [], 0
     for key in dict.fromkeys([*mine, *theirs]):
         x, y = mine.get(key), theirs.get(key)
         if x is not None and y is not None and (x.chosen, x.calls) == (y.chosen, y.calls) and _identity(v, x) == _identity(w, y):
             same += not is_way_on(x.chosen)
             continue
         title = next(e.title for e in (x, y) if e is not None)
-        found.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
+        differences.append(Difference(title, _side(x, y, a, v, w), _side(y, x, b, w, v)))
     rest = [x.predicted - sum(e.seconds * e.calls for e in x.evidence if not is_way_on(e.chosen)) for x in (v, w)]
     if abs(rest[1] - rest[0]) > 1e-9:
-        found.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
-    found.sort(key=lambda d: (not _said_otherwise(d), -abs(d.seconds)))
-    return Range(cell, v, w, same, tuple(found))
+        differences.append(Difference(BESIDE, *(Side(NO_STEP, 1, r, False, None) for r in rest)))
+    differences.sort(key=lambda d: (not _is_rewritten(d), -abs(d.seconds)))
+    return Range(cell, v, w, same, tuple(differences))
 
 
-def _said_otherwise(d: Difference) -> bool:
-    """Whether one of the plans has steps in place of this part, which are differences too: what they follow from comes first."""
+def _is_rewritten(d: Difference) -> bool:
+    """Return whether one of the plans has steps in place of this part, which are differences too: their cause comes first."""
     return any(s is not None and is_way_on(s.way) for s in (d.a, d.b))
 
 
@@ -215,7 +215,7 @@ def _side(e: Evidence | None, other: Evidence | None, plan: Plan, mine: Variant,
 
 
 def _why_not(name: str, e: Evidence, backends: Sequence[str]) -> str:
-    """Why a plan computes a part as it does, and not in the way of this name."""
+    """Return why a plan computes a part as it does, and not in the way of this name."""
     refused = dict(e.refused).get(name)
     if refused is not None:
         return refused
@@ -223,8 +223,8 @@ def _why_not(name: str, e: Evidence, backends: Sequence[str]) -> str:
     if seconds is None:
         backend = name.partition(".")[0]
         return "not offered there" if is_way_on(name) or backend in backends else f"the backend {backend} was not allowed"
-    said = f"{duration(seconds)} a call ({'measured' if measured else 'estimate'}), not {duration(e.seconds)}"
-    return said if seconds >= e.seconds else f"{said}: its path was given, or other steps of that way take more"
+    cost = f"{duration(seconds)} a call ({'measured' if measured else 'estimate'}), not {duration(e.seconds)}"
+    return cost if seconds >= e.seconds else f"{cost}: its path was given, or other steps of that way take more"
 
 
 def _named(way: str) -> str:

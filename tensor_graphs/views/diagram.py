@@ -4,9 +4,9 @@
     text = of_plan(plan, {"n": 1}, "softmax.tg")    # the steps of the variant for these sizes
     svg = laid_out(text)                            # by Graphviz's program `dot`
 
-A box is what costs something: an op that is no view, or an instruction. Views are part of the arrows; parameters and states are
-lines in the boxes that read them. Of a plan a box has the colour of its backend, the border of its device, and a height and a
-border as its share of the time asks.
+A box is an op that is no view, or an instruction. Views are part of the arrows; parameters and states are lines in the boxes that
+read them. In a plan a box has the colour of its backend, the border of its device, and a height and border width by its share of
+the time.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BORDERS = ("#555555", "#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
 LEAF = "#ffffff"
 
 HEIGHT, TALLER = 0.6, 3.0
-"""inches of a box without a time, and those that one with all of the time has beside them"""
+"""inches of a box without a time, and those added for all of the time"""
 
 THICKER = 7.0
-"""points that the border of a box with all of the time has beside the usual one"""
+"""points added to the border of a box with all of the time"""
 
 MOST_LINES, LONGEST = 6, 80
-"""lines of what a box reads, and characters of one"""
+"""lines of the operands of a box, and characters of one"""
 
 LAYOUT_SECONDS = 120
 
@@ -55,8 +55,8 @@ class DiagramError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Box:
-    """One step. kind: equal for what is the same step of another layer. reads: the boxes before it that it reads, by number.
-    group: what colours it. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or guess."""
+    """One step. kind: equal for the same step of another layer. reads: numbers of the boxes before it that it reads. group: of its
+    colour. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or estimated."""
 
     title: str
     kind: Hashable
@@ -71,7 +71,7 @@ class Box:
 
 @dataclass
 class Boxes:
-    """All boxes of a picture, operands first. grouped: what `Box.group` is, for the legend."""
+    """All boxes of a picture, operands first. grouped: the meaning of `Box.group`, for the legend."""
 
     grouped: str
     made: list[Box] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Boxes:
 # ---- a graph ---------------------------------------------------------------------------------------------------------
 
 def of_graph(graph: Graph, title: str) -> str:
-    """The ops of a graph as they are written. title: what it is. -> text in DOT."""
+    """Draw the ops of a graph as they are written. title: of the picture. Returns text in DOT."""
     boxes, at = Boxes("op"), dict[Node, int]()
     updated: dict[Node, list[str]] = {}
     for name, node in graph.updates.items():
@@ -106,7 +106,7 @@ def of_graph(graph: Graph, title: str) -> str:
 
 
 def _made_by(node: Node) -> Node:
-    """What a value is a view of."""
+    """Return the node that a value is a view of."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node
@@ -115,20 +115,20 @@ def _made_by(node: Node) -> Node:
 # ---- a plan ----------------------------------------------------------------------------------------------------------
 
 def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
-    """The instructions of the variant that serves these sizes (of what they do not name, as priced). -> text in DOT."""
+    """Draw the instructions of the variant that serves these sizes (default: those it was costed at). Returns text in DOT."""
     v = plan.variant({**plan.variants[0].at, **sizes})
     costed = ", ".join(f"{name}={size}" for name, size in v.at.items())
     serves = f" for {v.cell}" if v.cell.ranges else ""
     more = "" if len(plan.variants) == 1 else f" ({len(plan.variants)} ranges in all; --at chooses)"
     boxes, program = Boxes("backend"), v.program
-    known = {e.signature: e for e in v.evidence}
+    evidence = {e.signature: e for e in v.evidence}
     links = {way: seconds / max(1, n) for way, (n, seconds) in v.path.copies.items()}
     writers: dict[int, int] = {}
     for i, b in enumerate(program.buffers):
         if b.kind == "input":
             writers[i] = boxes.add(Box(b.name, ("input", b.name), lines=(_type_of(program, b.name),), leaf=True))
     for ins in program.instructions:
-        e = known.get(ins.signature)
+        e = evidence.get(ins.signature)
         reads = [w for o in ins.ins if (w := _writer(program, writers, o)) is not None]
         named = [f"{NAMED[b.kind]} {b.name}" for o in ins.ins if (b := program.buffers[program.home(o.buffer)]).kind in NAMED]
         moved, prepares = isinstance(ins.call, Transfer), ins.label.startswith("prepare_")
@@ -156,62 +156,62 @@ def _type_of(program: Program, name: str) -> str:
 
 
 def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> int | None:
-    """The box that wrote what is read: the value itself, or what its memory held before it was written over."""
+    """Return the box that wrote a value: the value itself, or what its memory held before it was overwritten."""
     return writers.get(operand.buffer, writers.get(program.home(operand.buffer)))
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 def _text(boxes: Boxes, title: str) -> str:
-    made = _tables_first(boxes.made)
-    items = folded([b.kind for b in made])
+    ordered = _tables_first(boxes.made)
+    items = folded([b.kind for b in ordered])
     many, shown = shown_for(items), stands_for(items)
     alike: dict[int, list[Box]] = {}
-    for b, i in zip(made, shown, strict=True):
+    for b, i in zip(ordered, shown, strict=True):
         alike.setdefault(i, []).append(b)
-    groups = sorted({b.group for b in made if not b.leaf})
+    groups = sorted({b.group for b in ordered if not b.leaf})
     colours = {g: COLOURS[i % len(COLOURS)] for i, g in enumerate(groups)}
-    devices = list(dict.fromkeys(b.device for b in made if b.device))
+    devices = list(dict.fromkeys(b.device for b in ordered if b.device))
     borders = {name: BORDERS[i % len(BORDERS)] for i, name in enumerate(devices)}
-    total = sum(b.seconds or 0.0 for b in made)
+    total = sum(b.seconds or 0.0 for b in ordered)
     out = ["digraph {", f"  label={_quoted(title)}; labelloc=t; fontsize=16; fontname=Helvetica; ranksep=0.3; nodesep=0.25;",
            "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
            "  edge [arrowsize=0.6, color=\"#777777\"];"]
     out += _clusters(items, lambda i: _box(i, alike[i], many[i], total, colours, borders), 1, [0])
     arrows: dict[tuple[int, int], bool] = {}                        # whether it leads to the next of several
-    for k, b in enumerate(made):
+    for k, b in enumerate(ordered):
         for read in b.reads:
             ends = shown[read], shown[k]
             arrows[ends] = arrows.get(ends, True) and ends[0] >= ends[1]
     out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in arrows.items()]
-    estimated = any(b.seconds and not b.measured for b in made)
+    estimated = any(b.seconds and not b.measured for b in ordered)
     out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, estimated))
     return "\n".join([*out, "}", ""])
 
 
-def _tables_first(made: Sequence[Box]) -> list[Box]:
-    """The same boxes, those first that neither are on the longest chain nor read what is: tables of positions and masks stand in
-    the first layer that reads them, which would be like no other one."""
+def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
+    """Return the same boxes, those first that neither are on the longest chain nor read from it: tables of positions and masks
+    would make the first layer that reads them unlike all others."""
     depth: list[int] = []
-    for b in made:
+    for b in all_boxes:
         depth.append(1 + max((depth[r] for r in b.reads), default=0))
-    last = max(range(len(made)), key=depth.__getitem__, default=None)
+    last = max(range(len(all_boxes)), key=depth.__getitem__, default=None)
     chain = set[int]()
     while last is not None:
         chain.add(last)
-        last = max(made[last].reads, key=depth.__getitem__, default=None)
+        last = max(all_boxes[last].reads, key=depth.__getitem__, default=None)
     follows: list[bool] = []
-    for i, b in enumerate(made):
+    for i, b in enumerate(all_boxes):
         follows.append(i in chain or any(follows[r] for r in b.reads))
-    order = [i for i in range(len(made)) if not follows[i]] + [i for i in range(len(made)) if follows[i]]
+    order = [i for i in range(len(all_boxes)) if not follows[i]] + [i for i in range(len(all_boxes)) if follows[i]]
     place = {old: new for new, old in enumerate(order)}
-    return [replace(made[i], reads=tuple(place[r] for r in made[i].reads)) for i in order]
+    return [replace(all_boxes[i], reads=tuple(place[r] for r in all_boxes[i].reads)) for i in order]
 
 
 
 
 def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, count: list[int]) -> list[str]:
-    """The boxes as lines of text; those of a Repeat in a frame that says how many there are. count: frames so far."""
+    """Return the boxes as lines of text; those of a Repeat in a frame with their number. count: frames so far."""
     out, space = [], "  " * depth
     for item in items:
         if isinstance(item, int):
@@ -225,29 +225,29 @@ def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, coun
 
 
 def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
-    """One line of text. alike: all boxes that it stands for, `many` of them."""
+    """Return one line of text. alike: all boxes that it stands for, `many` of them."""
     b = alike[0]
-    lines = [in_common([each.lines[i] for each in alike if i < len(each.lines)])[:LONGEST] for i in range(len(b.lines))]
+    lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more"]
-    said = [in_common([each.title for each in alike]), *lines]
-    times = [each.seconds for each in alike if each.seconds is not None]
+    lines_shown = [in_common([box.title for box in alike]), *lines]
+    times = [box.seconds for box in alike if box.seconds is not None]
     share = sum(times) / total if total else 0.0
     if times:
-        source = "" if all(each.measured for each in alike) else " (estimate)"
-        said.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
-    label = "\\n".join(map(_escaped, said))
+        source = "" if all(box.measured for box in alike) else " (estimate)"
+        lines_shown.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
+    label = "\\n".join(map(_escaped, lines_shown))
     if b.leaf:
         return f'b{number} [label="{label}", shape=oval, fillcolor="{LEAF}"];'
     look = f'fillcolor="{colours[b.group]}", color="{borders.get(b.device, BORDERS[0])}"'
     if total:
         look += f", height={HEIGHT + TALLER * share:.2f}, penwidth={1 + THICKER * share:.1f}"
-        look += "" if all(each.measured for each in alike) else ', style="filled,dashed"'
+        look += "" if all(box.measured for box in alike) else ', style="filled,dashed"'
     return f'b{number} [label="{label}", {look}];'
 
 
 def in_common(names: Sequence[str]) -> str:
-    """Names that differ in their numbers as one, with a star for each such number; of others the first.
+    """Merge names that differ in their numbers, with a star for each such number; of others return the first.
 
     >>> in_common(["layers.0.w f32[8]", "layers.1.w f32[8]"]), in_common(["a", "b"])
     ('layers.*.w f32[8]', 'a, …')
@@ -259,7 +259,7 @@ def in_common(names: Sequence[str]) -> str:
 
 
 def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, estimated: bool) -> str:
-    """What colours, borders and lines say: a table in a corner."""
+    """Return a table of colours, borders and lines in a corner."""
     rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
     if len(borders) > 1:
         rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
@@ -282,17 +282,17 @@ def _quoted(text: str) -> str:
 # ---- placing ---------------------------------------------------------------------------------------------------------
 
 def placer() -> str:
-    """Graphviz's program `dot`. Raises DiagramError."""
-    found = shutil.which("dot")
-    if found is None:
+    """Return the path of Graphviz's program `dot`. Raises DiagramError."""
+    program = shutil.which("dot")
+    if program is None:
         raise DiagramError("a diagram as SVG is placed by the program dot of Graphviz, which is not on the PATH\n"
                            "  fix: install Graphviz (apt install graphviz, dnf install graphviz, brew install graphviz), or --dot "
                            "FILE, which writes its text without it")
-    return found
+    return program
 
 
 def laid_out(text: str) -> str:
-    """Text in the language DOT as an SVG document. Raises DiagramError."""
+    """Lay out text in the language DOT as an SVG document. Raises DiagramError."""
     try:
         done = subprocess.run([placer(), "-Tsvg"], input=text, capture_output=True, encoding="utf-8", timeout=LAYOUT_SECONDS,
                               check=False)
@@ -300,7 +300,7 @@ def laid_out(text: str) -> str:
         raise DiagramError(f"the program dot of Graphviz did not place the diagram: {e}\n"
                            "  fix: --dot FILE writes its text") from None
     if done.returncode or "<svg" not in done.stdout:
-        said = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
-        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {said[:200]}\n"
+        reason = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
+        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {reason[:200]}\n"
                            "  fix: --dot FILE writes its text, for another version of Graphviz")
     return done.stdout

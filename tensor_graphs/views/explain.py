@@ -22,14 +22,14 @@ from tensor_graphs.paths.plan_screen import added_up, at_once, beyond, dearest_s
 from tensor_graphs.views.compare import compare
 
 MOST_STEPS = 9
-"""lines of how a recipe is derived, on the screen"""
+"""lines of a recipe's derivation, on the screen"""
 
 LONGEST_REASON = 240
-"""characters of why a kernel is refused, on the screen"""
+"""characters of the reason for refusing a kernel, on the screen"""
 
 
 def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The plan as plain data: variants with their steps, evidence per signature, memory, notes. Raises as `explain`."""
+    """Return the plan as plain data: variants with their steps, evidence per signature, memory, notes. Raises as `explain`."""
     _require_plan(plan)
     return {"graph": plan.graph.structural_key, "tolerance": plan.tolerance, "backends": list(plan.backends),
             "intermediates": plan.intermediates, "prepared": plan.prepared, "notes": [*plan.notes, *beyond(plan)],
@@ -63,7 +63,7 @@ def _variant(v: Variant) -> dict[str, Any]:
 
 
 def _rows(e: Evidence) -> dict[str, Any]:
-    """The rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
+    """Return the rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
     if not isinstance(e, Choice):
         return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None, "rows": 0, "rows_agreeing": 0,
                 "suspect": "", "covered": "", "derivation": []}
@@ -75,30 +75,30 @@ def _rows(e: Evidence) -> dict[str, Any]:
 
 
 def _measured(e: Evidence) -> str:
-    """The row that a time rests on, for people; "" where it rests on none."""
+    """Return the row that a time rests on, for people; "" where it rests on none."""
     row = _rows(e)
     of = f" (of {row['rows']} rows {row['rows_agreeing']} agree)" if row["rows"] > 1 else ""
     return "" if row["trace"] is None else f"measured, trace {row['trace']}{of}, {age(row['age_seconds'])}"
 
 
 def _whole(e: Evidence) -> str:
-    """Of a part: what it took as a whole the way that was chosen, and the row that says so."""
+    """Return the time of a part as a whole the way that was chosen, and its row."""
     row = _measured(e)
     return f" | as a whole {e.seconds * 1e6:.1f} µs, {row}" if row else ""
 
 
 def _arranged(v: Variant, name: str) -> list[str]:
-    """Of a kernel whose schedule was searched: the actions in which it is not the rules'."""
+    """Return the actions of a searched schedule that differ from the rules'."""
     kernel = v.kernels.get(name)
     if kernel is None or not kernel.remade:
         return []
     step = next(i for i in (*v.program.instructions, *v.program.bind_instructions) if i.kernel == name)
-    said: str = importlib.import_module(kernel.module).differs(kernel, v.program.signatures[step.signature].spec)
-    return [f"{'':17}arranged by a search: {said}"]
+    actions: str = importlib.import_module(kernel.module).differs(kernel, v.program.signatures[step.signature].spec)
+    return [f"{'':17}arranged by a search: {actions}"]
 
 
 def _derived(v: Variant, e: Evidence) -> list[str]:
-    """Of loops whose reductions became one pass: by which rules."""
+    """Return the rules by which reductions of loops became one pass."""
     kernel, signature = v.kernels.get(e.chosen), v.program.signatures.get(e.signature)
     if kernel is None or kernel.module != backend.__name__ or kernel.op != ANY_OP or signature is None:
         return []
@@ -106,13 +106,13 @@ def _derived(v: Variant, e: Evidence) -> list[str]:
 
 
 def _refused(e: Evidence) -> list[str]:
-    """A line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
+    """Return a line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
     return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
             for name, why in e.refused]
 
 
 def age(seconds: float) -> str:
-    """For people: 3 days, 5 hours, 12 minutes."""
+    """Format for people: 3 days, 5 hours, 12 minutes."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -120,21 +120,20 @@ def age(seconds: float) -> str:
 
 
 def _elsewhere(v: Variant, wanted: Mapping[str, int]) -> str:
-    """That a variant was priced at other sizes than those that are asked for, and how to have these."""
+    """Note that a variant was costed at other sizes than the requested ones, and how to have these."""
     other = {n: s for n, s in wanted.items() if v.at.get(n, s) != s}
     sizes = ", ".join(f"{n}={s}" for n, s in other.items())
-    return f", not at {sizes} (tg.compile(graph, at={other}) prices it there)" if other else ""
+    return f", not at {sizes} (tg.compile(graph, at={other}) costs it there)" if other else ""
 
 
 @worded
 def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None,
             against: Plan | None = None) -> str:
-    """One screen of text: per variant the dearest choices, what each rests on, and what else was there.
+    """Return one screen of text: per variant the dearest choices, what each rests on, and the alternatives.
 
-    dims: sizes at which the memory is said: `at` unless given, and the largest of what neither names.
-    rows: choices shown of a variant.
-    at: sizes that are asked for: the variant that serves them comes first, and of each other one a line is shown.
-    against: another plan of the graph: only what differs is said, why, and what it costs in time, error and memory (compare.py).
+    dims: sizes for the memory: `at` unless given, and the largest of what neither names. rows: choices shown of a variant. at:
+    requested sizes: the variant that serves them comes first, and of each other one a line is shown. against: another plan of the
+    graph: only the differences are shown, with their reasons and their costs in time, error and memory (compare.py).
     Raises GraphError for what is no plan, PlanError for sizes that are none.
     """
     _require_plan(plan)

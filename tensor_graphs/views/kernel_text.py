@@ -1,4 +1,4 @@
-"""kernel_text: the text of a kernel: what was written by hand, or what a backend writes for the part that it computes."""
+"""kernel_text: the text of a kernel: written by hand, or by a backend for the part that it computes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class KernelText:
     steps: tuple[str, ...] = ()
 
     def lines(self) -> str:
-        """For people: what it is, as comments of its language, then the text."""
+        """Return the text for people, after its description as comments of its language."""
         c = "#include" in self.text or "/*" in self.text
-        said = [f"{self.kernel}: {self.what or self.op} on {self.backend}, of {self.module}", f"identity {self.identity[:16]}"]
-        said += [f"steps {listed(self.steps, 8)}"] if self.steps else []
-        return "\n".join([*(f"{'//' if c else '#'} {line}" for line in said), self.text.rstrip(), ""])
+        header = [f"{self.kernel}: {self.what or self.op} on {self.backend}, of {self.module}", f"identity {self.identity[:16]}"]
+        header += [f"steps {listed(self.steps, 8)}"] if self.steps else []
+        return "\n".join([*(f"{'//' if c else '#'} {line}" for line in header), self.text.rstrip(), ""])
 
 
 def text_of(kernel: Kernel, spec: Spec | None = None, what: str = "", steps: tuple[str, ...] = ()) -> KernelText:
-    """spec: what it is to compute, which a backend that writes its kernels (`text_of` of its module) needs. Raises KernelError."""
+    """Return the text of a kernel. spec: what it is to compute, which a backend that writes its kernels (`text_of` of its module)
+    needs. Raises KernelError."""
     writes = getattr(backend_module(kernel.backend), "text_of", None)
     if kernel.remade and spec is not None:
         writes = partial(importlib.import_module(kernel.module).text_of, kernel)
@@ -48,13 +49,13 @@ def text_of(kernel: Kernel, spec: Spec | None = None, what: str = "", steps: tup
 
 
 def texts_named(name: str) -> list[KernelText]:
-    """Of a kernel's name. Raises KernelError."""
+    """Return the texts of a kernel's name. Raises KernelError."""
     return [text_of(kernel_named(name))]
 
 
 def texts_in(plan: Plan, v: Variant, name: str) -> list[KernelText]:
-    """Of a step's name (`softmax.0`) in one variant of a plan, or of a kernel's: then one text for each part that the plan computes
-    by it, where these differ. Raises KernelError."""
+    """Return the texts of a step's name (`softmax.0`) in one variant of a plan, or of a kernel's: then one text for each part that
+    the plan computes by it, where these differ. Raises KernelError."""
     steps = [i for i in (*v.program.instructions, *v.program.bind_instructions) if i.signature]
     meant = [i for i in steps if name in (i.label, i.kernel)]
     if not meant:
@@ -62,11 +63,11 @@ def texts_in(plan: Plan, v: Variant, name: str) -> list[KernelText]:
         near = close_to(name, names)
         raise KernelError(f"the plan has no step and no kernel named {name!r}\n  fix: "
                           + (f"did you mean {' or '.join(near)}?" if near else f"it has {listed(names, 12)}"))
-    found: dict[tuple[str, str], KernelText] = {}
+    texts: dict[tuple[str, str], KernelText] = {}
     for i in meant:
         signature = v.program.signatures[i.signature]
         kernel = v.kernels[i.kernel]
-        its = tuple(each.label for each in meant if (each.kernel, each.signature) == (i.kernel, i.signature))
-        made = text_of(kernel, signature.spec, signature.title(), its)
-        found.setdefault((kernel.name, made.text), made)
-    return list(found.values())
+        its = tuple(step.label for step in meant if (step.kernel, step.signature) == (i.kernel, i.signature))
+        text = text_of(kernel, signature.spec, signature.title(), its)
+        texts.setdefault((kernel.name, text.text), text)
+    return list(texts.values())

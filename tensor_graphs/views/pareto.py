@@ -1,7 +1,7 @@
 """pareto: listed paths as a picture: time against error, both on logarithmic axes; those that no other beats in both are joined.
 
-A point's number is its place in the list. An error of 0, and one that nobody has measured, have rows of their own, since a
-logarithm has no place for them.
+A point's number is its place in the list. An error of 0, and an unmeasured one, have rows of their own, since a logarithm has no
+place for them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ ROW = 34
 
 
 def front(paths: Sequence[Path]) -> list[int]:
-    """The places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front."""
+    """Return the places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front.
+    """
     order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
-    found: list[int] = []
+    places: list[int] = []
     least = math.inf
     for _, error, i in order:
         if error < least:
             least = error
-            found.append(i)
-    return found
+            places.append(i)
+    return places
 
 
 def picture(paths: Sequence[Path], title: str) -> str:
-    """The paths as an SVG document. title: what they compute, and at which sizes."""
+    """Draw the paths as an SVG document. title: what they compute, and at which sizes."""
     errors = [p.error for p in paths if p.error]
     zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
     top, bottom = TOP + ROW * unknown, HEIGHT - BOTTOM - ROW * zero
@@ -52,6 +53,6 @@ def picture(paths: Sequence[Path], title: str) -> str:
     points = charts.Circles()
     for i in (*best, *(i for i in range(len(paths)) if i not in best)):
         p = paths[i]
-        said = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
-        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), said, "#c33" if i in best else "#36c", filled=p.measured)
+        title_of_point = f"{i + 1}: {p.id}, {p.seconds * 1e6:.1f} µs ({'measured' if p.measured else 'estimate'}), error {p.error}"
+        points.add((x(p.seconds * 1e6), height(p)), str(i + 1), title_of_point, "#c33" if i in best else "#36c", filled=p.measured)
     return charts.closed([*out, *points.lines])

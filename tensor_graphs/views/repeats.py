@@ -1,4 +1,4 @@
-"""repeats: what comes several times in a row, written once, also inside of itself: 18 equal layers are one, times 18."""
+"""repeats: consecutive repetitions written once, also nested: 18 equal layers are one, times 18."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 WORTH = 4
-"""elements that folding has to save: two equal steps side by side are no layer"""
+"""elements that folding has to save: two equal steps in a row are no layer"""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """What stands here `times` times in a row. inside: the first of them."""
+    """Consecutive repetitions, `times` of them. inside: the first."""
 
     times: int
     inside: tuple[Item, ...]
@@ -22,9 +22,9 @@ Item = int | Repeat
 
 
 def folded(kinds: Sequence[Hashable], among: Sequence[int] | None = None) -> tuple[Item, ...]:
-    """The elements in their order, with runs of equal blocks folded; elements are equal where their kinds are.
+    """Return the elements in their order, with runs of equal blocks folded; elements are equal where their kinds are.
 
-    What saves the most is folded first, then what is before, in and after it.  among: the numbers of the elements to look at.
+    The fold that saves the most comes first, then those before, in and after it. among: the numbers of the elements in question.
 
     >>> folded("xababaababacy")
     (0, Repeat(times=2, inside=(1, 2, 3, 4, 5)), 11, 12)
@@ -40,8 +40,8 @@ def folded(kinds: Sequence[Hashable], among: Sequence[int] | None = None) -> tup
 
 
 def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
-    """(elements saved, where the first block begins, its length, how many there are) of the folding that saves the most; of equal
-    ones the shortest block, and the first."""
+    """Return (elements saved, where the first block begins, its length, how many there are) of the folding that saves the most; of
+    equal ones the shortest block, and the first."""
     number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
     numbers = [number[kind] for kind in kinds]
     best = 0, 0, 1, 1
@@ -56,20 +56,20 @@ def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
 
 
 def shown_for(items: Sequence[Item], many: int = 1) -> dict[int, int]:
-    """The elements that remain -> how many each stands for."""
-    found: dict[int, int] = {}
+    """Return the elements that remain, and how many each stands for."""
+    counts: dict[int, int] = {}
     for item in items:
-        found |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
-    return found
+        counts |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
+    return counts
 
 
 def stands_for(items: Sequence[Item]) -> list[int]:
-    """For every element, in order, the one that is shown in its place.
+    """Return for every element, in order, the one that is shown in its place.
 
     >>> stands_for(folded("aaaaab" * 2))
     [0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 5]
     """
-    found: list[int] = []
+    shown: list[int] = []
     for item in items:
-        found += [item] if isinstance(item, int) else stands_for(item.inside) * item.times
-    return found
+        shown += [item] if isinstance(item, int) else stands_for(item.inside) * item.times
+    return shown

@@ -1,9 +1,8 @@
-"""roofline_chart: how far each step of a plan is from the least that the device lets it take: a table of kernels, and the roofline
-picture.
+"""roofline_chart: the distance of each step of a plan from the least time that the device allows: a table of kernels, and the
+roofline picture.
 
 A step takes at least the slower of its bytes at the bandwidth of memory and its arithmetic at the device's flop/s for its dtype,
-both as calibration measured them (measure/rates/table.py, gpu.py). What it takes beyond that is lost time, which sorts
-the table.
+both as calibration measured them (measure/rates/table.py, gpu.py). The rest is lost time, which sorts the table.
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009.
 """
 
@@ -42,7 +41,7 @@ COLOURS = ("#36c", "#c33", "#2e8b57", "#8e44ad", "#d08000")
 
 @dataclass(frozen=True)
 class Roof:
-    """What a device delivers: byte/s from memory, flop/s by the constant's name. source: how that is known, for people."""
+    """Rates of a device: byte/s from memory, flop/s by the constant's name. source: of these, for people."""
 
     device: str
     bandwidth: float
@@ -55,10 +54,10 @@ class Roof:
 
     @staticmethod
     def of(device: str, database: Database, backends: Sequence[str], threads: int | None = None) -> Roof:
-        """The best that any of these backends, all of this device, was measured to reach; else what it may reach at most."""
+        """Return the best measured rates of these backends, all of this device; else priors."""
         rows = [constants(database, environment_of(b, threads), device) for b in backends if why_missing(b) is None]
         best: dict[str, float] = {}
-        for name, row in (each for r in rows for each in r.items()):
+        for name, row in (item for r in rows for item in r.items()):
             best[name] = max(best.get(name, 0.0), row.value)
         peaks, prior = device_named(device).peaks(), prior_rates(device_named(device))
         assumed = {READ: prior.bandwidth, FLOPS: prior.flops, **peaks}
@@ -71,19 +70,20 @@ class Roof:
         return Roof(device, peaks[READ], {name: peaks[name] for name in NAMES if name in peaks}, source)
 
     def raised(self, steps: Sequence[Stood]) -> Roof:
-        """The roof, no lower than measured products of the host show it to be: those that do no less than their definition."""
+        """Return the roof, no lower than measured products of the host show it to be: those that do no less than their definition.
+        """
         beaten = {s.peak: s for s in sorted(steps, key=lambda s: s.speed) if s.product and s.device == self.device
                   and s.speed > BEATEN * self.flops[s.peak]} if self.measured and self.device == HOST.name else {}
         if not beaten:
             return self
-        said = "; ".join(f"{_said(name)} was measured as {_speed(self.flops[name])}, and {s.kernel} reaches more"
+        reasons = "; ".join(f"{_said(name)} was measured as {_speed(self.flops[name])}, and {s.kernel} reaches more"
                          for name, s in beaten.items())
         return replace(self, flops={**self.flops, **{name: s.speed for name, s in beaten.items()}},
-                       source=f"{self.source}; {said}: tg devices --measure")
+                       source=f"{self.source}; {reasons}: tg devices --measure")
 
     def peak(self, spec: Spec) -> str:
-        """The constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known, and on a
-        GPU for all that is no product, which its tensor cores do not compute."""
+        """Return the constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known,
+        and on a GPU for all that is no product, which its tensor cores do not compute."""
         names = {t.dtype.name for t in (*spec.inputs, *spec.outputs)}
         if "f64" in names or FLOPS_BF16 in self.flops:
             wanted = FLOPS_F64 if "f64" in names else FLOPS_BF16 if "bf16" in names else FLOPS
@@ -98,7 +98,7 @@ class Roof:
 
 
 def _said(name: str) -> str:
-    """A constant of arithmetic for people: "bf16 weights"."""
+    """Format a constant of arithmetic for people: "bf16 weights"."""
     return name.removeprefix("flops_").replace("_", " ")
 
 
@@ -108,9 +108,9 @@ def _speed(value: float) -> str:
 
 @dataclass(frozen=True)
 class Stood:
-    """A step of a plan beside its roof. seconds, nbytes, flops: of one call; least: seconds at the roof; bound: which of the two it
-    is. peak: the constant that bounds its arithmetic. signature: its key. product: whether it was measured, and does all of the
-    arithmetic of sums of products."""
+    """A step of a plan compared with its roof. seconds, nbytes, flops: of one call; least: seconds at the roof; bound: which of the
+    two it is. peak: the constant that bounds its arithmetic. signature: its key. product: whether it was measured, and does all of
+    the arithmetic of sums of products."""
 
     what: str
     kernel: str
@@ -128,7 +128,7 @@ class Stood:
 
     @staticmethod
     def of(e: Evidence, kernel: Kernel, signature: Signature, at: Mapping[str, int], roof: Roof) -> Stood:
-        """The step as one kernel takes it at these sizes."""
+        """Return the step as one kernel computes it at these sizes."""
         nbytes, flops = work(signature, tuple(sorted(at.items())))
         nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
         if kernel.arithmetic is not None and roof.device == HOST.name:  # of a GPU's kernels it is for guesses: in units of f32
@@ -138,23 +138,23 @@ class Stood:
                      roof.peak(signature.spec), e.signature, e.measured and facts.product and not facts.closed).below(roof)
 
     def below(self, roof: Roof) -> Stood:
-        """The step beside that roof."""
+        """Return the step below that roof."""
         moved, computed = self.nbytes / roof.bandwidth, self.flops / roof.flops[self.peak]
         return replace(self, least=max(moved, computed), bound="memory" if moved >= computed else "arithmetic")
 
     @property
     def speed(self) -> float:
-        """flop/s."""
+        """Speed [flop/s]."""
         return self.flops / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float:
-        """Of its roof that it reaches; beyond 1 where it reads from caches, or moves less than its operands have."""
+        """Share of its roof that it reaches; above 1 where it reads from caches, or moves less than its operands have."""
         return self.least / self.seconds if self.seconds else 1.0
 
     @property
     def lost(self) -> float:
-        """Seconds of a run beyond what the roof lets it take."""
+        """Seconds of a run beyond the roof's least time."""
         return max(0.0, self.seconds - self.least) * self.calls
 
     def to_json(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Stood:
 
 @dataclass(frozen=True)
 class KernelTable:
-    """The steps of a variant, those that lose the most time first."""
+    """Steps of a variant, those that lose the most time first."""
 
     at: Mapping[str, int]
     roofs: tuple[Roof, ...]
@@ -188,7 +188,7 @@ class KernelTable:
                 "kernels": [s.to_json() for s in self.steps]}
 
     def lines(self, rows: int) -> list[str]:
-        """For people: the roofs, and a line for each of the first steps."""
+        """Return lines for people: the roofs, and a line for each of the first steps."""
         sizes = ", ".join(f"{n}={s}" for n, s in self.at.items())
         out = [f"roof of {roof}" for roof in self.roofs]
         out += [] if all(r.measured for r in self.roofs) else ["note: tg devices --measure measures the roof"]
@@ -206,9 +206,9 @@ class KernelTable:
 
 
 def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None = None, threads: int | None = None) -> KernelTable:
-    """The steps of the variant that serves these sizes (others: as priced), at those it was priced at."""
+    """Return the steps of the variant that serves these sizes (default: those it was costed at), at those it was costed at."""
     v = plan.variant({**plan.variants[0].at, **(sizes or {})})
-    known = {n: int(s) for n, s in v.at.items()}
+    sizes_of_plan = {n: int(s) for n, s in v.at.items()}
     roofs: dict[str, Roof] = {}
     steps = []
     for e in v.evidence:
@@ -218,14 +218,14 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
         device = device_of(kernel.backend).name
         if device not in roofs:
             roofs[device] = Roof.of(device, database, [b for b in plan.backends if device_of(b).name == device], threads)
-        steps.append(Stood.of(e, kernel, signature, {n: known[n] for n in signature.dim_names}, roofs[device]))
+        steps.append(Stood.of(e, kernel, signature, {n: sizes_of_plan[n] for n in signature.dim_names}, roofs[device]))
     roofs = {device: roof.raised(steps) for device, roof in roofs.items()}
     steps = [s.below(roofs[s.device]) for s in steps]
-    return KernelTable(known, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
+    return KernelTable(sizes_of_plan, tuple(roofs.values()), tuple(sorted(steps, key=lambda s: -s.lost)))
 
 
 def picture(table: KernelTable, title: str) -> str:
-    """Each step by arithmetic per byte and speed, below the roof, as an SVG document; numbers are places in the table."""
+    """Draw each step by arithmetic per byte and speed, below the roof, as an SVG document; numbers are places in the table."""
     drawn = [(i, s) for i, s in enumerate(table.steps, 1) if s.flops and s.seconds]
     peaks = {(r.device, name): value for r in table.roofs for name, value in r.flops.items()
              if any((s.device, s.peak) == (r.device, name) for _, s in drawn)}
@@ -244,16 +244,16 @@ def picture(table: KernelTable, title: str) -> str:
     for number, ((device, name), peak) in enumerate(peaks.items()):
         colour, bend = COLOURS[number % len(COLOURS)], min(max(ridge[device, name], low), high)
         rising = min(peak, bandwidth[device] * low) / 1e9, min(peak, bandwidth[device] * bend) / 1e9
-        said = f"{device} {name.removeprefix('flops_')} {peak / 1e9:.1f} Gflop/s, {bandwidth[device] / 1e9:.1f} GB/s"
+        label = f"{device} {name.removeprefix('flops_')} {peak / 1e9:.1f} Gflop/s, {bandwidth[device] / 1e9:.1f} GB/s"
         out += [charts.line(x(low), y(rising[0]), x(bend), y(rising[1]), colour),
                 charts.line(x(bend), y(rising[1]), x(high), y(rising[1]), colour),
-                charts.text(x(high) - 4, y(rising[1]) - 6, said, anchor="end", colour=colour)]
+                charts.text(x(high) - 4, y(rising[1]) - 6, label, anchor="end", colour=colour)]
     points = charts.Circles()
     for i, s in drawn:
         part = s.seconds * s.calls / table.seconds
-        said = (f"{i}: {s.kernel} {s.what}, {duration(s.seconds)} × {s.calls}, {s.share:.0%} of its roof ({s.bound}), "
+        label = (f"{i}: {s.kernel} {s.what}, {duration(s.seconds)} × {s.calls}, {s.share:.0%} of its roof ({s.bound}), "
                 f"{duration(s.lost)} lost")
         colour = COLOURS[list(peaks).index((s.device, s.peak)) % len(COLOURS)]
-        points.add((x(s.flops / max(s.nbytes, 1.0)), y(s.flops / s.seconds / 1e9)), str(i), said, colour, filled=s.measured,
+        points.add((x(s.flops / max(s.nbytes, 1.0)), y(s.flops / s.seconds / 1e9)), str(i), label, colour, filled=s.measured,
                    radius=round(SMALLEST + (LARGEST - SMALLEST) * math.sqrt(part), 1))
     return charts.closed([*out, *points.lines])

@@ -1,4 +1,5 @@
-"""summary: a plan at given sizes in a few rows: the steps that take most of a run, what each time rests on, and what comes next."""
+"""summary: a plan at given sizes in a few rows: the steps that take most of a run, what each time rests on, and the alternatives.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class SummaryStep:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """The rows of the dearest steps. title: what a run takes; rest: the steps that are left out; why: why this path was chosen."""
+    """Rows of the dearest steps. title: the time of a run; rest: the steps that are left out; why: why this path was chosen."""
 
     title: str
     steps: tuple[SummaryStep, ...]

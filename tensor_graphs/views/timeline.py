@@ -22,14 +22,16 @@ from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.views.roofline_chart import kernel_table
 
 RUNS = 5
-"""in one go, whose median is said; and step by step, of which the fastest is shown: what else a machine does slows one down"""
+"""without pauses, whose median is shown; and step by step, of which the fastest is shown, as other work on a machine slows runs
+down"""
 
 
 def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: str, threads: int | None = None) -> dict[str, Any]:
-    """The trace of one run at these sizes (of what they do not name, as priced), on random inputs and weights, states at zero.
+    """Return the trace of one run at these sizes (default: those the plan was costed at), on random inputs and weights, states at
+    zero.
 
-    Each step is one call from Python, and its device is waited for: what overlaps in a run does not here, and each slice holds some
-    microseconds of the call. `otherData` has the time of this run and the median of those in one go, in µs.
+    Each step is one call from Python, and its device is waited for: steps that overlap in a run do not here, and each slice
+    includes some microseconds of the call. `otherData` has the time of this run and the median of those without pauses, in µs.
     """
     v = plan.variant({**plan.variants[0].at, **sizes})
     binding = {**v.at, **sizes}
@@ -44,10 +46,10 @@ def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: st
     tries: list[tuple[float, float, list[tuple[Instruction, float, float]]]] = []
     for _ in range(RUNS):
         session, start = compiled.session(), HOST.clock()
-        found = compiled.spans(inputs, dims=dims, session=session)
-        tries.append((start, HOST.clock(), found))
-    start, end, spans = min(tries, key=lambda each: each[1] - each[0])
-    known = {s.signature: s for s in kernel_table(plan, database, sizes, threads).steps}
+        spans_of_runs = compiled.spans(inputs, dims=dims, session=session)
+        tries.append((start, HOST.clock(), spans_of_runs))
+    start, end, spans = min(tries, key=lambda run: run[1] - run[0])
+    steps = {s.signature: s for s in kernel_table(plan, database, sizes, threads).steps}
     lanes = {name: i for i, name in enumerate(dict.fromkeys(["run", *(ins.device for ins, _, _ in spans)]))}
     events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": title}}]
     events += [{"name": "thread_name", "ph": "M", "pid": 1, "tid": i, "args": {"name": name}} for name, i in lanes.items()]
@@ -55,7 +57,7 @@ def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: st
                    "args": {"path": v.path.id, "predicted_us": v.predicted * 1e6, "one_go_us": median(whole) * 1e6}})
     for ins, began, ended in spans:
         args: dict[str, Any] = {"kernel": ins.kernel, "op": ins.op}
-        step = known.get(ins.signature)
+        step = steps.get(ins.signature)
         if step is not None and not ins.label.startswith("prepare_"):
             args |= {"what": step.what, "bytes": step.nbytes, "flops": step.flops, "predicted_us": step.seconds * 1e6,
                      "predicted_from": "a measurement" if step.measured else "an estimate", "least_us": step.least * 1e6}

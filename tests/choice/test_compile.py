@@ -508,8 +508,8 @@ def test_explain_says_at_which_sizes_it_priced_and_what_the_memory_is_there(fill
     plan = compile_graph(GRAPH, database=filled, backends=("numpy",), at={"n": 16})
     (dim,) = GRAPH.dims
     beyond = explain(plan, at={dim: 3})
-    assert f"not at {dim}=3 (tg.compile(graph, at={{'{dim}': 3}}) prices it there)" in beyond and f"\nmemory at {dim}=3: " in beyond
-    assert "prices it there" not in explain(plan, at={dim: 16}) and f"\nmemory at {dim}=8: " in explain(plan, {dim: 8}, at={dim: 3})
+    assert f"not at {dim}=3 (tg.compile(graph, at={{'{dim}': 3}}) costs it there)" in beyond and f"\nmemory at {dim}=3: " in beyond
+    assert "costs it there" not in explain(plan, at={dim: 16}) and f"\nmemory at {dim}=8: " in explain(plan, {dim: 8}, at={dim: 3})
     assert f"\nmemory at {dim}={plan.largest[dim]}: " in explain(plan)
 
 

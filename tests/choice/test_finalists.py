@@ -245,7 +245,7 @@ def test_why_paths_could_not_be_run_is_one_line(database: Database, stepping: Gr
         monkeypatch.setattr(judge.worker, "run", fails)
         assert try_finalists(judge, stepping, {}, request, time.perf_counter() + 5.0, lambda what: None) == 0
     (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert re.fullmatch(r"\d paths could not be run as a whole, so the choice rests on prices of their steps: "
+    assert re.fullmatch(r"\d paths could not be run as a whole, so the choice rests on the costs of their steps: "
                         "ValueError: no room", said)
     (whole,) = [r.getMessage() for r in caplog.records if "Traceback" in r.getMessage()]
     assert "k.py" in whole

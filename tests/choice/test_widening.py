@@ -20,7 +20,7 @@ from tensor_graphs.choice.intermediates import decide
 from tensor_graphs.choice.listing import list_paths, signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.widening import own_pieces, predicted_with
-from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import load_backend, unregister
 from tensor_graphs.paths.path import NoPathError

@@ -191,7 +191,7 @@ def test_four_processes_that_use_a_new_file_first_do_not_race(tmp_path, start) -
 WORKER = """
 import sys, time
 from sqlalchemy import event
-from tensor_graphs.records import TraceRecord, claims, open_database, upkeep
+from tensor_graphs.records import TraceRecord, open_database, upkeep, work_queue
 path, name, environment, stall_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 database, done, completing = open_database(path), 0, False
 
@@ -207,7 +207,7 @@ def stall(connection):
 
 database.close()  # reconnect, with the small cache
 while upkeep.stats(database).rows["profile_queue"]:
-    item = claims.claim_next(database, name, environment, lease_seconds=2)
+    item = work_queue.claim_next(database, name, environment, lease_seconds=2)
     if item is None:
         time.sleep(0.05)
         continue
@@ -218,7 +218,7 @@ while upkeep.stats(database).rows["profile_queue"]:
         for kind in ("cold", "hot")
     ]
     completing = True
-    claims.complete(database, item, traces)
+    work_queue.complete(database, item, traces)
     completing = False
     done += 1
     print("stored", item.workload.key, flush=True)

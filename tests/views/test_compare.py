@@ -98,6 +98,6 @@ def test_prices_at_other_sizes_are_not_compared_and_other_graphs_are_refused(dat
     path = replace(four.variants[0].path, identities={"numpy.softmax": "0"})
     four = replace(four, variants=(replace(four.variants[0], path=path),))
     said = str(compare(one, four))
-    assert "A is priced at n=2, B at n=3, so their times do not compare" in said and "its code is another one there" in said
+    assert "A is costed at n=2, B at n=3, so their times do not compare" in said and "its code is another one there" in said
     with pytest.raises(GraphError, match=r"plans of different graphs, [0-9a-f]+ and [0-9a-f]+"):
         compare(one, compile_graph(GRAPH, database=database, **ON))

@@ -1,11 +1,11 @@
 """cost_model: a model fitted to measurements of this machine: how far off its roofline a call is, and how sure that is.
 
     model = cost_model.of_machine()             # None: none was trained here (`tg costs train`)
-    model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and what that may be off by
+    model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and its spread
     cost_model.use(mine, version="mine 1")      # a cost model of the caller's own, in this process (docs/strategies.md)
     cost_model.of_machine(SCHEDULES)            # likewise of generated kernels' schedules: log(seconds ÷ the rules' schedule's)
 
-What a model is stands in trees.py, which is loaded where there is one.
+trees.py holds the model, and is loaded where there is one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_LEARNED_COSTS"
-"""the environment variable: "off" to guess by rooflines alone"""
+"""the environment variable: "off" to estimate by rooflines alone"""
 
 CALLS, SCHEDULES = "calls", "schedules"
-"""what a model is of"""
+"""kinds of models"""
 
 
 def machine() -> str:
-    """The machine that a model is of."""
+    """Return the machine that a model is of."""
     return fingerprint("numpy").machine
 
 
 def file_of_machine(what: str = CALLS) -> Path:
-    """Where this machine's model is kept; nothing is made."""
+    """Return the file of this machine's model; nothing is created."""
     return user_folder("costs") / f"{machine()[:32]}{'' if what == CALLS else f'-{what}'}.json"
 
 
@@ -61,8 +61,8 @@ def keep(model: Model, what: str = CALLS) -> Path:
 
 @functools.cache
 def of_machine(what: str = CALLS) -> Model | None:
-    """This machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS says off. Raises
-    ArgumentError where that says neither on nor off."""
+    """Return this machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS is off. Raises
+    ArgumentError where that is neither on nor off."""
     if not switch(VARIABLE, unless_said=True):
         return None
     try:
@@ -99,14 +99,15 @@ def use(model: CallModel | None, version: str = "") -> None:
 
 
 def of_calls() -> Own | Model | None:
-    """The cost model of calls that is in use: the caller's own (`use`), else this machine's; None where there is none."""
+    """Return the cost model of calls that is in use: the caller's own (`use`), else this machine's; None where there is none."""
     if _own is None:
         return of_machine()
     return _own if switch(VARIABLE, unless_said=True) else None
 
 
 def version() -> str:
-    """What changes when another model is in use: an own one's version, or the file's time and size; "" where there is none."""
+    """Return a text that changes with the model in use: an own one's version, or the file's time and size; "" where there is none.
+    """
     model = of_calls()
     if model is not None and model is _own:
         return f"own {_own.version}"

@@ -1,4 +1,4 @@
-"""features: what the learned cost model looks at: numbers that say how large a call is, of what it is made, and who computes it."""
+"""features: features of the learned cost model: numbers for how large a call is, which ops it has, and who computes it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensor_graphs.language import dims as d
 
 def features_of(signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None = None, arithmetic: float | None = None) -> dict[str, float]:
-    """What is known of a call before it is timed, by name.
+    """Return the features of a call, by name.
 
-    kernel: its name. roofline: seconds that `estimate_seconds` says. moved, arithmetic: bytes and operations, where the kernel
-    says so. Sizes are logarithms to base 2 of one more than they are.
+    kernel: its name. roofline: seconds by `estimate_seconds`. moved, arithmetic: bytes and operations, where the kernel declares
+    them. Sizes are logarithms to base 2 of one more than they are.
     """
     at = {n: int(binding[n]) for n in signature.dim_names}
     nbytes, flops = work(signature, tuple(sorted(at.items())))

@@ -1,7 +1,7 @@
-"""fit: fits the learned cost model to what is on file of this machine, and says how good it is on workloads it has not seen.
+"""fit: fits the learned cost model to the measurements of this machine, and tests it on workloads it has not seen.
 
-What is learned is log(seconds ÷ roofline), absolute. The fold of a measurement is that of its canonical graph, so that no size of
-an op that is asked about was seen. Boosted trees: LightGBM (Ke et al., NeurIPS 2017), the extra `tuning`.
+The target is log(seconds ÷ roofline), absolute. The fold of a measurement is that of its canonical graph, so that no size of an op
+under test was seen. Boosted trees: LightGBM (Ke et al., NeurIPS 2017), the extra `tuning`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ LEAST = 60
 """measurements, below which nothing is fitted"""
 
 FEW = 4
-"""measurements of a kernel, below which its name says nothing"""
+"""measurements of a kernel, below which its name is no feature"""
 
 FOLDS = 5
 APART = 0.05
-"""of the lower time: pairs that differ by less are no question"""
+"""of the lower time: pairs that differ by less are not counted"""
 
 # The mean of logarithms, not the median: what few kernels take three times as long for (one row, which no thread shares) is what
 # first choices go wrong by, and the median does not see it (decision 0038).
@@ -59,13 +59,13 @@ ROUNDS = 300
 
 
 class CannotTrain(TensorGraphsError):
-    """There is too little to learn from, or nothing to learn with."""
+    """Error: too few measurements, or LightGBM is missing."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured kernel, or schedule, on one workload. graph: its structural key; machine: `Environment.machine`;
-    seconds: of a call; roofline: what was guessed; rules: of a schedule, the seconds of the rules' one."""
+    """One measured kernel, or schedule, on one workload. graph: its structural key; machine: `Environment.machine`; seconds: of a
+    call; roofline: its estimate; rules: of a schedule, the seconds of the rules' one."""
 
     graph: str
     workload: str
@@ -78,7 +78,7 @@ class Sample:
 
     @property
     def base(self) -> float:
-        """Seconds of which a factor is learned."""
+        """Seconds that the learned factor multiplies."""
         return self.roofline if self.rules is None else self.rules
 
     @property
@@ -87,14 +87,14 @@ class Sample:
 
 
 def samples_of(database: Database, backends: Sequence[str], threads: int | None = None) -> list[Sample]:
-    """What was timed alone, with cold operands, of kernels that are here as they were measured."""
+    """Return the times alone, with cold operands, of kernels that are here as they were measured."""
     kernels = {k.identity: k for k in all_kernels(backends)}
     return samples_in(database, [environment_of(backend, threads) for backend in backends if why_missing(backend) is None], kernels)
 
 
 def samples_elsewhere(database: Database) -> list[Sample]:
-    """What was timed on the host of another machine, of kernels that have the names of ours: with other software a kernel has
-    another hash, even of the same code. To say how good a model is there; no model of this machine is fitted to it."""
+    """Return the times on the host of another machine, of kernels that have the names of ours: with other software a kernel has
+    another hash, even of the same code. For tests only; no model of this machine is fitted to them."""
     measured_in = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None
                    and device_of(e.backend).is_host]
     kernels = {k.name: k for k in all_kernels(tuple(e.backend for e in measured_in))}
@@ -103,8 +103,8 @@ def samples_elsewhere(database: Database) -> list[Sample]:
 
 
 def samples_in(database: Database, environments: Sequence[Environment], kernels: Mapping[str, Kernel]) -> list[Sample]:
-    """What was timed of these kernels (by source hash) in these environments of one machine."""
-    found = []
+    """Return the times of these kernels (by source hash) in these environments of one machine."""
+    samples = []
     for environment in environments:
         backend = environment.backend
         rows = [row for row in latest_traces(database, environment, "cold", verifier=VERIFIER).values()
@@ -124,13 +124,13 @@ def samples_in(database: Database, environments: Sequence[Environment], kernels:
             roofline = estimate_seconds(signature, binding, backend, rates, moved, steps)
             features = features_of(signature, binding, backend, kernel.name, roofline, moved, steps)
             assert row.median_ms is not None
-            found.append(Sample(signature.key, row.workload_key, kernel.name, environment.machine, features, row.median_ms * 1e-3,
+            samples.append(Sample(signature.key, row.workload_key, kernel.name, environment.machine, features, row.median_ms * 1e-3,
                                 roofline))
-    return found
+    return samples
 
 
 def fitted(samples: Sequence[Sample], note: str = "") -> Model:
-    """The model of these measurements. Raises CannotTrain."""
+    """Return the model of these measurements. Raises CannotTrain."""
     try:
         import lightgbm
     except ImportError as e:
@@ -138,38 +138,38 @@ def fitted(samples: Sequence[Sample], note: str = "") -> Model:
                           "  fix: pip install 'tensor_graphs[tuning]'") from e
     _require_enough(samples)
     count: dict[str, int] = {}
-    for each in samples:
-        for name in each.features:
+    for sample in samples:
+        for name in sample.features:
             count[name] = count.get(name, 0) + 1
     names = tuple(sorted(name for name, n in count.items() if n >= FEW or not name.startswith("kernel ")))
-    x = np.array([[each.features.get(name, 0.0) for name in names] for each in samples])
-    y = np.array([each.off for each in samples])
+    x = np.array([[sample.features.get(name, 0.0) for name in names] for sample in samples])
+    y = np.array([sample.off for sample in samples])
     trees = {}
     for which, objective in OBJECTIVES.items():
         data = lightgbm.Dataset(x, y, params={"verbosity": -1}, free_raw_data=True)
         booster = lightgbm.train({**SETTINGS, **objective}, data, num_boost_round=ROUNDS)
-        trees[which] = tuple(tree_of(each["tree_structure"]) for each in booster.dump_model()["tree_info"])
+        trees[which] = tuple(tree_of(sample["tree_structure"]) for sample in booster.dump_model()["tree_info"])
     return Model(names, trees, len(samples), machine(), note)
 
 
 def tree_of(node: Mapping[str, Any]) -> Tree:
-    """LightGBM's nested form as arrays."""
+    """Convert LightGBM's nested form to arrays."""
     feature: list[int] = []
     limit: list[float] = []
     left: list[int] = []
     right: list[int] = []
     value: list[float] = []
 
-    def add(each: Mapping[str, Any]) -> int:
-        if "leaf_value" in each:
-            value.append(float(each["leaf_value"]))
+    def add(node: Mapping[str, Any]) -> int:
+        if "leaf_value" in node:
+            value.append(float(node["leaf_value"]))
             return ~(len(value) - 1)
         i = len(feature)
-        feature.append(int(each["split_feature"]))
-        limit.append(float(each["threshold"]))
+        feature.append(int(node["split_feature"]))
+        limit.append(float(node["threshold"]))
         left.append(0)
         right.append(0)
-        left[i], right[i] = add(each["left_child"]), add(each["right_child"])
+        left[i], right[i] = add(node["left_child"]), add(node["right_child"])
         return i
 
     add(node)
@@ -181,9 +181,9 @@ def tree_of(node: Mapping[str, Any]) -> Tree:
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one way to predict, over workloads that it has not seen. factor: by which half of its predictions are off at most. pairs:
-    share of pairs of kernels on one workload, more than APART apart, whose order is right. top1, top5: mean time of the best of as
-    many first choices ÷ the best time."""
+    """Quality of one predictor, over workloads that it has not seen. factor: by which half of its predictions are off at most.
+    pairs: share of pairs of kernels on one workload, more than APART apart, whose order is right. top1, top5: mean ratio of the
+    time of the best of the first one or five choices to the best time."""
 
     name: str
     factor: float
@@ -204,46 +204,47 @@ def _require_enough(samples: Sequence[Sample]) -> None:
 
 
 def checked(samples: Sequence[Sample]) -> list[Quality]:
-    """The model, the roofline and the nearest neighbour, each fold predicted from the others. Raises CannotTrain."""
+    """Return the quality of the model, the roofline and the nearest neighbour, each fold predicted from the others. Raises
+    CannotTrain."""
     _require_enough(samples)
-    found: dict[str, dict[int, float]] = {}
+    predictions: dict[str, dict[int, float]] = {}
     for fold in range(FOLDS):
-        known = [s for s in samples if fold_of(s.graph) != fold]
+        training = [s for s in samples if fold_of(s.graph) != fold]
         asked = {i: s for i, s in enumerate(samples) if fold_of(s.graph) == fold}
-        if asked and len(known) < LEAST:
+        if asked and len(training) < LEAST:
             raise CannotTrain(f"{len(samples)} measurements of this machine are on file; without those of the graphs of one fifth "
-                              f"{len(known)} are left, and a cost model needs {LEAST}\n  fix: tg profile some graphs first")
-        for name, times in predicted(known, asked).items():
-            found.setdefault(name, {}).update(times)
-    return [quality(name, samples, times) for name, times in found.items()]
+                              f"{len(training)} are left, and a cost model needs {LEAST}\n  fix: tg profile some graphs first")
+        for name, times in predicted(training, asked).items():
+            predictions.setdefault(name, {}).update(times)
+    return [quality(name, samples, times) for name, times in predictions.items()]
 
 
-def compared(known: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
-    """The same, of some measurements from others; those of a graph that is asked about are left out. Raises CannotTrain."""
+def compared(training: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
+    """Return the same for some measurements predicted from others; those of a graph under test are left out. Raises CannotTrain."""
     graphs = {s.graph for s in asked}
-    found = predicted([s for s in known if s.graph not in graphs], dict(enumerate(asked)))
-    return [quality(name, asked, times) for name, times in found.items()]
+    predictions = predicted([s for s in training if s.graph not in graphs], dict(enumerate(asked)))
+    return [quality(name, asked, times) for name, times in predictions.items()]
 
 
-def predicted(known: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str, dict[int, float]]:
-    """Seconds of what is asked, by who predicts and by number. Raises CannotTrain."""
+def predicted(training: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str, dict[int, float]]:
+    """Return the predicted seconds, by predictor and by number. Raises CannotTrain."""
     if not asked:
         return {}
-    model, near = fitted(known), nearest(known)
+    model, near = fitted(training), nearest(training)
     return {"learned": {i: s.base * math.exp(model.estimate(s.features).off) for i, s in asked.items()},
             "roofline": {i: s.roofline for i, s in asked.items()},
             "nearest neighbour": {i: s.base * math.exp(near(s)) for i, s in asked.items()}}
 
 
-def nearest(known: Sequence[Sample]) -> Callable[[Sample], float]:
-    """`off` of the measurement that is most alike, each feature by its spread."""
-    names = sorted({name for s in known for name in s.features})
-    x = np.array([[s.features.get(name, 0.0) for name in names] for s in known])
+def nearest(training: Sequence[Sample]) -> Callable[[Sample], float]:
+    """Return a function: `off` of the measurement that is most alike, each feature by its spread."""
+    names = sorted({name for s in training for name in s.features})
+    x = np.array([[s.features.get(name, 0.0) for name in names] for s in training])
     scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
 
     def off(s: Sample) -> float:
         at = np.array([s.features.get(name, 0.0) for name in names])
-        return known[int(np.argmin((((x - at) / scale) ** 2).sum(axis=1)))].off
+        return training[int(np.argmin((((x - at) / scale) ** 2).sum(axis=1)))].off
 
     return off
 
@@ -265,8 +266,8 @@ def quality(name: str, samples: Sequence[Sample], predicted: Mapping[int, float]
 
 
 def _rivals(samples: Sequence[Sample]) -> Iterator[list[int]]:
-    """The measurements on each workload that has several."""
-    found: dict[str, list[int]] = {}
+    """Return the measurements on each workload that has several."""
+    by_workload: dict[str, list[int]] = {}
     for i, s in enumerate(samples):
-        found.setdefault(s.workload, []).append(i)
-    return (group for group in found.values() if len(group) > 1)
+        by_workload.setdefault(s.workload, []).append(i)
+    return (group for group in by_workload.values() if len(group) > 1)

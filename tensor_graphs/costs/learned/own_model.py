@@ -1,4 +1,4 @@
-"""own_model: a cost model of a user in place of the machine's: what it has, and a check of what it returns."""
+"""own_model: a user's cost model in place of the machine's: its interface, and a check of its results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CallModel(Protocol):
 
     def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None, arithmetic: float | None) -> Estimate:
-        """The estimate for one call. roofline: its lower bound [s]; moved [byte], arithmetic [flop]: what the kernel declares, None
-        where it declares nothing."""
+        """Return the estimate for one call. roofline: its lower bound [s]; moved [byte], arithmetic [flop]: what the kernel
+        declares, None where it declares nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Own:
 
     def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None, arithmetic: float | None) -> Estimate:
-        """The model's estimate. Raises CostModelError where it raises, or returns something else."""
+        """Return the model's estimate. Raises CostModelError where it raises, or returns something else."""
         try:
-            found = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
-            off, spread = (getattr(found, each, math.nan) for each in ("off", "spread"))
-            if all(isinstance(each, Real) for each in (off, spread)) and abs(off) <= FARTHEST and 0.0 <= spread <= FARTHEST:
-                return found
-            why = f"returned {found!r}"
+            estimate = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
+            off, spread = (getattr(estimate, name, math.nan) for name in ("off", "spread"))
+            if all(isinstance(name, Real) for name in (off, spread)) and abs(off) <= FARTHEST and 0.0 <= spread <= FARTHEST:
+                return estimate
+            why = f"returned {estimate!r}"
         except Exception as e:
             why = f"raised {raised(e)}"
         raise CostModelError(f"the cost model {self.version!r} {why} for {kernel} on {signature.title()}\n  fix: return "
@@ -57,7 +57,7 @@ class Own:
 
 
 def owned(model: CallModel, version: str) -> Own:
-    """The model with its version. Raises CostModelError where it is no cost model, or the version is no text."""
+    """Return the model with its version. Raises CostModelError where it is no cost model, or the version is no text."""
     if not callable(getattr(model, "of_call", None)):
         raise CostModelError(f"a cost model has a method of_call, and this is of type {type(model).__name__}\n"
                              "  fix: an object with of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)")

@@ -16,7 +16,7 @@ FORMAT = 2
 """of the file; raised when the features or the meaning of the trees change"""
 
 MIDDLE, HIGH = "middle", "high"
-"""the trees for what a call takes on (geometric) average, and for what five calls of six take at most"""
+"""the trees for the (geometric) average of a call, and for the time that five calls of six take at most"""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Tree:
-    """A decision tree as arrays. A step looks at feature[i]: left[i] where it is at most limit[i], else right[i]. A number below 0
-    is a leaf: ~i in `value`."""
+    """A decision tree as arrays. A step reads feature[i]: left[i] where it is at most limit[i], else right[i]. A number below 0 is
+    a leaf: ~i in `value`."""
 
     feature: tuple[int, ...]
     limit: tuple[float, ...]
@@ -64,14 +64,14 @@ class Model:
         return f"learned from {self.rows} times"
 
     def estimate(self, features: Mapping[str, float]) -> Estimate:
-        """A feature that is not given is 0; one that the model does not know is left out."""
+        """Return the estimate. A feature that is not given is 0; one that the model does not know is ignored."""
         x = [features.get(name, 0.0) for name in self.names]
         middle, high = (sum(tree.at(x) for tree in self.trees[which]) for which in (MIDDLE, HIGH))
         return Estimate(middle, max(0.0, high - middle))
 
     def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None, arithmetic: float | None) -> Estimate:
-        """Of a call of a kernel; the arguments are those of `features_of`."""
+        """Return the estimate for a call of a kernel; the arguments are those of `features_of`."""
         return self.estimate(features_of(signature, binding, backend, kernel, roofline, moved, arithmetic))
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Model:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Model:
-        """Raises ValueError for what is no model of this format."""
+        """Read a model. Raises ValueError for what is no model of this format."""
         try:
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, this is {FORMAT}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.costs.rounding import loop_roundings, unit_roundoff
+from tensor_graphs.costs.precision import loop_roundings, unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.costs.rounding import predicted_error
+from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.facts import UNKNOWN

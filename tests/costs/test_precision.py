@@ -1,4 +1,4 @@
-"""costs/rounding.py: what rounds is counted, what only moves or chooses is not, and depth counts for more than its length."""
+"""costs/precision.py: what rounds is counted, what only moves or chooses is not, and depth counts for more than its length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.rounding import AMPLIFICATION, predicted_error, unpredictable
+from tensor_graphs.costs.precision import AMPLIFICATION, predicted_error, unpredictable
 from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.language import atomic
 from tensor_graphs.language.node import Node
