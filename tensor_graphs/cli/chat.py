@@ -92,8 +92,8 @@ class _Turns:
     """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns; quiet: a document is made of the
     turns, and no answer is written; lines: their tokens are written as lines of JSON."""
 
-    def __init__(self, talk: Conversation, made: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
-        self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, made, name, tokens, quiet, lines
+    def __init__(self, talk: Conversation, model_ready: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
+        self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, model_ready, name, tokens, quiet, lines
         self.by_hand = sys.stdin is not None and sys.stdin.isatty()
         self.ctrl_c = _CtrlC()
         self.refused = 0
@@ -251,12 +251,12 @@ def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
     }
 
 
-def _document(talk: Conversation, made: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    use = made.plan.memory(n=1, m=1)
+def _document(talk: Conversation, model_ready: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    use = model_ready.plan.memory(n=1, m=1)
     return {
         "turns": turns,
         "messages": talk.messages,
         "memory": {use.device: use.total},
-        "compile_ms": made.compile_seconds * 1e3,
-        "path": made.plan.variants[0].path.id,
+        "compile_ms": model_ready.compile_seconds * 1e3,
+        "path": model_ready.plan.variants[0].path.id,
     }

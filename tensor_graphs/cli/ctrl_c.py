@@ -36,12 +36,12 @@ class _InOrder:
         self.is_lost = False
         self.has_reminder = False
 
-    def lost(self, told: sys.UnraisableHookArgs) -> None:
+    def lost(self, raised: sys.UnraisableHookArgs) -> None:
         """The hook for what cannot be raised where it happened."""
-        if told.exc_type is KeyboardInterrupt:
+        if raised.exc_type is KeyboardInterrupt:
             self._raise_later()
         else:
-            sys.__unraisablehook__(told)
+            sys.__unraisablehook__(raised)
 
     def _raise_later(self) -> None:
         self.is_lost = True

@@ -215,9 +215,9 @@ def given_backends(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else backends(text)
 
 
-def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+def known(option: str, words: Sequence[str], names: Sequence[str]) -> None:
     """Refuse what an option does not know, naming what is close to it, or all where that is few. Raises UsageError."""
-    for word in given:
+    for word in words:
         if word not in names:
             near = difflib.get_close_matches(word, names) or (names if len(names) <= 12 else [*sorted(names)[:12], "…"])
             raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
@@ -327,8 +327,8 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return json.dumps(value)
     if isinstance(value, Mapping):
-        return {key: _in_json(each) for key, each in value.items()}
-    return [_in_json(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _in_json(item) for key, item in value.items()}
+    return [_in_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_json(value: Any) -> None:

@@ -84,10 +84,10 @@ class Section:
         value: str = self.get(key, "a text", lambda v: isinstance(v, str), default)
         return value
 
-    def choice(self, key: str, known: Iterable[str], default: Any = ...) -> str:
+    def choice(self, key: str, choices: Iterable[str], default: Any = ...) -> str:
         value = self.text(key, default)
-        if value not in known:
-            raise self.error(f"{key} is {value!r}, which is not supported", fix=f"supported: {', '.join(known)}")
+        if value not in choices:
+            raise self.error(f"{key} is {value!r}, which is not supported", fix=f"supported: {', '.join(choices)}")
         return value
 
     def section(self, key: str) -> Section:

@@ -55,8 +55,8 @@ class Rope:
         """(cos, sin)[n, channels/2] f32 of i32 positions[n], computed in f64; end: the number of positions so far."""
         channels = self.channels or head_dim
         if self.kind == "linear" and self.magnitude == 1.0:
-            made: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
-            return made
+            table: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
+            return table
         where = atomic.reshape(atomic.cast(positions, f64), (positions.shape[0], 1))
         angles = where * self.frequencies(channels, end)
         return tuple(atomic.cast(f(angles) * self.magnitude, f32) for f in (cos, atomic.sin))  # type: ignore[return-value]
@@ -79,8 +79,8 @@ class Rope:
 
     def _llama3(self, plain: Any, channels: int) -> Any:
         # 0 at the longest wavelength that is mixed, 1 at the shortest
-        kept = np.clip((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low), 0.0, 1.0)
-        return plain * (kept + (1.0 - kept) / self.scaling)
+        share = np.clip((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low), 0.0, 1.0)
+        return plain * (share + (1.0 - share) / self.scaling)
 
     def _yarn(self, plain: Any, channels: int) -> Any:
         def border(turns: float) -> float:

@@ -53,11 +53,11 @@ def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabular
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
     needed = len(prompt) + max(tokens, 1) - 1                        # the last token is not put into the cache
     if needed > max_positions:
-        said = f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}"
+        message = f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}"
         if most is None or needed <= most:
-            raise FrontendError(said, fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
+            raise FrontendError(message, fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
         longer = f"--max-positions {most} and " if most > max_positions else ""
-        raise FrontendError(f"{said}; the model has positions for {most}",
+        raise FrontendError(f"{message}; the model has positions for {most}",
                             fix=f"{longer}--tokens {most - len(prompt) + 1} or fewer" if len(prompt) <= most else
                                 f"a prompt of at most {most} tokens")
     check_ids(prompt, vocabulary)
@@ -234,8 +234,8 @@ def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session
     source = compiled.first_nan({"ids": ids}, dims={"p": past, "m": 1}, session=session)
     if source is None:
         return error
-    said = str(error).removeprefix("SamplingError: ").partition("\n")[0]
-    return SamplingError(f"{said}; the first NaN is in {source}",
+    message = str(error).removeprefix("SamplingError: ").partition("\n")[0]
+    return SamplingError(f"{message}; the first NaN is in {source}",
                          fix="repair the weights of the model" if source.startswith("parameter") else
                              "verify this kernel: tg conformance, tg db failures")
 

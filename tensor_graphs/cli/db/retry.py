@@ -81,9 +81,9 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrac
     if not queries.kernels_like(store, what):
         raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
     today = _identity_today(what)
-    found = [t for t in _newest(store, what) if t.environment_key in here and
+    last = [t for t in _newest(store, what) if t.environment_key in here and
              (t.status != "PASSED" or (not t.axes and today in (None, t.source_hash)))]
-    return sorted(found, key=lambda t: (bool(t.axes), t.trace_id))
+    return sorted(last, key=lambda t: (bool(t.axes), t.trace_id))
 
 
 def _newest(store: Database, kernel: str) -> list[FullTrace]:
@@ -116,9 +116,9 @@ def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     from tensor_graphs.records.rows import REFUTING
 
     text, _ = queries.graph_text(store, t.graph_key)
-    given = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
+    inputs = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
     try:
-        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, given,
+        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, inputs,
                               command=f"tg db retry {t.implementation_name}")
     except NotAgain as why:
         return "NOT RETRIED", str(why)

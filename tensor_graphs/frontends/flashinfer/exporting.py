@@ -42,9 +42,9 @@ def export_dataset(
             select = select.where(ImportedFile.dataset == dataset)
         files = connection.execute(select.order_by(ImportedFile.path, ImportedFile.dataset)).all()
         if dataset is not None and not files:
-            known = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
+            datasets = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
             raise DatasetConflict(
-                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(known) or '(none)'}"
+                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(datasets) or '(none)'}"
             )
         owner: dict[str, Any] = {}
         for file in files:

@@ -76,9 +76,9 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {text(key): finite(each) for key, each in value.items()}
+        return {text(key): finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return text(value) if isinstance(value, str) else value
 
 
@@ -115,14 +115,14 @@ def _number(value: Any) -> float | None:
 
 def _error(value: Any) -> float | None:
     """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged"), one below 0 is not known."""
-    found = _number(value)
-    return found if found is None or found >= 0 else math.inf if math.isnan(found) else None
+    number = _number(value)
+    return number if number is None or number >= 0 else math.inf if math.isnan(number) else None
 
 
 def _time(value: Any) -> float | None:
     """A time in ms or a ratio: finite and not negative, else not known."""
-    found = _number(value)
-    return found if found is not None and math.isfinite(found) and found >= 0 else None
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) and number >= 0 else None
 
 
 def _number_back(value: Any) -> Any:
@@ -132,8 +132,8 @@ def _number_back(value: Any) -> Any:
 def timestamp(value: Any) -> datetime:
     """The moment; without a zone it is read as UTC, and what is no moment at all as 1970."""
     try:
-        found = datetime.fromisoformat(value)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
         return datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -149,12 +149,12 @@ def _log(value: Any) -> bytes | None:
 def _sources(value: Any) -> list[dict[str, str]]:
     """The source files, if they can be told apart by their paths."""
     files = value if isinstance(value, list) else []
-    found = {
-        text(each["path"]): text(each["content"])
-        for each in files
-        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("content"), str)
+    contents = {
+        text(file["path"]): text(file["content"])
+        for file in files
+        if isinstance(file, dict) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)
     }
-    return [{"path": path, "content": content} for path, content in found.items()] if len(found) == len(files) else []
+    return [{"path": path, "content": content} for path, content in contents.items()] if len(contents) == len(files) else []
 
 
 def _inputs(value: Any) -> list[dict[str, Any]]:
@@ -162,17 +162,17 @@ def _inputs(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, dict):
         return []
     return [
-        {**(finite(each) if isinstance(each, dict) else {"value": finite(each)}), "name": text(key)}
-        for key, each in value.items()
+        {**(finite(item) if isinstance(item, dict) else {"value": finite(item)}), "name": text(key)}
+        for key, item in value.items()
     ]
 
 
 def _inputs_back(value: list[dict[str, Any]]) -> dict[str, Any]:
-    return {str(each.get("name")): {key: part for key, part in each.items() if key != "name"} for each in value}
+    return {str(item.get("name")): {key: part for key, part in item.items() if key != "name"} for item in value}
 
 
 def _libraries(value: Any) -> dict[str, str]:
-    return {text(key): text(str(each)) for key, each in sorted(value.items())} if isinstance(value, dict) else {}
+    return {text(key): text(str(item)) for key, item in sorted(value.items())} if isinstance(value, dict) else {}
 
 
 def _status(value: Any) -> str:
@@ -253,29 +253,29 @@ def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any
     """(the columns, the rest): the rest is the document with null in every place that a column fills, and `kept`."""
     columns = {field.column: field.encode(look(document, field.path)) for field in fields}
     rest: dict[str, Any] = {"document": copy.deepcopy(document)}
-    kept = {}
+    numbers = {}
     for field in fields:
         value = look(document, field.path)
         if value is ABSENT:
             continue
         _put(rest["document"], field.path, None)
         if not same(field.decode(columns[field.column]), value):
-            kept[field.key] = value
-    if kept:
-        rest["kept"] = kept
+            numbers[field.key] = value
+    if numbers:
+        rest["kept"] = numbers
     return columns, rest
 
 
 def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[RecordField, ...]) -> Any:
     """The document that these columns and this rest say now."""
-    document, kept = copy.deepcopy(rest["document"]), rest.get("kept", {})
+    document, numbers = copy.deepcopy(rest["document"]), rest.get("kept", {})
     for field in fields:
         now = field.decode(columns[field.column])
         if look(rest["document"], field.path) is ABSENT:
             if not same(now, field.decode(field.encode(ABSENT))):
                 _put(document, field.path, now)
-        elif field.key in kept and same(now, field.decode(field.encode(kept[field.key]))):
-            _put(document, field.path, kept[field.key])
+        elif field.key in numbers and same(now, field.decode(field.encode(numbers[field.key]))):
+            _put(document, field.path, numbers[field.key])
         else:
             _put(document, field.path, now)
     return document

@@ -51,14 +51,14 @@ def stored_lines(connection: Connection, file_id: int) -> list[StoredLine]:
             columns[row["line_id"]] = dict(row)
     for line_id, path, content in connection.execute(_SOURCES.where(line.file_id == file_id)):
         columns[line_id].setdefault("sources", []).append({"path": path, "content": content})
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(line.id, line.number, line.kind, line.rest, line.verbatim)
         .where(line.file_id == file_id)
         .order_by(line.number, line.id)
     )
     return [
         StoredLine(row.id, row.number, row.kind, {"sources": [], **columns.get(row.id, {})}, row.rest, row.verbatim)
-        for row in found
+        for row in rows
     ]
 
 
@@ -94,9 +94,9 @@ _SELECTS = (
 def input_files(document: Any) -> Iterator[str]:
     """The safetensors files that a workload or trace names, relative to the data set's folder."""
     inputs = look(document, ("workload", "inputs"))
-    for each in inputs.values() if isinstance(inputs, dict) else ():
-        if isinstance(each, dict) and each.get("type") == "safetensors" and isinstance(each.get("path"), str):
-            yield each["path"]
+    for item in inputs.values() if isinstance(inputs, dict) else ():
+        if isinstance(item, dict) and item.get("type") == "safetensors" and isinstance(item.get("path"), str):
+            yield item["path"]
 
 
 def missing(folder: Path, names: set[str]) -> list[str]:

@@ -78,8 +78,8 @@ def _translate(reference: str, axes: Mapping[str, Any], inputs: Mapping[str, Any
     sizes = {name: _axis_size(name, axis) for name, axis in axes.items()}
     reader = _ReferenceReader(module)
     values = [_leaf(name, spec, sizes) for name, spec in inputs.items()]
-    found = reader.call_run(list(inputs), values)
-    return make_graph.graph(_named_outputs(found, outputs, sizes))
+    result = reader.call_run(list(inputs), values)
+    return make_graph.graph(_named_outputs(result, outputs, sizes))
 
 
 def _axis_size(name: str, axis: Mapping[str, Any]) -> Dim:
@@ -107,13 +107,13 @@ def _leaf(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> Node 
     return node if spec["shape"] is not None else Scalar(node)
 
 
-def _named_outputs(found: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
-    if isinstance(found, Mapping):
-        if set(found) != set(outputs):
-            refuse(f"it returns {', '.join(map(str, found))}; declared are {', '.join(outputs)}")
-        named = {name: found[name] for name in outputs}
+def _named_outputs(result: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
+    if isinstance(result, Mapping):
+        if set(result) != set(outputs):
+            refuse(f"it returns {', '.join(map(str, result))}; declared are {', '.join(outputs)}")
+        named = {name: result[name] for name in outputs}
     else:
-        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        values = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(values) != len(outputs):
             refuse(f"it returns {len(values)} values; declared are {len(outputs)}")
         named = dict(zip(outputs, values, strict=True))
@@ -157,7 +157,7 @@ class _Function:
     @property
     def parameters(self) -> list[str]:
         arguments = self.definition.args
-        return [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
 
 
 _OUTSIDE = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef)
@@ -199,7 +199,7 @@ class _ReferenceReader:
         arguments = definition.args
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             refuse(f"{definition.name} takes * or ** or keyword arguments")
-        return _Function(definition, self.names, tuple(self.value(each) for each in arguments.defaults))
+        return _Function(definition, self.names, tuple(self.value(default) for default in arguments.defaults))
 
     def call_function(self, function: _Function, arguments: list[Any], named: dict[str, Any]) -> Any:
         name, parameters = function.definition.name, function.parameters
@@ -222,7 +222,7 @@ class _ReferenceReader:
         for statement in statements[:-1]:
             self.at(statement)
         last = statements[-1]
-        if isinstance(last, ast.With) and all(self.without_gradient(each.context_expr) for each in last.items):
+        if isinstance(last, ast.With) and all(self.without_gradient(item.context_expr) for item in last.items):
             return self.body(last.body, name)
         if not isinstance(last, ast.Return) or last.value is None:
             refuse(f"line {last.lineno}: {name} does not end by returning a value")
@@ -244,8 +244,8 @@ class _ReferenceReader:
             return self.value(statement.value) if isinstance(statement, ast.Return) and statement.value else (
                 self.statement(statement))
         except OpaqueReference as error:
-            said = str(error)  # a function that is called has said its own line
-            raise OpaqueReference(said if said.startswith("line ") else f"line {statement.lineno}: {said}") from error
+            message = str(error)  # a function that is called has said its own line
+            raise OpaqueReference(message if message.startswith("line ") else f"line {statement.lineno}: {message}") from error
         except _REFUSED as error:
             raise OpaqueReference(f"line {statement.lineno}: {_one_line(error)}") from error
 
@@ -279,8 +279,8 @@ class _ReferenceReader:
         elif isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
             if not isinstance(value, (tuple, list)) or len(value) != len(target.elts):
                 refuse(f"{ast.unparse(target)} does not unpack what stands on the right")
-            for each, part in zip(target.elts, value, strict=True):
-                self.bind(each, part)
+            for element, part in zip(target.elts, value, strict=True):
+                self.bind(element, part)
         else:
             refuse("a tensor is written into" if isinstance(target, ast.Subscript) else f"{ast.unparse(target)} is assigned")
 
@@ -309,7 +309,7 @@ class _ReferenceReader:
         return self.names[node.id] if node.id in self.names else refuse(f"{node.id} is not known here")
 
     def sequence(self, node: ast.Tuple | ast.List) -> Any:
-        values = (self.value(each) for each in node.elts)
+        values = (self.value(element) for element in node.elts)
         return tuple(values) if isinstance(node, ast.Tuple) else list(values)
 
     def mapping(self, node: ast.Dict) -> Any:
@@ -341,12 +341,12 @@ class _ReferenceReader:
             return FUNCTIONS[name](x, y)
         if compute is None:
             refuse(f"{name} of numbers")
-        known = not (isinstance(x, d.Expr) or isinstance(y, d.Expr))
-        if isinstance(op, ast.Pow) and not (known and abs(y) <= LARGEST_POWER and abs(x) <= LARGEST_BASE):
+        static = not (isinstance(x, d.Expr) or isinstance(y, d.Expr))
+        if isinstance(op, ast.Pow) and not (static and abs(y) <= LARGEST_POWER and abs(x) <= LARGEST_BASE):
             refuse("a power of a size, or a large one")
-        if isinstance(op, ast.Div) and not known:
+        if isinstance(op, ast.Div) and not static:
             refuse("a quotient of sizes that are not known")
-        if not known and (isinstance(x, float) or isinstance(y, float)):
+        if not static and (isinstance(x, float) or isinstance(y, float)):
             refuse("a number made of a size that is not known")
         return compute(x, y)
 
@@ -369,7 +369,7 @@ class _ReferenceReader:
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(y, (tuple, list)):
                 refuse("in, of something other than a tuple")
-            return any(self.compare(ast.Eq(), x, each) for each in y) == isinstance(op, ast.In)
+            return any(self.compare(ast.Eq(), x, item) for item in y) == isinstance(op, ast.In)
         name, decide = _COMPARISONS[type(op)]
         if isinstance(x, (Node, Scalar)) or isinstance(y, (Node, Scalar)):
             return FUNCTIONS[name](x, y)
@@ -381,8 +381,8 @@ class _ReferenceReader:
         return bool(decide(x, y))
 
     def logic(self, node: ast.BoolOp) -> Any:
-        values = [self.value(each) for each in node.values]
-        if not all(isinstance(each, bool) for each in values):
+        values = [self.value(operand) for operand in node.values]
+        if not all(isinstance(operand, bool) for operand in values):
             refuse("and, or of values that are known only when it runs")
         return all(values) if isinstance(node.op, ast.And) else any(values)
 
@@ -418,20 +418,20 @@ class _ReferenceReader:
         if isinstance(index, Node):
             return wrapped(owner, index, 0)
         parts = index if isinstance(index, tuple) else (index,)
-        if not all(each is None or each is ... or isinstance(each, (slice, d.Expr))
-                   or type(each) is int for each in parts):
+        if not all(part is None or part is ... or isinstance(part, (slice, d.Expr))
+                   or type(part) is int for part in parts):
             refuse("an index by tensors along several axes, by a mask or by a list")
         return owner[index]
 
     def slice(self, node: ast.Slice) -> Any:
-        return slice(*(None if each is None else self.value(each) for each in (node.lower, node.upper, node.step)))
+        return slice(*(None if bound is None else self.value(bound) for bound in (node.lower, node.upper, node.step)))
 
     def call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
-        if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+        if any(isinstance(part, ast.Starred) for part in node.args) or any(part.arg is None for part in node.keywords):
             refuse("a call with * or **")
-        arguments = [self.value(each) for each in node.args]
-        named = {str(each.arg): self.value(each.value) for each in node.keywords}
+        arguments = [self.value(argument) for argument in node.args]
+        named = {str(argument.arg): self.value(argument.value) for argument in node.keywords}
         if isinstance(function, _Method):
             named = {_SYNONYMS.get(name, name): value for name, value in named.items()}
             first = [function.owner] if function.owner is not None else [named.pop("input")] if "input" in named else []
@@ -498,7 +498,7 @@ def _from_module(module: str, name: str) -> Any:
 
 def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     """A comparison of sizes, when their bounds alone decide it."""
-    if not all(isinstance(each, (int, d.Expr)) for each in (x, y)):
+    if not all(isinstance(side, (int, d.Expr)) for side in (x, y)):
         refuse("a size beside something else")
     if isinstance(op, (ast.Eq, ast.NotEq)):
         if proved_equal(x, y):
@@ -509,8 +509,8 @@ def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     low, high, strict = {
         ast.Lt: (x, y, 1), ast.LtE: (x, y, 0), ast.Gt: (y, x, 1), ast.GtE: (y, x, 0),
     }[type(op)]  # fmt: skip
-    found = dim_ge(high, low + strict)
-    return found if found is not None else refuse("a comparison of sizes that are not known")
+    holds = dim_ge(high, low + strict)
+    return holds if holds is not None else refuse("a comparison of sizes that are not known")
 
 
 def _is_plain(value: Any) -> bool:

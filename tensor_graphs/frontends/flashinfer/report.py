@@ -92,4 +92,4 @@ def _listed(title: str, items: list[str]) -> list[str]:
     if not items:
         return []
     rest = [f"    … {len(items) - MOST_LISTED} more"] if len(items) > MOST_LISTED else []
-    return [f"{title} ({len(items)}):", *(f"    {each}" for each in items[:MOST_LISTED]), *rest]
+    return [f"{title} ({len(items)}):", *(f"    {item}" for item in items[:MOST_LISTED]), *rest]

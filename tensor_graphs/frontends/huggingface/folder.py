@@ -132,13 +132,13 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
     if kind in OWN:
         return read_own(config, kind)
     if kind not in MODEL_TYPES:
-        known = sorted({*MODEL_TYPES, *OWN})
-        near = close_to(kind, known)
-        kin = [name for name in known if name.split("_")[0].rstrip("0123456789") in kind]
+        types = sorted({*MODEL_TYPES, *OWN})
+        near = close_to(kind, types)
+        kin = [name for name in types if name.split("_")[0].rstrip("0123456789") in kind]
         nearest = f"; did you mean {near[0]}?" if near else f"; nearest: {', '.join(kin)}" if kin else ""
         raise ConfigError(
             f"the model type {kind!r} is not known", file=path,
-            fix=f"known model types: {', '.join(known)}{nearest}; a family of yours: --import FILE (docs/adding_a_model.md)"
+            fix=f"known model types: {', '.join(types)}{nearest}; a family of yours: --import FILE (docs/adding_a_model.md)"
         )
     return read_family(config, *MODEL_TYPES[kind])
 
@@ -164,27 +164,28 @@ def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
     as read_config."""
     folder = _folder(folder)
     path = folder / "generation_config.json"
-    said = Section(read_json(path) if path.is_file() else {}, path)
+    section = Section(read_json(path) if path.is_file() else {}, path)
     outer = folder / "config.json"
     fallback = [read_json(outer)] if outer.is_file() else []
     fallback += [inner for whole in fallback if isinstance(inner := whole.get("text_config"), dict)]
 
     def ids(key: str) -> tuple[int, ...]:
-        for values in (said.values, *fallback):
+        for values in (section.values, *fallback):
             value = values.get(key)
             if value is not None:
-                found = value if isinstance(value, list) else [value]
-                if not all(type(i) is int and i >= 0 for i in found):
+                numbers = value if isinstance(value, list) else [value]
+                if not all(type(i) is int and i >= 0 for i in numbers):
                     raise ConfigError(f"{key} is {value!r}, and a token id or a list of them is needed",
-                                      file=path if values is said.values else outer)
-                return tuple(found)
+                                      file=path if values is section.values else outer)
+                return tuple(numbers)
         return ()
 
     def one_id(key: str) -> int | None:
         return next(iter(ids(key)), None)
 
-    return GenerationConfig(ids("eos_token_id"), one_id("bos_token_id"), one_id("pad_token_id"), said.boolean("do_sample", False),
-                            said.optional_number("temperature"), said.optional_whole("top_k"), said.optional_number("top_p"))
+    return GenerationConfig(
+        ids("eos_token_id"), one_id("bos_token_id"), one_id("pad_token_id"), section.boolean("do_sample", False),
+        section.optional_number("temperature"), section.optional_whole("top_k"), section.optional_number("top_p"))
 
 
 def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
@@ -223,10 +224,10 @@ def _cut(folder: Path) -> Section:
 
 def sentence_length(folder: Path) -> int | None:
     """max_seq_length of sentence_bert_config.json; None where nothing says it. Raises ConfigError."""
-    said = _cut(folder)
-    longest = said.optional_whole("max_seq_length")
+    cut = _cut(folder)
+    longest = cut.optional_whole("max_seq_length")
     if longest is not None and longest < 2:
-        raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=said.path)
+        raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=cut.path)
     return longest
 
 
@@ -267,10 +268,10 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 
 def _inside(folder: Path, part: Any, said_by: Path) -> Path:
     """A sub-folder that modules.json names; refused when it leads out of the folder."""
-    found = folder / part if isinstance(part, str) else None
-    if found is None or not found.resolve().is_relative_to(folder.resolve()):
+    path = folder / part if isinstance(part, str) else None
+    if path is None or not path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"the path {part!r} is not a folder in here", file=said_by)
-    return found
+    return path
 
 
 _POOLING = ("mean", "cls", "max")
@@ -288,8 +289,8 @@ def _pooling(path: Path) -> tuple[str, int]:
     """(pooling, dimension) of a Pooling module: by the key pooling_mode, or by one flag per mode in older files."""
     c = Section(read_json(path), path)
     if c.has("pooling_mode"):
-        said = c.values["pooling_mode"]
-        modes = list(said) if isinstance(said, list) else [said]
+        named = c.values["pooling_mode"]
+        modes = list(named) if isinstance(named, list) else [named]
     else:
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if c.boolean(flag, False)] or ["mean"]
     if len(modes) != 1 or modes[0] not in _POOLING:

@@ -32,11 +32,11 @@ class KnownModel:
 
 def known_models() -> tuple[KnownModel, ...]:
     """Every family, registered ones too, decoders first, each kind in the order of names."""
-    found = []
+    models = []
     for row in {**FAMILIES, **{row.name: row for row, _ in OWN.values()}}.values():
         config = read_family(Section({}, Path(row.name)), row)
-        found.append(KnownModel(row.name, row.encoder, row.like, config.facts, config.names))
-    return tuple(sorted(found, key=lambda model: (model.encoder, model.kind)))
+        models.append(KnownModel(row.name, row.encoder, row.like, config.facts, config.names))
+    return tuple(sorted(models, key=lambda model: (model.encoder, model.kind)))
 
 
 def _said(facts: Facts, names: TensorNames, encoder: bool) -> Iterator[str]:

@@ -41,9 +41,9 @@ def register_family(row: Family) -> Family:
     """
     _check(row)
     types = dict(row.types) or {row.name: ""}
-    known = sorted(set(types) & set(MODEL_TYPES))
-    if known:
-        raise _error(row, f"the model type {known[0]!r} is one that the package knows",
+    taken = sorted(set(types) & set(MODEL_TYPES))
+    if taken:
+        raise _error(row, f"the model type {taken[0]!r} is one that the package knows",
                      "another name, or in `types` model types of its own")
     with _mistakes_named(row, "its defaults"):
         read_family(Section({}, Path(row.name)), row)

@@ -79,8 +79,8 @@ def main() -> None:
     asked = json.loads(sys.stdin.buffer.read())
     limit(asked["cpu_seconds"], asked["memory"])
     sys.path[:] = asked["path"]
-    made = rendered(asked["template"], asked["variables"], asked["most_text"])
-    sys.stdout.buffer.write(json.dumps(made).encode())
+    answer = rendered(asked["template"], asked["variables"], asked["most_text"])
+    sys.stdout.buffer.write(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

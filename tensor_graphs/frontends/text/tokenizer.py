@@ -82,15 +82,15 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise TokenizerError(f"the text is not Unicode: character {error.start} is half of a surrogate pair",
                                  fix="decode its bytes as UTF-8 before") from error
-        made = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
-        return list(made.ids), sum(rest.special_tokens_mask.count(0) for rest in made.overflowing)
+        encoding = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
+        return list(encoding.ids), sum(rest.special_tokens_mask.count(0) for rest in encoding.overflowing)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""
-        known = self._known(ids)
+        numbers = self._known(ids)
         if not self._added:
-            return str(self._splitter.decode(known, skip_special_tokens=skip_special_tokens))
-        shown = [i for i in known if not (skip_special_tokens and i in self._added and self._added[i].special)]
+            return str(self._splitter.decode(numbers, skip_special_tokens=skip_special_tokens))
+        shown = [i for i in numbers if not (skip_special_tokens and i in self._added and self._added[i].special)]
         runs = groupby(shown, self._added.__contains__)
         return "".join("".join(self._added[i].content for i in run) if is_added else
                        str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
@@ -136,13 +136,13 @@ class Tokenizer:
         return self.encode(self.chat(messages, **variables), special_tokens=False)
 
     def _known(self, ids: Iterable[int]) -> list[int]:
-        known = [int(i) for i in ids]
-        for i in known:
+        numbers = [int(i) for i in ids]
+        for i in numbers:
             if not 0 <= i < 2**32 or (i >= self.vocab_size and self._splitter.id_to_token(i) is None):
                 raise TokenizerError(
                     f"there is no token {i}", file=self.folder, fix=f"the vocabulary has {self.vocab_size} tokens"
                 )
-        return known
+        return numbers
 
 
 def _added_as_text(splitter: Splitter) -> dict[int, AddedToken]:
@@ -372,16 +372,16 @@ def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
             raise TokenizerError(f"cannot read the chat template: {error.strerror}", file=path) from error
         except UnicodeDecodeError as error:
             raise TokenizerError(f"the chat template is not UTF-8 text (byte {error.start})", file=path) from error
-    found = values.get("chat_template")
-    if isinstance(found, list):
-        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-        found = named.get("default")
-        if found is None:
+    template = values.get("chat_template")
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+        if template is None:
             raise TokenizerError(f"chat_template lists {', '.join(map(str, named)) or 'nothing'}, and no template named 'default'",
                                  file=folder / SETTINGS_FILE)
-    if found is not None and not isinstance(found, str):
+    if template is not None and not isinstance(template, str):
         raise TokenizerError("chat_template is neither a text nor a list of named texts", file=folder / SETTINGS_FILE)
-    return found
+    return template
 
 
 def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
@@ -430,8 +430,8 @@ def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], posit
 
 def _end_ids(folder: Path, splitter: Splitter, settings: _Settings) -> tuple[int, ...]:
     """generation_config.json's, else config.json's eos_token_id; else the id of tokenizer_config.json's eos_token."""
-    said = read_generation(folder).eos_token_ids
-    if said or "eos_token" not in settings.special:
-        return said
-    found = splitter.token_to_id(settings.special["eos_token"])
-    return () if found is None else (int(found),)
+    ids = read_generation(folder).eos_token_ids
+    if ids or "eos_token" not in settings.special:
+        return ids
+    end = splitter.token_to_id(settings.special["eos_token"])
+    return () if end is None else (int(end),)
