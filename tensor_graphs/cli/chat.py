@@ -27,11 +27,7 @@ log = logging.getLogger(__name__)
 MOST_LINE = 1 << 24
 """characters of a turn: a pipe may have no ends of lines"""
 
-COMMANDS = {
-    "/help": "say this",
-    "/reset": "begin anew: forget all turns",
-    "/exit": "end (also /bye, Ctrl-D)",
-}
+COMMANDS = {"/help": "say this", "/reset": "begin anew: forget all turns", "/exit": "end (also /bye, Ctrl-D)"}
 BY_OTHER_NAMES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/clear": "/reset"}
 KEYS = 'Ctrl-C stops an answer, and the chat goes on. A text of several lines begins and ends with """.'
 QUOTES = '"""'
@@ -239,14 +235,9 @@ class _Turns:
 def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
     last = talk.last
     return {
-        "prompt": text,
-        "text": talk.answer if last.ids else None,
-        "ids": last.ids,
-        **({} if last.log_probabilities is None else {"logprobs": last.log_probabilities}),
-        "fed_tokens": talk.fed,
-        "stopped": last.stopped,
-        "prefill_ms": last.prefill_seconds * 1e3,
-        "tokens_per_second": last.tokens_per_second,
+        "prompt": text, "text": talk.answer if last.ids else None, "ids": last.ids,
+        **({} if last.log_probabilities is None else {"logprobs": last.log_probabilities}), "fed_tokens": talk.fed,
+        "stopped": last.stopped, "prefill_ms": last.prefill_seconds * 1e3, "tokens_per_second": last.tokens_per_second,
         "error": why,
     }
 
@@ -254,9 +245,6 @@ def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
 def _document(talk: Conversation, model_ready: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
     use = model_ready.plan.memory(n=1, m=1)
     return {
-        "turns": turns,
-        "messages": talk.messages,
-        "memory": {use.device: use.total},
-        "compile_ms": model_ready.compile_seconds * 1e3,
-        "path": model_ready.plan.variants[0].path.id,
+        "turns": turns, "messages": talk.messages, "memory": {use.device: use.total},
+        "compile_ms": model_ready.compile_seconds * 1e3, "path": model_ready.plan.variants[0].path.id,
     }

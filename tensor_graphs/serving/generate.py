@@ -142,8 +142,7 @@ def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], to
             transcript.fed += feed
             transcript.pending = []                  # until there is another: it is fed
             try:
-                token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else
-                         checked_token(outputs))
+                token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else checked_token(outputs))
             except SamplingError as e:
                 raise _with_source(e, compiled, session, ids, past) from None
         seconds = time.perf_counter() - started

@@ -147,9 +147,7 @@ def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
 def _checked(logits: np.ndarray[Any, Any] | Sequence[float]) -> np.ndarray[Any, Any]:
     row = np.asarray(logits)
     if row.ndim != 1 or row.size == 0:
-        raise SamplingError(
-            f"logits have shape {list(row.shape)}", fix="one row: logits[vocabulary] of the last position"
-        )
+        raise SamplingError(f"logits have shape {list(row.shape)}", fix="one row: logits[vocabulary] of the last position")
     if row.dtype not in (np.float32, np.float64):
         row = row.astype(np.float64)  # f16, bf16: exact
     largest = float(row.max())  # NaN when any is NaN

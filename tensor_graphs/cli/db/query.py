@@ -98,9 +98,7 @@ def _ways(store: Database, meant: _Meant, key: str, tolerance: float = math.inf)
     return tuple(r for axes in meant.axes_of(key) for r in queries.ways(store, key, axes=axes, tolerance=tolerance))
 
 
-def _show_ranking(
-    store: Database, rows: Sequence[FullTrace], tolerance: float, json: bool, meant: _Meant | None = None
-) -> None:
+def _show_ranking(store: Database, rows: Sequence[FullTrace], tolerance: float, json: bool, meant: _Meant | None = None) -> None:
     from tensor_graphs.records import queries
 
     places = dict(queries.environments(store))

@@ -186,23 +186,18 @@ def _same(value: Any) -> Any:
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 DEFINITION = (
-    RecordField(("name",), "name", name, _same),
-    RecordField(("op_type",), "op_type", _name_or_null(100), _same),
-    RecordField(("description",), "description", _text, _same),
-    RecordField(("tags",), "tags", _list, _same),
-    RecordField(("axes",), "axes", _dict, _same),
-    RecordField(("inputs",), "inputs", _dict_or_null, _same),
+    RecordField(("name",), "name", name, _same), RecordField(("op_type",), "op_type", _name_or_null(100), _same),
+    RecordField(("description",), "description", _text, _same), RecordField(("tags",), "tags", _list, _same),
+    RecordField(("axes",), "axes", _dict, _same), RecordField(("inputs",), "inputs", _dict_or_null, _same),
     RecordField(("outputs",), "outputs", _dict_or_null, _same),
     RecordField(("constraints",), "constraints", _list_or_null, _same),
     RecordField(("reference",), "reference", _text_or_null, _same),
 )
 SOLUTION = (
-    RecordField(("name",), "name", name, _same),
-    RecordField(("definition",), "definition", name, _same),
+    RecordField(("name",), "name", name, _same), RecordField(("definition",), "definition", name, _same),
     RecordField(("author",), "author", _name_or_null(NAME_LENGTH), _same),
     RecordField(("description",), "description", _text_or_null, _same),
-    RecordField(("spec",), "requirements", _dict, _same),
-    RecordField(("sources",), "sources", _sources, _same),
+    RecordField(("spec",), "requirements", _dict, _same), RecordField(("sources",), "sources", _sources, _same),
 )
 WORKLOAD = (
     RecordField(("definition",), "definition", name, _same),

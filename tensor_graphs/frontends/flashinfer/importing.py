@@ -57,9 +57,7 @@ class NoDataset(DatabaseError):
     """The folder holds no FlashInfer-Trace data set."""
 
 
-def import_dataset(
-    folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None
-) -> DatasetImport:
+def import_dataset(folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None) -> DatasetImport:
     """Read a data set; nothing in it is run, and its sources are marked as untrusted.
 
     dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (with all that
@@ -327,13 +325,10 @@ class _Import:
         language = columns["requirements"].get("language")
         values = [
             {
-                "implementation_id": row,
-                "path": source["path"],
-                "content": source["content"],
+                "implementation_id": row, "path": source["path"], "content": source["content"],
                 "content_sha256": hashlib.sha256(source["content"].encode()).hexdigest(),
                 "language": language[:32] if isinstance(language, str) else "",
-                "origin": f"{ORIGIN}: {self.report.dataset}/{path}",
-                "trusted": False,
+                "origin": f"{ORIGIN}: {self.report.dataset}/{path}", "trusted": False,
             }
             for source in columns["sources"] or [{"path": UNREADABLE, "content": ""}]
         ]
@@ -370,8 +365,7 @@ class _Import:
         name, else a graph known by the name alone."""
         if definition not in self.graphs:
             ours = (
-                sa.select(GraphRow.structural_key)
-                .join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
+                sa.select(GraphRow.structural_key).join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
                 .outerjoin(ImportedLine, ImportedLine.definition_id == DefinitionRow.id)
                 .outerjoin(ImportedFile, ImportedFile.id == ImportedLine.file_id)
                 .where(DefinitionRow.name == definition)
@@ -391,8 +385,7 @@ class _Import:
         if (definition, solution) not in self.solutions:
             line = ImportedLine
             select = (
-                sa.select(Implementation.id)
-                .join(line, line.implementation_id == Implementation.id)
+                sa.select(Implementation.id).join(line, line.implementation_id == Implementation.id)
                 .join(ImportedFile, ImportedFile.id == line.file_id)
                 .where(line.definition == definition, Implementation.name == solution)
                 .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), Implementation.id.desc())

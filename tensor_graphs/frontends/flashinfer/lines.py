@@ -52,8 +52,7 @@ def stored_lines(connection: Connection, file_id: int) -> list[StoredLine]:
     for line_id, path, content in connection.execute(_SOURCES.where(line.file_id == file_id)):
         columns[line_id].setdefault("sources", []).append({"path": path, "content": content})
     rows = connection.execute(
-        sa.select(line.id, line.number, line.kind, line.rest, line.verbatim)
-        .where(line.file_id == file_id)
+        sa.select(line.id, line.number, line.kind, line.rest, line.verbatim).where(line.file_id == file_id)
         .order_by(line.number, line.id)
     )
     return [
@@ -77,9 +76,7 @@ _SELECTS = (
     sa.select(
         *_LINE, Implementation.name, Implementation.author, Implementation.description, Implementation.requirements
     ).join(Implementation, Implementation.id == ImportedLine.implementation_id),
-    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(
-        Workload, Workload.id == ImportedLine.workload_id
-    ),
+    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(Workload, Workload.id == ImportedLine.workload_id),
     sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors, Implementation.name.label("implementation_name"),
               EnvironmentRow.hardware_name, EnvironmentRow.libs, BenchmarkTrace.status, BenchmarkTrace.timestamp,
               BenchmarkTrace.full_log, BenchmarkTrace.max_relative_error, BenchmarkTrace.max_absolute_error,

@@ -418,8 +418,7 @@ class _ReferenceReader:
         if isinstance(index, Node):
             return wrapped(owner, index, 0)
         parts = index if isinstance(index, tuple) else (index,)
-        if not all(part is None or part is ... or isinstance(part, (slice, d.Expr))
-                   or type(part) is int for part in parts):
+        if not all(part is None or part is ... or isinstance(part, (slice, d.Expr)) or type(part) is int for part in parts):
             refuse("an index by tensors along several axes, by a mask or by a list")
         return owner[index]
 

@@ -199,9 +199,7 @@ def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
     if not path.is_file():
         return None
     modules = parse_json(path)
-    if not isinstance(modules, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
-    ):
+    if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
         raise ConfigError("the file is not a list of modules with a type each", file=path)
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -258,9 +256,7 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
         return path
     refuse_foreign(path)
     if path.exists():
-        raise FolderError(
-            "this is a file, and a model folder is needed", file=path, fix=f"name its folder: {path.parent}"
-        )
+        raise FolderError("this is a file, and a model folder is needed", file=path, fix=f"name its folder: {path.parent}")
     raise FolderError(
         "there is no such folder", file=path, fix="models are read from disk; a name on a model hub is not looked up"
     )
@@ -276,11 +272,8 @@ def _inside(folder: Path, part: Any, said_by: Path) -> Path:
 
 _POOLING = ("mean", "cls", "max")
 _POOLING_FLAGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 
@@ -331,10 +324,8 @@ def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
     for i in range(c.num_hidden_layers):
         at = f"model.layers.{i}."
         for name, out, inner in (
-            ("self_attn.q_proj", queries, c.hidden_size),
-            ("self_attn.k_proj", keys, c.hidden_size),
-            ("self_attn.v_proj", keys, c.hidden_size),
-            ("self_attn.o_proj", c.hidden_size, queries),
+            ("self_attn.q_proj", queries, c.hidden_size), ("self_attn.k_proj", keys, c.hidden_size),
+            ("self_attn.v_proj", keys, c.hidden_size), ("self_attn.o_proj", c.hidden_size, queries),
         ):
             shapes[f"{at}{name}.weight"] = (out, inner)
             if c.attention_bias:
@@ -369,9 +360,7 @@ def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2)
         }
 
 
-def write_gemma3_folder(
-    path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32"
-) -> None:
+def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32") -> None:
     """Write config.json, generation_config.json and model.safetensors of `random_gemma3_weights(config, seed)`.
 
     dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained
@@ -415,9 +404,7 @@ def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
     own["layer_types"] = list(config.layer_types)
     own["query_pre_attn_scalar"] = int(config.query_pre_attn_scalar)  # transformers refuses a float
     if own["query_pre_attn_scalar"] != config.query_pre_attn_scalar:
-        raise ConfigError(
-            f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and transformers takes a whole number only"
-        )
+        raise ConfigError(f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and transformers takes a whole number only")
     return {
         **own,
         "architectures": ["Gemma3ForCausalLM"],

@@ -104,9 +104,7 @@ class Tokenizer:
         """Whether `chat` and `encode_chat` can be used."""
         return self._template is not None
 
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with
         special_tokens=False.
 
@@ -124,9 +122,7 @@ class Tokenizer:
             self._template,
             self.folder,
             {
-                **self._special,
-                "messages": [dict(m) for m in messages],
-                "add_generation_prompt": add_generation_prompt,
+                **self._special, "messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt,
                 **variables,
             },
         )
@@ -390,9 +386,7 @@ def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
     from tokenizers.normalizers import BertNormalizer
 
     normalizer = splitter.normalizer
-    if not isinstance(normalizer, BertNormalizer) or not str(values.get("tokenizer_class", "")).startswith(
-        "BertTokenizer"
-    ):
+    if not isinstance(normalizer, BertNormalizer) or not str(values.get("tokenizer_class", "")).startswith("BertTokenizer"):
         return
     for key, attribute in (
         ("do_lower_case", "lowercase"),

@@ -341,8 +341,7 @@ def _topk(x: Any, /, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 @_row("to", "type")
-def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-        non_blocking: bool = False) -> Any:
+def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: bool = False, non_blocking: bool = False) -> Any:
     for argument in where:
         if isinstance(argument, DType):
             dtype = argument
