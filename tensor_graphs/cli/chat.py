@@ -72,8 +72,8 @@ def chat(
 
 
 class _CtrlC:
-    """What Ctrl-C does in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token under way
-    be finished, and the next one does not wait for it. Else it does nothing."""
+    """Handler of Ctrl-C in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token
+    under way be finished, and the next one does not wait for it. Else it does nothing."""
 
     def __init__(self) -> None:
         self.reading = self.answering = self.asked = False
@@ -209,7 +209,7 @@ class _Turns:
             self.documents.append(_turn(text, self.talk, why))
 
     def _longer(self, error: ConversationError) -> str:
-        """What to do about a conversation that is longer than the cache."""
+        """Return the message for a conversation that is longer than the cache, with the fix."""
         loaded: LoadedModel = self.made.model
         holds, most = loaded.max_positions, loaded.config.max_position_embeddings
         what = "the answer is cut" if self.talk.last.ids else "the turn was not taken"

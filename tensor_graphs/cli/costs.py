@@ -60,7 +60,7 @@ def train(
 
 
 def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sample]], Made]) -> dict[str, Made]:
-    """What is made of each kind of samples, of those of which there are enough. Raises CannotTrain where there are of none."""
+    """Return what `make` returns for each kind of which there are enough samples. Raises CannotTrain where there are of none."""
     from tensor_graphs.costs.learned.fit import CannotTrain
 
     results, refused = {}, []

@@ -103,7 +103,8 @@ def taken_by(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def happened() -> bool:
-    """Whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by` took."""
+    """Return whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by`
+    took."""
     return _handler.count > 0
 
 

@@ -12,7 +12,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import IMPORT, phase
 
 STEP = {"n": 1, "m": 1, "p": 256}
-"""the sizes at which a decoder is priced: one token, in the midst of a text"""
+"""sizes for which a decoder's cost is estimated: one token, in the midst of a text"""
 
 
 def graph_of(source: str, dtype: str | None, max_positions: int | None, greedy: bool = True) -> Graph:

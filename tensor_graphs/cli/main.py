@@ -131,7 +131,7 @@ def main() -> None:
         if not hasattr(e, "show") or not hasattr(e, "exit_code"):  # else wrong usage, as the parser of options sees it
             raise
         e.show()
-        _say_what_is_missing(e)
+        _print_missing(e)
         _leave(e.exit_code)
     if code == interrupted.CODE and not options.told:  # typer turns Ctrl-C into this code
         _fail("stopped", code)
@@ -148,7 +148,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(MANY, *gc.get_threshold()[1:])
 
 
-def _say_what_is_missing(error: Any) -> None:
+def _print_missing(error: Any) -> None:
     """The fix behind what the parser of options says of an argument that is not given: what it is."""
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None and getattr(param, "help", None):

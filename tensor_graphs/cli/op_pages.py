@@ -133,7 +133,7 @@ def _subject(op: CompositeOp) -> tuple[str, str]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """As it is written: annotations without the quotes that a postponed one has."""
+    """Return the signature as written: annotations without the quotes that a postponed one has."""
     return str(inspect.signature(function)).replace("'", "") if callable(function) else ""
 
 
@@ -428,7 +428,7 @@ def _first_sentence(name: str) -> str:
 
 
 def write(docs: Path) -> list[Path]:
-    """Write docs/ops anew: pages of ops that are no more go. Returns the files."""
+    """Write docs/ops again, delete the pages of ops that are gone, and return the files."""
     folder = docs / "ops"
     folder.mkdir(exist_ok=True)
     texts = pages(docs / "conformance")

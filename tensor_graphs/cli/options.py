@@ -46,7 +46,7 @@ class NotPossible(TensorGraphsError):
 
 
 def tolerance_of(value: float | None) -> float | None:
-    """The value of --tolerance, if it is one. Raises UsageError."""
+    """Return the value of --tolerance. Raises UsageError."""
     if value is not None and not 0 <= value < math.inf:
         raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
     return value
@@ -297,7 +297,7 @@ def read_graph(source: str) -> Graph:
 
 
 def _near_files(path: Path) -> list[str]:
-    """Graphs beside a file that is not there, which may be meant."""
+    """Return graphs in the folder of a missing file that may be meant."""
     try:
         return [str(path.with_name(name)) for name in close_to(path.name, [f.name for f in path.parent.glob("*.tg")])]
     except OSError:
@@ -373,7 +373,7 @@ def print_summary(summary: PlanSummary) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people about what was done otherwise than they may think."""
+    """Print a line for people about what was done otherwise than they may think."""
     print(f"note: {text}", file=sys.stderr)
 
 

@@ -125,7 +125,7 @@ def _how_far(report: Report) -> str:
 
 
 def _what_may_help(assuming: list[str], split: bool, report: Report) -> str:
-    """What opens further rules, or lets them go on."""
+    """Return options that open further rules, or let them go on."""
     from tensor_graphs.rewrites.rules import RULES
     from tensor_graphs.rewrites.user_rules import user_rules
 

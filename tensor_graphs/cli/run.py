@@ -119,7 +119,7 @@ class Start:
 def starts(
     loaded: Any, prompt: list[str] | None, prompts: str | None, system: str | None, ids: str | None, chat: bool
 ) -> list[Start]:
-    """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
+    """Return the starts that --prompt, --prompts or --ids give. Raises UsageError, NotPossible or FrontendError."""
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
     from tensor_graphs.serving.conversation import chat_tokenizer, system_message
 

@@ -22,8 +22,7 @@ AGAIN = "take the file again from where the model was published; it may have bee
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad
-    JSON)."""
+    """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad JSON)."""
     value = parse_json(path)
     if not isinstance(value, dict):
         raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path, fix=AGAIN)

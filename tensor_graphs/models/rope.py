@@ -27,7 +27,8 @@ RopeKind = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """How positions become angles: position · frequency[i], in radians, frequency[i] = theta^(−2i/channels) before scaling.
+    """Rule by which positions become angles: position · frequency[i], in radians, frequency[i] = theta^(−2i/channels) before
+    scaling.
 
     kind, scaling: "linear" divides all frequencies by scaling (1: no scaling), "llama3" only the low ones (wavelengths beyond
     original / low; those below original / high stay, between them it is mixed), "yarn" those that turn fewer than `low` times in
@@ -84,7 +85,7 @@ class Rope:
 
     def _yarn(self, plain: Any, channels: int) -> Any:
         def border(turns: float) -> float:
-            """The channel pair that turns so many times in `original` positions."""
+            """Return the channel pair that makes this many turns in `original` positions."""
             return channels * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
         first, last = border(self.high), border(self.low)

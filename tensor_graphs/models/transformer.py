@@ -65,7 +65,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What may differ between the layers of one model.
+    """Settings that may differ between the layers of one model.
 
     window: how many last positions a token sees, its own included (of an encoder: how many on either side); 0 = all. rope: None =
     positions are not rotated. scale: what attention scores are multiplied by. experts: None = a feed-forward of its own.
@@ -79,7 +79,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the math of one transformer needs beside its weights.
+    """Everything that the math of one transformer needs besides its weights.
 
     vocabulary, hidden, ffn, heads, kv_heads, head_dim: sizes. layers: from the bottom. norm: "rms" or "layer"; norm_offset: what
     is added to its weight. head_norms: whether q and k are normalised per head (else over all their heads at once). biases: which
@@ -134,7 +134,7 @@ class Facts:
                                       fix=f"activation in {sorted(ACTIVATIONS)}, pooling mean, cls or max")
 
     def embedding_scale_for(self, weight_dtype: DType) -> float:
-        """What embedded tokens are multiplied by: as given, or √hidden rounded to the dtype of the weights."""
+        """Return the factor of embedded tokens: as given, or √hidden rounded to the dtype of the weights."""
         if self.embedding_scale is not None:
             return self.embedding_scale
         return float(np.asarray(math.sqrt(self.hidden), dtype=np.float64).astype(weight_dtype.numpy))
@@ -157,7 +157,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """What the checkpoints of a family call its tensors, without `.weight` and `.bias`; "" = the family has none.
+    """Names that the checkpoints of a family give its tensors, without `.weight` and `.bias`; "" = the family has none.
 
     layer: the prefix of layer {i}, before all names of the second group. *_in: norms before a block, *_out: of what a block
     gives, *_sum: after that was added. Without a gate the feed-forward is down(activation(up x)). first_in: whether layer 0 has

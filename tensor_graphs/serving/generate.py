@@ -29,7 +29,7 @@ from tensor_graphs.serving.sampling import Sampler, Sampling, log_probability
 
 @dataclass
 class Generation:
-    """What a generation did. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
+    """Result of a generation. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
     logarithm of the probability that the model gave each new token (None: they are not recorded)."""
 
     ids: list[int] = field(default_factory=list)
@@ -72,7 +72,7 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
 
 
 def cache_length(compiled: CompiledGraph) -> int:
-    """How many tokens the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
+    """Return the number of tokens that the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
     if not isinstance(compiled, CompiledGraph):
         fix = "tg.bind(tg.compile(model.graph), model.weights) makes one of a model that was loaded"
         raise ArgumentError(f"{compiled!r:.80} is no compiled model\n  fix: {fix}")
@@ -93,7 +93,7 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
 
     On a session that was streamed to before, this goes on with its conversation: the first run feeds the pending token (the one
     that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
-    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
+    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins again.
 
     From the first token that is asked for until the last one is there, or the generator is closed, the session is taken: another
     `generate`, `stream` or `reset` on it raises RunError. This waits for a `generate` of another thread.
@@ -119,7 +119,7 @@ def _held(session: Session) -> Session:
 
 def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None,
             sampling: Sampling | Sampler | None, stop: Sequence[int], result: Generation | None) -> Iterator[int]:
-    """What `stream` yields, for a caller who has the session's turn."""
+    """Yield what `stream` yields, for a caller who has the session's turn."""
     capacity = cache_length(compiled)
     if tokens is not None:
         whole("tokens", tokens, 0)
@@ -202,7 +202,7 @@ def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
 
 
 def vocabulary_of(compiled: CompiledGraph) -> int:
-    """How many tokens a decoder's graph knows: the rows of the table in which it looks `ids` up."""
+    """Return the number of tokens that a decoder's graph knows: the rows of the table in which it looks `ids` up."""
     graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may have taken the look-up in
     rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.facts.reads is not None
             and graph.inputs["ids"] in n.inputs[1:]]

@@ -66,7 +66,7 @@ def drain(
 
 
 def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environment] | None = None) -> Iterator[str]:
-    """What is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
+    """Yield what is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
     from tensor_graphs.records import work_queue
 
     for q in sorted(queue, key=lambda q: (here is None or q.environment not in here, -q.waiting)):

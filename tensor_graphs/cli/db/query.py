@@ -138,7 +138,7 @@ def _way(r: FullTrace) -> str:
 
 
 def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str:
-    """What is there, where no row is within the tolerance: times with larger errors, or no times."""
+    """Return what is there, where no row is within the tolerance: times with larger errors, or no times."""
     from tensor_graphs.records import queries
 
     meant = meant or _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
@@ -161,7 +161,7 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
 
 
 def _timed(store: Database, keys: Sequence[str]) -> set[str]:
-    """Those of the keys with a row, however large its error is."""
+    """Return the keys that have a row, however large its error is."""
     from tensor_graphs.records import queries
 
     return {key for key in keys if queries.ways(store, key)}
@@ -307,7 +307,7 @@ def failures(
 
 
 def _of_one_run(timed: Failure, compared: Failure | None = None) -> bool:
-    """Whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
+    """Return whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
     if compared is None or (timed.trace.kind, compared.trace.kind) != ("cold", "verify"):
         return False
     a, b = timed.trace, compared.trace
@@ -334,7 +334,7 @@ def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequenc
 
 
 def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
-    """What the database may know about. Raises NotPossible when it has none of that."""
+    """Return the graphs that a person names. Raises NotPossible when it has none of that."""
     from tensor_graphs.records import queries
 
     if at is not None:
@@ -364,8 +364,8 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
 
 
 def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
-    """What a file calls the canonical dims of its graph as a whole, as written and as it is compiled, and of the ops in it, by key:
-    an op that stands at several dims has several names for one."""
+    """Return the names that a file has for the canonical dims of its graph as a whole, as written and as it is compiled, and
+    of the ops in it, by key: an op that stands at several dims has several names for one."""
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 

@@ -87,7 +87,7 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrac
 
 
 def _newest(store: Database, kernel: str) -> list[FullTrace]:
-    """Of each identity on each workload in each environment, the newest trace. kernel: a name, or one source hash."""
+    """Return the newest trace of each identity on each workload in each environment. kernel: a name, or one source hash."""
     from tensor_graphs.records import queries
 
     newest: dict[tuple[str, str, str], FullTrace] = {}
@@ -97,7 +97,8 @@ def _newest(store: Database, kernel: str) -> list[FullTrace]:
 
 
 def _identity_today(name: str) -> str | None:
-    """Of the kernel that has this name here; None when nothing has (`name` may be a source hash, or somebody's own kernel)."""
+    """Return the identity of the kernel that has this name here; None when nothing has (`name` may be a source hash, or
+    somebody's own kernel)."""
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
 

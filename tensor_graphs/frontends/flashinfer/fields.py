@@ -51,7 +51,7 @@ class RecordField:
 
 
 def text(value: str) -> str:
-    """What every database can store: without NUL, without halves of surrogate pairs."""
+    """Return what every database can store: without NUL, without halves of surrogate pairs."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

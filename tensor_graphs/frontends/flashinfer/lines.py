@@ -38,7 +38,7 @@ class StoredLine:
     verbatim: str | None
 
     def document(self) -> Any:
-        """What the columns and the rest say now; not for a blank line."""
+        """The document that the columns and the rest say now; not for a blank line."""
         return join(self.columns, json.loads(self.rest or '{"document": null}'), FIELDS[self.kind])
 
 
@@ -97,7 +97,7 @@ def input_files(document: Any) -> Iterator[str]:
 
 
 def missing(folder: Path, names: set[str]) -> list[str]:
-    """Those of these files that the folder has not."""
+    """Return those of these files that the folder has not."""
     return sorted(name for name in names if not (is_inside(name) and "\0" not in name and (folder / name).is_file()))
 
 

@@ -133,7 +133,7 @@ def _named_outputs(result: Any, outputs: Mapping[str, Any], sizes: Mapping[str, 
 
 @dataclass(frozen=True)
 class _Module:
-    """What an import gives a name to."""
+    """A module that an import gives a name to."""
 
     name: str
 
@@ -180,7 +180,7 @@ class _ReferenceReader:
             self.at(statement)
 
     def call_run(self, inputs: Sequence[str], values: Sequence[Any]) -> Any:
-        """What run returns for these inputs, which torch gives by position."""
+        """Return the result of run for these inputs, which torch gives by position."""
         run = self.names.get("run")
         if not isinstance(run, _Function):
             refuse("it has no function named run")
@@ -218,7 +218,7 @@ class _ReferenceReader:
             self.names, self.depth = outside, self.depth - 1
 
     def body(self, statements: Sequence[ast.stmt], name: str) -> Any:
-        """What a straight line of statements returns at its end."""
+        """Return the result of a straight line of statements."""
         for statement in statements[:-1]:
             self.at(statement)
         last = statements[-1]

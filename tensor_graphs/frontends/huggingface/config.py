@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FamilyConfig:
-    """What a config.json says of a model of one family. settings: by the names that its row gives them; names: of its tensors;
+    """The settings and facts of a config.json of one family. settings: by the names that its row gives them; names: of its tensors;
     dtype: of the weights, as config.json says; each tensor knows its own. assumed: key -> the default of each size that config.json
     does not say."""
 

@@ -70,7 +70,7 @@ class Family:
         return replace(self, name=name, settings={**shared, **(settings or {})}, **changes)
 
     def slides(self, s: Any, i: int) -> bool:
-        """Whether layer i has a window."""
+        """Return whether layer i has a window."""
         kinds = getattr(s, "layer_types", None)
         return kinds[i] == SLIDING if kinds else self.sliding(s, i)
 
@@ -184,7 +184,7 @@ OLMO2 = LLAMA.but(
 
 
 def _rotates(s: Any, i: int, slides: bool) -> bool:
-    """SmolLM 3 leaves every so many layers without positions."""
+    """SmolLM 3 leaves each n-th layer without positions."""
     return bool(s.no_rope_layers[i] if s.no_rope_layers else (i + 1) % s.no_rope_layer_interval)
 
 

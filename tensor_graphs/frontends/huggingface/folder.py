@@ -1,11 +1,10 @@
-"""folder: what the files of a model folder say — and how such a folder of random weights is written.
+"""folder: the files of a model folder are read, and such a folder of random weights is written.
 
 Read: config.json (which model, its sizes and constants), generation_config.json (where a text ends), and what
-sentence-transformers adds (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and their
-meaning are those of transformers 5 and of the older spelling it still accepts. A setting that would change the result
-and is not supported is refused aloud; a key that nobody here knows is logged as a warning.
-Written: a Gemma 3 folder whose random weights, unlike freshly initialised ones, give varied tokens and show a wrong
-eps, window or scale (`random_gemma3_weights`).
+sentence-transformers adds (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and their meaning are
+those of transformers 5 and of the older spelling it still accepts. A setting that would change the result and is not supported is
+refused aloud; a key that nobody here knows is logged as a warning. Written: a Gemma 3 folder whose random weights, unlike freshly
+initialised ones, give varied tokens and show a wrong eps, window or scale (`random_gemma3_weights`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gemma3TextConfig:
-    """What is written as the config.json of a Gemma 3 text decoder, under transformers' names (read: families.GEMMA3).
+    """Settings of the config.json of a Gemma 3 text decoder as it is written, under transformers' names (read: families.GEMMA3).
 
     layer_types: SLIDING or FULL per layer. rope_theta, rope_factor: of full layers (angle = position / factor ·
     theta^(−2i/head_dim)); rope_local_theta, rope_local_factor: of sliding layers. Scores are multiplied by
@@ -68,12 +67,12 @@ class Gemma3TextConfig:
 
     @property
     def read(self) -> FamilyConfig:
-        """What reading the written config.json gives. Raises ConfigError."""
+        """The configuration that the written config.json is read as. Raises ConfigError."""
         return read_family(Section(_gemma3_json(self, "float32"), Path("config.json")), FAMILIES["gemma3"])
 
     @classmethod
     def of(cls, config: FamilyConfig) -> Gemma3TextConfig:
-        """What a folder says, to be written again; a Gemma 3 whose rotations are plain or linear, else ConfigError."""
+        """Return a folder's settings, to be written again; a Gemma 3 whose rotations are plain or linear, else ConfigError."""
         s, facts = dict(config.settings), config.facts
         ropes = {SLIDING if layer.window else FULL: layer.rope for layer in facts.layers}
         if config.family.name != "gemma3" or any(rope is None or rope.kind != "linear" for rope in ropes.values()):
@@ -87,8 +86,7 @@ class Gemma3TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What the folder says about generating: the ids that end a text, and how its authors sample (None: it does not
-    say)."""
+    """A folder's settings for generating: the ids that end a text, and how its authors sample (None: it does not say)."""
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
@@ -101,7 +99,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True)
 class SentenceConfig:
-    """How sentence-transformers makes one vector of a text.
+    """The way in which sentence-transformers makes one vector of a text.
 
     pooling: "mean", "cls" or "max" over the tokens; normalize: whether the vector is brought to length 1; dimension: of
     the vector. max_seq_length: tokens, special ones included, beyond which a text is cut; None = as many as the model
@@ -189,10 +187,9 @@ def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
 
 
 def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
-    """What sentence-transformers' files say; None when the folder has no modules.json.
+    """Return the settings of sentence-transformers' files; None when the folder has no modules.json.
 
-    Supported: Transformer, then Pooling by one of mean, cls and max, then perhaps Normalize. Raises FolderError,
-    ConfigError.
+    Supported: Transformer, then Pooling by one of mean, cls and max, then perhaps Normalize. Raises FolderError, ConfigError.
     """
     folder = _folder(folder)
     path = folder / "modules.json"
@@ -346,12 +343,11 @@ def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
 def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2) -> dict[str, np.ndarray[Any, Any]]:
     """Random f32 weights, by name, whose tokens mostly vary and whose every constant matters.
 
-    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²);
-    q_norm and k_norm 1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the
-    embedding at r give 3–6 distinct tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at
-    seeds 0 and 2, but some seeds settle on few tokens after a long prompt: count them before comparing tokens.)
-    The same config and seed give the same weights in any order and with any number of threads (numpy's Philox, keyed by
-    name).
+    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²); q_norm and
+    k_norm 1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the embedding at r give 3–6
+    distinct tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at seeds 0 and 2, but some seeds
+    settle on few tokens after a long prompt: count them before comparing tokens.) The same config and seed give the same weights
+    in any order and with any number of threads (numpy's Philox, keyed by name).
     """
     with ThreadPoolExecutor(threads) as pool:
         return {
@@ -363,9 +359,8 @@ def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2)
 def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32") -> None:
     """Write config.json, generation_config.json and model.safetensors of `random_gemma3_weights(config, seed)`.
 
-    dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained
-    loads the folder whole. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError,
-    WeightsError.
+    dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained loads the
+    folder whole. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError, WeightsError.
     """
     stored = {"float32": f32, "bfloat16": bf16}.get(dtype)
     if stored is None:

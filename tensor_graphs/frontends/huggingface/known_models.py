@@ -26,7 +26,7 @@ class KnownModel:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What tells this family from others, a few words each."""
+        """Facts that tell this family from others, a few words each."""
         return tuple(_said(self.facts, self.names, self.encoder))
 
 

@@ -5,7 +5,7 @@
     model.weights        those names -> numpy arrays, read from the files when asked for
 
 Every tensor that the graph needs is looked up, by name, shape and kind of dtype, before anything is computed. A tensor
-stored in the asked dtype is a view of the file; another float dtype is converted anew at each look-up (bf16 → f32
+stored in the asked dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
 exactly, f32 → bf16 to nearest, ties to even). Without any folder, `load_model("gemma-3-270m", random_seed=0)` is the
 published shape with random weights.
 """
@@ -95,7 +95,7 @@ class LoadedModel:
         return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
 
     def begin(self) -> None:
-        """Begin to draw random weights, beside what the caller does next; they take memory from now on."""
+        """Begin to draw random weights, while the caller goes on; they take memory from now on."""
         if isinstance(self.weights, _DrawnWeights):
             self.weights.ahead()
 
@@ -108,7 +108,7 @@ class LoadedModel:
 
     @cached_property
     def generation(self) -> GenerationConfig:
-        """Which ids end a text, and how the authors sample; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
+        """The ids that end a text, and the authors' sampling; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
         if self.folder is None:
             return GenerationConfig(eos_token_ids=(1,), bos_token_id=2, pad_token_id=0)
         return read_generation(self.folder)

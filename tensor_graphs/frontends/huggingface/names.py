@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one parameter is. shape: of the whole tensor; rows: from where to where along its outputs, and at which step (None:
-    all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped); stack: all experts
-    are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors that are stacked to the
-    parameter, one for each expert or head (then `tensor` is the first, and the rest is said of each)."""
+    """Place of one parameter in the files. shape: of the whole tensor; rows: from where to where along its outputs, and at
+    which step (None: all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped);
+    stack: all experts are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors
+    that are stacked to the parameter, one for each expert or head (then `tensor` is the first, and the rest is said of each)."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class TensorPlace:
 
 
 def prefix_of(names: TensorNames, family: str, tensors: Iterable[str], file: str | Path) -> str:
-    """What stands before `names` without their root among these tensors ("model.", "" for a bare model,
+    """Return what stands before `names` without their root among these tensors ("model.", "" for a bare model,
                                                                           "language_model.model." beside
     a vision tower). Raises ConfigError, which names the file, when that cannot be told."""
     tensors = list(tensors)

@@ -68,7 +68,7 @@ def _beyond(limit: str, folder: Path) -> TokenizerError:
 
 
 def _error(answer: Mapping[str, Any], folder: Path) -> TokenizerError:
-    """What `template_process.rendered` reports, for a person."""
+    """Return the error of what `template_process.rendered` reports, for a person."""
     kind, why = answer["wrong"], answer.get("why", "")
     if kind == "memory":
         return _beyond(f"{MEMORY >> 20} MiB of memory", folder)

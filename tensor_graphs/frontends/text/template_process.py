@@ -16,7 +16,7 @@ from typing import Any
 
 
 def limit(cpu_seconds: int, memory: int) -> None:
-    """From here on: so many seconds of processor time, so many bytes of address space, no new files with content, no core dump."""
+    """Limit from here on the seconds of processor time and the bytes of address space; no new files with content, no core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))

@@ -1,8 +1,7 @@
 """tokenizer: text to token ids and back, by the tokenizer.json of a model folder, or by the older files of one.
 
-The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing,
-truncation, the ids that end a text), decoding token by token without ever showing half a character, and the prompt text
-of a chat.
+The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing, truncation,
+the ids that end a text), decoding token by token without ever showing half a character, and the prompt text of a chat.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are, added tokens included."""
+        """Number of ids, added tokens included."""
         return int(self._splitter.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
@@ -101,16 +100,15 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `chat` and `encode_chat` can be used."""
+        """True where `chat` and `encode_chat` can be used."""
         return self._template is not None
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
-        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with
-        special_tokens=False.
+        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with special_tokens=False.
 
-        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …).
-        All is plain data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not
-        end within its limits (see `chat_template`); ArgumentError: messages of another kind.
+        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …). All is plain
+        data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not end within its limits
+        (see `chat_template`); ArgumentError: messages of another kind.
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
             raise ArgumentError(f"the messages are {messages!r:.80}\n  fix: [{{'role': 'user', 'content': '…'}}, …]")
@@ -168,7 +166,7 @@ class StreamingDecoder:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text has occurred; there is no more text then."""
+        """True once a stop text has occurred; there is no more text then."""
         return self._until.stopped
 
     def push(self, token: int) -> str:
@@ -195,7 +193,7 @@ class StreamingDecoder:
         return new
 
     def finish(self) -> str:
-        """What was held back, an incomplete character as U+FFFD; then the decoder is as new."""
+        """Return the text that was held back, an incomplete character as U+FFFD; then the decoder is as new."""
         new = self._until.finish(self._rest(self._decode(self._window)))
         self._window, self._clean, self._shown = [], 0, ""
         self._until = UntilStop(self._until.stop_texts)
@@ -205,14 +203,13 @@ class StreamingDecoder:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip) if ids else ""
 
     def _rest(self, text: str) -> str:
-        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new
-        tokens' own."""
+        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new tokens' own."""
         return text[len(self._shown) :] if text.startswith(self._shown) else self._decode(self._window[self._clean :])
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """tokenizer_config.json and what stands beside it."""
+    """tokenizer_config.json and the files next to it."""
 
     values: dict[str, Any]
     special: dict[str, str]
@@ -381,8 +378,7 @@ def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
 
 
 def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
-    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep
-    tokenizer.json's."""
+    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep tokenizer.json's."""
     from tokenizers.normalizers import BertNormalizer
 
     normalizer = splitter.normalizer

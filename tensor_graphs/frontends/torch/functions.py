@@ -1,4 +1,4 @@
-"""functions: what the functions and methods of torch mean in our language, one row per name.
+"""functions: the functions and methods of torch in our language, one row per name.
 
 A reference is text that is read, never run (reference_graph.py); when it says `torch.rsqrt(x)` or `x.rsqrt()`, the row
 `rsqrt` builds the node. Signatures are torch's, so that a wrong call is refused by Python itself. Torch's rules that
@@ -41,11 +41,11 @@ class Scalar:
 
 @dataclass(frozen=True)
 class AnyDevice:
-    """Where a tensor lives, which has no meaning here: every device equals every other."""
+    """A device, which has no meaning here: every device equals every other."""
 
 
 class Pair(NamedTuple):
-    """What torch returns for a maximum along an axis."""
+    """The result of torch's maximum along an axis."""
 
     values: Node
     indices: Node
