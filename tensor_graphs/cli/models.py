@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
 from tensor_graphs.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    app.command("models")(models)
 
 
 def models(imports: options.Imports = None, json: options.Json = False) -> None:

@@ -16,10 +16,6 @@ COUNTS = ("measured", "again", "already_known", "deployed", "paths", "failed", "
 """keys of the JSON document that are fields of the report"""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("profile")(profile)
-
-
 def profile(
     *,
     source: options.Source,

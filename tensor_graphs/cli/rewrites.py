@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from tensor_graphs.rewrites.report import Report
 
 
-def register(app: typer.Typer) -> None:
-    app.command("rewrites")(rewrites)
-
-
 def rewrites(
     file: Annotated[str, typer.Argument(metavar="FILE.tg", help="A .tg file.")],
     level: Annotated[str, typer.Option(help="bitwise: the same bits; reassociating: the same real number.")] = "reassociating",

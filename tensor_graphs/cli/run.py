@@ -22,10 +22,6 @@ FEW = 256
 """positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run")(run)
-
-
 def run(
     *,
     model: Annotated[

@@ -59,10 +59,6 @@ def _text(value: Any) -> str:
     return text(value) if isinstance(value, str) else ""
 
 
-def _text_or_null(value: Any) -> str | None:
-    return text(value) if isinstance(value, str) else None
-
-
 def name(value: Any) -> str:
     return _text(value)[:NAME_LENGTH]
 
@@ -82,22 +78,14 @@ def finite(value: Any) -> Any:
     return text(value) if isinstance(value, str) else value
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return finite(value) if isinstance(value, dict) else {}
+def _only(kind: type, other: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Return a function that gives a value of this kind in its finite form, and for any other value what `other` returns."""
+    return lambda value: finite(value) if isinstance(value, kind) else other()
 
 
-def _dict_or_null(value: Any) -> dict[str, Any] | None:
-    return finite(value) if isinstance(value, dict) else None
-
-
-def _list(value: Any) -> list[Any]:
-    return finite(value) if isinstance(value, list) else []
-
-
-def _list_or_null(value: Any) -> list[Any] | None:
-    return finite(value) if isinstance(value, list) else None
-
-
+_dict, _dict_or_null = _only(dict, dict), _only(dict, lambda: None)
+_list, _list_or_null = _only(list, list), _only(list, lambda: None)
+_text_or_null = _only(str, lambda: None)
 _NOT_FINITE = {"Infinity": math.inf, "inf": math.inf, "NaN": math.nan, "nan": math.nan}
 
 
@@ -149,11 +137,8 @@ def _log(value: Any) -> bytes | None:
 def _sources(value: Any) -> list[dict[str, str]]:
     """The source files, if they can be told apart by their paths."""
     files = value if isinstance(value, list) else []
-    contents = {
-        text(file["path"]): text(file["content"])
-        for file in files
-        if isinstance(file, dict) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)
-    }
+    contents = {text(file["path"]): text(file["content"]) for file in files
+                if isinstance(file, dict) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)}
     return [{"path": path, "content": content} for path, content in contents.items()] if len(contents) == len(files) else []
 
 
@@ -161,10 +146,8 @@ def _inputs(value: Any) -> list[dict[str, Any]]:
     """{"x": {"type": "random"}} as a workload's list of inputs."""
     if not isinstance(value, dict):
         return []
-    return [
-        {**(finite(item) if isinstance(item, dict) else {"value": finite(item)}), "name": text(key)}
-        for key, item in value.items()
-    ]
+    return [{**(finite(item) if isinstance(item, dict) else {"value": finite(item)}), "name": text(key)}
+            for key, item in value.items()]
 
 
 def _inputs_back(value: list[dict[str, Any]]) -> dict[str, Any]:

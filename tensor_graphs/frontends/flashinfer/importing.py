@@ -64,12 +64,8 @@ def import_dataset(folder: str | os.PathLike[str], database: Database, *, datase
     cannot be read, as far as it fits a screen), and what the database raises; the set is then not stored, nor any part of it.
     """
     root = Path(folder).resolve()
-    documents = [
-        (path, suffix == ".json")
-        for room, suffix in FOLDERS
-        for path in sorted((root / room).rglob(f"*{suffix}"))
-        if path.is_file() and not _is_hidden(path, root)
-    ]
+    documents = [(path, suffix == ".json") for room, suffix in FOLDERS for path in sorted((root / room).rglob(f"*{suffix}"))
+                 if path.is_file() and not _is_hidden(path, root)]
     if not documents:
         raise NoDataset(
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
@@ -89,10 +85,8 @@ def import_dataset(folder: str | os.PathLike[str], database: Database, *, datase
             reader.file(connection, path.relative_to(root).as_posix(), data, lines)
     read = {path for path, _ in documents}
     report.left_out = sorted(
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.is_file() and path not in read and not _is_hidden(path, root) and path.suffix != ".safetensors"
-    )
+        path.relative_to(root).as_posix() for path in root.rglob("*")
+        if path.is_file() and path not in read and not _is_hidden(path, root) and path.suffix != ".safetensors")
     report.missing_inputs = missing(root, reader.input_files)
     log.info("%s: %s", root, "; ".join(report.lines()[1:3]))
     return report

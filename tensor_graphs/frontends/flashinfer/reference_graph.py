@@ -77,7 +77,8 @@ def _translate(reference: str, axes: Mapping[str, Any], inputs: Mapping[str, Any
         raise OpaqueReference(f"line {error.lineno}: no Python: {error.msg}") from error
     sizes = {name: _axis_size(name, axis) for name, axis in axes.items()}
     reader = _ReferenceReader(module)
-    values = [_leaf(name, spec, sizes) for name, spec in inputs.items()]
+    nodes = {name: make_input(name, *_declared(name, spec, sizes)) for name, spec in inputs.items()}
+    values = [node if inputs[name]["shape"] is not None else Scalar(node) for name, node in nodes.items()]
     result = reader.call_run(list(inputs), values)
     return make_graph.graph(_named_outputs(result, outputs, sizes))
 
@@ -100,11 +101,6 @@ def _declared(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> t
     if dtype.is_float and dtype not in DTYPES.values():             # torch adds none of them, and rounds to them otherwise (0085)
         refuse(f"{name!r} is of {spec['dtype']}, in which no reference is read")
     return tuple(sizes[axis] for axis in spec["shape"] or ()), dtype
-
-
-def _leaf(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> Node | Scalar:
-    node = make_input(name, *_declared(name, spec, sizes))
-    return node if spec["shape"] is not None else Scalar(node)
 
 
 def _named_outputs(result: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
@@ -257,9 +253,10 @@ class _ReferenceReader:
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             self.bind(statement.target, self.value(statement.value))
         elif isinstance(statement, ast.AugAssign):
-            if not isinstance(statement.target, ast.Name) or not _is_plain(self.name(statement.target)):
+            old = self.name(statement.target) if isinstance(statement.target, ast.Name) else None
+            if not (is_number(old) or isinstance(old, (tuple, str))):
                 refuse("a tensor is changed in place")
-            self.bind(statement.target, self.binary(statement.op, self.name(statement.target), self.value(statement.value)))
+            self.bind(statement.target, self.binary(statement.op, old, self.value(statement.value)))
         elif isinstance(statement, ast.Assert):
             if self.value(statement.test) is not True:
                 refuse(f"the assert {ast.unparse(statement.test)} does not hold for these shapes")
@@ -328,9 +325,6 @@ class _ReferenceReader:
             refuse(f"{ast.unparse(node)}")
         return -value if isinstance(node.op, ast.USub) else value
 
-    def operation(self, node: ast.BinOp) -> Any:
-        return self.binary(node.op, self.value(node.left), self.value(node.right))
-
     def binary(self, op: ast.operator, x: Any, y: Any) -> Any:
         if isinstance(x, tuple) and isinstance(y, tuple) and isinstance(op, ast.Add):
             return x + y
@@ -392,9 +386,6 @@ class _ReferenceReader:
             refuse("a branch on a value that is known only when it runs")
         return self.value(node.body if test else node.orelse)
 
-    def attribute_of(self, node: ast.Attribute) -> Any:
-        return self.attribute(self.value(node.value), node.attr)
-
     def attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, _Module):
             return _from_module(owner.name, name)
@@ -422,9 +413,6 @@ class _ReferenceReader:
             refuse("an index by tensors along several axes, by a mask or by a list")
         return owner[index]
 
-    def slice(self, node: ast.Slice) -> Any:
-        return slice(*(None if bound is None else self.value(bound) for bound in (node.lower, node.upper, node.step)))
-
     def call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
         if any(isinstance(part, ast.Starred) for part in node.args) or any(part.arg is None for part in node.keywords):
@@ -445,9 +433,11 @@ class _ReferenceReader:
 _EXPRESSIONS: tuple[tuple[type[ast.expr], Callable[[_ReferenceReader, Any], Any]], ...] = (
     (ast.Constant, lambda _, node: node.value), (ast.Name, _ReferenceReader.name), (ast.Tuple, _ReferenceReader.sequence),
     (ast.List, _ReferenceReader.sequence), (ast.Dict, _ReferenceReader.mapping), (ast.UnaryOp, _ReferenceReader.unary),
-    (ast.BinOp, _ReferenceReader.operation), (ast.Compare, _ReferenceReader.comparison), (ast.BoolOp, _ReferenceReader.logic),
-    (ast.IfExp, _ReferenceReader.choice), (ast.Attribute, _ReferenceReader.attribute_of), (ast.Subscript, _ReferenceReader.index),
-    (ast.Slice, _ReferenceReader.slice), (ast.Call, _ReferenceReader.call),
+    (ast.BinOp, lambda reader, node: reader.binary(node.op, reader.value(node.left), reader.value(node.right))),
+    (ast.Compare, _ReferenceReader.comparison), (ast.BoolOp, _ReferenceReader.logic), (ast.IfExp, _ReferenceReader.choice),
+    (ast.Attribute, lambda reader, node: reader.attribute(reader.value(node.value), node.attr)),
+    (ast.Subscript, _ReferenceReader.index), (ast.Call, _ReferenceReader.call),
+    (ast.Slice, lambda reader, node: slice(*(part and reader.value(part) for part in (node.lower, node.upper, node.step)))),
 )  # fmt: skip
 
 _OPERATORS: Mapping[type[ast.operator], tuple[str, Callable[[Any, Any], Any] | None]] = {
@@ -463,17 +453,10 @@ _COMPARISONS: Mapping[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = 
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # torch takes numpy's words, too
 
 
-def _matrix_transposed(x: Node) -> Node:
-    return x.transpose(-2, -1)
-
-
-def _transposed(x: Node) -> Node:
-    return x.transpose(0, 1) if x.rank == 2 else refuse(".T of a tensor that is no matrix")
-
-
 _PROPERTIES: Mapping[str, Callable[[Node], Any]] = {
     "shape": lambda x: x.shape, "dtype": lambda x: x.dtype, "ndim": lambda x: x.rank, "device": lambda _: AnyDevice(),
-    "T": _transposed, "mT": _matrix_transposed,
+    "T": lambda x: x.transpose(0, 1) if x.rank == 2 else refuse(".T of a tensor that is no matrix"),
+    "mT": lambda x: x.transpose(-2, -1),
 }  # fmt: skip
 
 
@@ -510,10 +493,6 @@ def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     }[type(op)]  # fmt: skip
     holds = dim_ge(high, low + strict)
     return holds if holds is not None else refuse("a comparison of sizes that are not known")
-
-
-def _is_plain(value: Any) -> bool:
-    return is_number(value) or isinstance(value, (tuple, str))
 
 
 def _is_text(statement: ast.stmt) -> bool:

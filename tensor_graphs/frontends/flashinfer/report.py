@@ -76,12 +76,9 @@ class DatasetExport:
 
     def lines(self) -> list[str]:
         """A summary, the files first."""
-        out = [
-            f"{len(self.files)} files to {self.folder}",
-            f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
-        ]
-        out += _listed("changed", self.changed)
-        return out + _listed("input files to copy there", self.inputs)
+        return [f"{len(self.files)} files to {self.folder}",
+                f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
+                *_listed("changed", self.changed), *_listed("input files to copy there", self.inputs)]
 
 
 def _counts(counter: Counter[str]) -> str:

@@ -350,10 +350,8 @@ def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2)
     in any order and with any number of threads (numpy's Philox, keyed by name).
     """
     with ThreadPoolExecutor(threads) as pool:
-        return {
-            name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
-            for name, shape in gemma3_tensors(config).items()
-        }
+        return {name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
+                for name, shape in gemma3_tensors(config).items()}
 
 
 def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32") -> None:
@@ -375,25 +373,19 @@ def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, 
         raise FolderError(f"cannot write the folder: {error.strerror}", file=folder) from error
     shapes = gemma3_tensors(config)
     with ThreadPoolExecutor(2) as pool:
-        write_weights(
-            folder / WEIGHTS_FILE,
-            {name: (stored, shape) for name, shape in shapes.items()},
-            lambda name: draw(*gemma3_recipe(name, config.initializer_range), name, shapes[name], seed, pool).astype(
-                stored.numpy, copy=False
-            ),
-            {"format": "pt"},
-        )
+        def values(name: str) -> np.ndarray[Any, Any]:
+            recipe = gemma3_recipe(name, config.initializer_range)
+            return draw(*recipe, name, shapes[name], seed, pool).astype(stored.numpy, copy=False)
+
+        write_weights(folder / WEIGHTS_FILE, {name: (stored, shape) for name, shape in shapes.items()}, values, {"format": "pt"})
 
 
 def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
     """config.json for transformers 5."""
 
     def rope(theta: float, factor: float) -> dict[str, Any]:
-        return (
-            {"rope_type": "default", "rope_theta": theta}
-            if factor == 1
-            else {"rope_type": "linear", "rope_theta": theta, "factor": factor}
-        )
+        return ({"rope_type": "default", "rope_theta": theta} if factor == 1 else
+                {"rope_type": "linear", "rope_theta": theta, "factor": factor})
 
     own = {f.name: getattr(config, f.name) for f in fields(config) if not f.name.startswith("rope_")}
     own["layer_types"] = list(config.layer_types)
@@ -401,20 +393,11 @@ def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
     if own["query_pre_attn_scalar"] != config.query_pre_attn_scalar:
         raise ConfigError(f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and transformers takes a whole number only")
     return {
-        **own,
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "dtype": dtype,
-        "rope_parameters": {
-            FULL: rope(config.rope_theta, config.rope_factor),
-            SLIDING: rope(config.rope_local_theta, config.rope_local_factor),
-        },
-        "attention_dropout": 0.0,
-        "use_bidirectional_attention": False,
-        "use_cache": True,
-        "bos_token_id": 2,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
+        **own, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "dtype": dtype,
+        "rope_parameters": {FULL: rope(config.rope_theta, config.rope_factor),
+                            SLIDING: rope(config.rope_local_theta, config.rope_local_factor)},
+        "attention_dropout": 0.0, "use_bidirectional_attention": False, "use_cache": True,
+        "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
     }
 
 

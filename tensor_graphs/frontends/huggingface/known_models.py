@@ -40,11 +40,8 @@ def known_models() -> tuple[KnownModel, ...]:
 
 
 def _said(facts: Facts, names: TensorNames, encoder: bool) -> Iterator[str]:
-    norm = f"{facts.norm} norm"
-    places = [where for where, name in (("before", names.attention_in), ("after", names.attention_out), ("on the sum",
-                                                                                                         names.attention_sum))
-              if name]
-    yield f"{norm} {' and '.join(places)}"
+    norms = {"before": names.attention_in, "after": names.attention_out, "on the sum": names.attention_sum}
+    yield f"{facts.norm} norm {' and '.join(where for where, name in norms.items() if name)}"
     if facts.parallel:
         yield "parallel blocks"
     yield f"{'gated ' if names.gate else ''}{facts.activation}"

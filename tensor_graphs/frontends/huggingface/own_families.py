@@ -67,7 +67,8 @@ def _mistakes_named(row: Family, where: str) -> Iterator[None]:
     except TensorGraphsError as error:
         if where != "its defaults":
             raise
-        raise _error(row, f"its defaults describe no model: {_first_line(error)}") from error
+        why = str(error).removeprefix(f"{type(error).__name__}: ").partition("\n")[0]
+        raise _error(row, f"its defaults describe no model: {why}") from error
     except Exception as error:  # anyone's code
         raise _error(row, f"it fails on {where}: {type(error).__name__}: {error}") from error
 
@@ -105,10 +106,6 @@ def _check(row: Any) -> None:
     for key, values in row.refused.items():
         if not isinstance(values, tuple):
             raise _error(row, f"refused[{key!r}] is {values!r:.60}", "a tuple of the values that change nothing, like (False,)")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).removeprefix(f"{type(error).__name__}: ").partition("\n")[0]
 
 
 def _error(row: Family, what: str, fix: str = _PAGE) -> FamilyRowError:
