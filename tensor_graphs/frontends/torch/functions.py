@@ -164,6 +164,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 def _row(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(build: Callable[..., Any]) -> Callable[..., Any]:
+        if build.__qualname__ == "<lambda>":                # Python's message of a wrong call names it
+            build.__qualname__ = f"_{names[0]}"
         FUNCTIONS.update(dict.fromkeys(names, build))
         return build
 
@@ -374,7 +376,7 @@ def _size(x: Any, /, dim: Any = None) -> Any:
 _row("dim", "ndimension")(lambda x, /: tensor(x).rank)
 _row("numel")(lambda x, /: tensor(x).type.size())
 _row("reshape", "view")(lambda x, /, *shape: atomic.reshape(tensor(x), sizes(shape)))
-_row("view_as", "reshape_as")(lambda x, other, /: atomic.reshape(tensor(x), tensor(other).shape))
+_row("reshape_as", "view_as")(lambda x, other, /: atomic.reshape(tensor(x), tensor(other).shape))
 
 
 @_row("permute")
