@@ -173,10 +173,8 @@ def table(
         stamps = [c.timestamp for n, c in constants.items() if n in columns and c.timestamp is not None]
         lines.append(f"  {backend:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
     lines += notes
-    newest = max(
-        (c for c in constants_of.values() if READ in c), default=None,
-        key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC),
-    )
+    newest = max((c for c in constants_of.values() if READ in c), default=None,
+                 key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC))
     if newest is not None:
         sizes = sorted({size[1] for n in newest if (size := working_set(n)) is not None})
         names = [(_bytes(n), f"[{n} B]") for n in sizes] or [("no cache", "")]
